@@ -7,8 +7,8 @@ bound; the promise is an upper one. All bounds of one audit hold together with t
 
 The audit has all parties, so it also measures: the noise that the sums hold beside the vectors that entered them (its
 size, and whether two sums share it), what the clamp leaves of rows outside their bound, whether the coins of a
-subsample decide it and how many units they take, and what the parties' ledgers charged. A hostile coordinator is
-played beside these runs against two copies of a party (undersong.noninterference).
+subsample decide it and how many units they take, and what the parties' ledgers charged. A source checkout also plays a
+hostile coordinator against two copies of a party: ``python -m tests.noninterference.audit``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
-from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -49,9 +48,6 @@ from undersong_server.federation.driver import opened_sum
 from undersong_server.progress import Progress, Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import RunPlan, plan_run
-
-if TYPE_CHECKING:
-    from undersong.noninterference.rounds import Played
 
 RARE_WORDS = 20_000  # of the language's commonest: the later half is rare
 NOISE_ALARM = 1e-6  # how often an audit of a sound build would find too little or too much noise, or find it twice
@@ -78,7 +74,6 @@ class AuditSettings:
         canaries: number per run; a fair coin decides for each if it is planted.
         seed: seed of the canaries, their coins and the public choices of a simulation; never of noise, keys or masks.
         jobs: number of processes.
-        examples: conversations per body between a hostile coordinator and two copies of a party; 0 skips them.
     """
 
     task_file: Path
@@ -87,7 +82,32 @@ class AuditSettings:
     canaries: int = 24
     seed: int = 0
     jobs: int = 2
-    examples: int = 60
+
+
+@dataclass(frozen=True)
+class Played:
+    """Result of conversations of one kind between a hostile coordinator and two copies of a party.
+
+    Attributes:
+        body: name of that kind.
+        examples, messages, vectors: pairs of parties, messages to both, and masked vectors that both sent.
+        found: the first finding in words; "" if nothing depends on the records.
+    """
+
+    body: str
+    examples: int
+    messages: int
+    vectors: int
+    found: str
+
+
+Conversations = Callable[[Plan, int], Sequence[Callable[[], Played]]]
+"""Makes the conversations for a plan from a seed, as functions that other processes can run."""
+
+
+def no_conversations(plan: Plan, seed: int) -> Sequence[Callable[[], Played]]:
+    """An audit without a hostile coordinator."""
+    return ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +193,7 @@ class AuditReport:
         verdicts: one per attack; their bounds hold together.
         refutable_by_noise, refutable_by_attack: the smallest epsilon, of a build that draws too little Gaussian noise,
             that this audit would have refuted more likely than not; None if it could have refuted no epsilon.
-        played: what two copies of a party told a hostile coordinator; empty where that was left out.
+        played: what two copies of a party told a hostile coordinator; empty if nobody asked them.
     """
 
     task: str
@@ -229,7 +249,7 @@ class AuditReport:
         return {**asdict(self), "confidence": CONFIDENCE, "faults": self.faults}
 
 
-def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
+def audit(settings: AuditSettings, progress: Progress, conversations: Conversations = no_conversations) -> AuditReport:
     """Runs the audit. Raises ConfigurationError for a task that it cannot attack."""
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
@@ -237,7 +257,7 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
     promise = run_plan.plan.privacy
     with ProcessPoolExecutor(settings.jobs, mp_context=get_context("spawn")) as pool:
         cells = [pool.submit(observe, settings, number) for number in range(settings.runs)]
-        games = _games(settings, run_plan, pool)
+        games = [pool.submit(game) for game in conversations(run_plan.plan, settings.seed)]
         everything: list[Future[Any]] = [*cells, *games]
         try:
             for done, each in enumerate(as_completed(everything)):
@@ -249,16 +269,6 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
         observed = [cell.result() for cell in cells]
         played = [game.result() for game in games]
     return report(settings, run_plan, promise, observed, played)
-
-
-def _games(settings: AuditSettings, run_plan: RunPlan, pool: ProcessPoolExecutor) -> list[Future[Played]]:
-    """Submits the conversations to the pool: one future per body, or an empty list if ``examples`` is 0."""
-    if not settings.examples:
-        return []
-    from undersong.noninterference import rounds
-
-    bodies = rounds.bodies_of([planned.statistic for planned in run_plan.plan.sums])
-    return [pool.submit(rounds.play, body, examples=settings.examples, seed=settings.seed) for body in bodies]
 
 
 def report(
@@ -404,11 +414,6 @@ def _check(settings: AuditSettings, run_plan: RunPlan) -> None:
         )
     if settings.runs < 2 or settings.canaries < 1:
         raise ConfigurationError("an audit needs two runs and one canary at least", "raise --runs and --canaries")
-    if settings.examples and find_spec("hypothesis") is None:
-        raise ConfigurationError(
-            "the package hypothesis, which plays the hostile coordinator, is not installed",
-            "install undersong[audit], or leave that part out with --examples 0",
-        )
 
 
 # One run, in a process of its own

@@ -20,18 +20,13 @@ MEANING = (
 
 
 def audit(
+    context: typer.Context,
     task_file: TaskFile,
     runs: Annotated[int, typer.Option(help="Whole simulations to attack.", min=2)] = 64,
     canaries: Annotated[int, typer.Option(help="Records that each run plants or not, by fair coins.", min=1)] = 16,
     samples: Annotated[
         int | None, typer.Option(help="Texts that a run writes (else as the task says, and takes its time).", min=1)
     ] = None,
-    examples: Annotated[
-        int,
-        typer.Option(
-            help="Conversations of each kind with two copies of a party that differ in records; 0: none.", min=0
-        ),
-    ] = 60,
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Of the canaries and their coins; never of noise or keys.", min=0)] = 0,
     assignments: Assignments = None,
@@ -40,16 +35,17 @@ def audit(
 ) -> None:
     """Attacks real runs of a task with planted records; states what epsilon the attacks prove beside the promise.
 
-    A hostile coordinator also talks to two copies of a party that differ in their records. Exit code 3 where more is
-    proven than was promised, noise, sensitivity or coins are not the planned ones, or the copies answer differently.
+    Exit code 3 if more is proven than was promised, or noise, sensitivity or coins are not the planned ones. From a
+    source checkout, python -m tests.noninterference.audit also plays a hostile coordinator, with the same options.
     """
-    from undersong.audit import AuditSettings
+    from undersong.audit import AuditSettings, no_conversations
     from undersong.audit import audit as attack
     from undersong_server.cli.display import display
 
     given = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]
     with display(quiet or as_json) as progress:
-        found = attack(AuditSettings(task_file, tuple(given), runs, canaries, seed, jobs, examples), progress)
+        settings = AuditSettings(task_file, tuple(given), runs, canaries, seed, jobs)
+        found = attack(settings, progress, context.obj or no_conversations)
     if as_json:
         print_json(found.to_json())
     else:

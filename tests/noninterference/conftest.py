@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from undersong.noninterference.hospital import MakePair, pairs
+from tests.noninterference.hospital import MakePair, pairs
 
 
 @pytest.fixture(scope="module")  # while it stands, the words of plans are others in the whole process

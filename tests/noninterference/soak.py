@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle
 
-from undersong.noninterference.hospital import pairs
-from undersong.noninterference.rounds import Body, all_bodies, tried
+from tests.noninterference.hospital import pairs
+from tests.noninterference.rounds import Body, all_bodies, tried
 
 AT_ONCE = 25  # examples between two looks at the clock
 REPORT_S = 60.0

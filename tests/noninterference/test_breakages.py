@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from undersong.noninterference import bodies, hospital
-from undersong.noninterference.hospital import Interference, MakePair
+from tests.noninterference import bodies, hospital
+from tests.noninterference.hospital import Interference, MakePair
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.computation import RecordComputation
 from undersong_client.answering.party import Party

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from undersong.noninterference import coordinator as hostile
-from undersong.noninterference.coordinator import Course
-from undersong.noninterference.hospital import DIMENSION, MakePair, Pair
-from undersong.noninterference.play import OPEN
-from undersong.noninterference.questions import Asked
+from tests.noninterference import coordinator as hostile
+from tests.noninterference.coordinator import Course
+from tests.noninterference.hospital import DIMENSION, MakePair, Pair
+from tests.noninterference.play import OPEN
+from tests.noninterference.questions import Asked
 from undersong_client.answering.journaled import Answering
 from undersong_client.records.private import DataSet
 from undersong_client.storage import datasets

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undersong.noninterference.bodies import QUIET, conversation, one_subsample
-from undersong.noninterference.hospital import MakePair
+from tests.noninterference.bodies import QUIET, conversation, one_subsample
+from tests.noninterference.hospital import MakePair
 
 pytestmark = pytest.mark.heavy
 

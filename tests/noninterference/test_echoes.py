@@ -31,10 +31,10 @@ import pytest
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator, Stream
 from tests.doubles.party_home import command, joined
-from undersong.noninterference import coordinator as hostile
-from undersong.noninterference.coordinator import Course
-from undersong.noninterference.hospital import NAME, TotalEmbedder
-from undersong.noninterference.questions import Asked
+from tests.noninterference import coordinator as hostile
+from tests.noninterference.coordinator import Course
+from tests.noninterference.hospital import NAME, TotalEmbedder
+from tests.noninterference.questions import Asked
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import Computation

@@ -22,10 +22,10 @@ import pytest
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator, Stream
 from tests.doubles.party_home import command, joined
-from undersong.noninterference import coordinator as hostile
-from undersong.noninterference.coordinator import Course, request
-from undersong.noninterference.hospital import NAME, Coins, TotalEmbedder, encapsulate, visible
-from undersong.noninterference.questions import LABELS, Asked
+from tests.noninterference import coordinator as hostile
+from tests.noninterference.coordinator import Course, request
+from tests.noninterference.hospital import NAME, Coins, TotalEmbedder, encapsulate, visible
+from tests.noninterference.questions import LABELS, Asked
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computing_process import ComputingProcess

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from undersong.noninterference.bodies import QUIET, one_sum, one_unit
-from undersong.noninterference.hospital import MakePair
+from tests.noninterference.bodies import QUIET, one_sum, one_unit
+from tests.noninterference.hospital import MakePair
 from undersong_protocol import statistics
 
 Body = Callable[..., Counter[str]]

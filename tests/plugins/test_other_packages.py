@@ -21,8 +21,8 @@ from tests.doubles.foreign_package import NAME
 from tests.doubles.parties import make_manifest, make_party, make_tables, proposal, propose
 from tests.doubles.party_home import HashedEmbedder, command, write_notes
 from tests.doubles.tasks import LABELS, make_task
+from tests.noninterference import public_examples
 from undersong.deliver import deliver
-from undersong.noninterference import public_examples
 from undersong_client.answering.computation import VectorRequest
 from undersong_client.answering.grid_vectors import rows_one_by_one
 from undersong_client.answering.hospital import HospitalComputation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +18,17 @@ from hypothesis import strategies as st
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import make_task
 from tests.doubles.word_embedding import embed
+from tests.noninterference import audit as harness
+from tests.noninterference import coordinator as hostile
+from tests.noninterference import rounds
+from tests.noninterference.bodies import QUIET
+from tests.noninterference.public_examples import well_formed
+from tests.noninterference.questions import LABELS, NAMES, facts_of
 from undersong import audit as module
-from undersong.audit import AuditSettings, NoiseSize, Observations, report
+from undersong.audit import AuditReport, AuditSettings, NoiseSize, Observations, report
 from undersong.audit_cli import lines
 from undersong.canaries import KINDS, Canary, make_canaries, planted
 from undersong.corpus_attacks import CONFIDENCE, ENTROPY, SIMILARITY, TRIPLES, attack_corpus
-from undersong.noninterference import coordinator as hostile
-from undersong.noninterference import rounds
-from undersong.noninterference.bodies import QUIET
-from undersong.noninterference.public_examples import well_formed
-from undersong.noninterference.questions import LABELS, NAMES, facts_of
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.party import Party
 from undersong_client.records.private import PrivateRecords
@@ -417,8 +419,18 @@ def test_what_is_played_follows_from_the_plan() -> None:
     ]
 
 
-def test_without_hypothesis_the_audit_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda _name: None)
-    with pytest.raises(ConfigurationError, match="hypothesis") as refused:
-        module.audit(AuditSettings(CLINIC), Silent())
-    assert "--examples 0" in str(refused.value.remedy)
+def test_the_checkouts_audit_hands_its_conversations_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def audited(settings: AuditSettings, _progress: Any, conversations: module.Conversations) -> AuditReport:
+        games = conversations(plan_run(tasks.load(settings.task_file, [])).plan, settings.seed)
+        given.update({game.args[0]: game.keywords for game in games})  # type: ignore[attr-defined]
+        return concluded(observed(0.0, 1.0))
+
+    monkeypatch.setattr(module, "audit", audited)
+    monkeypatch.setattr(sys, "argv", ["audit", str(CLINIC), "--examples", "7", "--seed", "3", "--quiet"])
+    with pytest.raises(SystemExit) as ended:
+        harness.main()
+    assert ended.value.code in (None, 0)
+    assert {"conversations", "one subsample"} < set(given)
+    assert all(each == {"examples": 7, "seed": 3} for each in given.values())

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.parties import make_manifest, make_party, make_tables
+from tests.noninterference import coordinator as hostile
+from tests.noninterference.coordinator import Course
+from tests.noninterference.hospital import NAME, TotalEmbedder
+from tests.noninterference.questions import Asked
 from undersong.inprocess import InProcess
-from undersong.noninterference import coordinator as hostile
-from undersong.noninterference.coordinator import Course
-from undersong.noninterference.hospital import NAME, TotalEmbedder
-from undersong.noninterference.questions import Asked
 from undersong_client.answering import party as party_module
 from undersong_client.answering.computation import KEPT_STATES, RecordComputation, VectorRequest
 from undersong_client.answering.grid_vectors import poisson_subsample

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from tests.doubles.example_records import ExampleRecords
 from tests.doubles.tiny_bert import write_bert
-from undersong.noninterference.public_examples import FINE_TUNED, labels_of, malformed, names, well_formed
+from tests.noninterference.public_examples import FINE_TUNED, labels_of, malformed, names, well_formed
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol import statistics

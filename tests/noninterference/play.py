@@ -9,11 +9,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from undersong.noninterference import coordinator as hostile
-from undersong.noninterference.coordinator import Course, request
-from undersong.noninterference.hospital import NAME, Interference, Pair
-from undersong.noninterference.public_examples import Example, well_formed
-from undersong.noninterference.questions import LABELS, NAMES, Asked, facts_of, spoilt
+from tests.noninterference import coordinator as hostile
+from tests.noninterference.coordinator import Course, request
+from tests.noninterference.hospital import NAME, Interference, Pair
+from tests.noninterference.public_examples import Example, well_formed
+from tests.noninterference.questions import LABELS, NAMES, Asked, facts_of, spoilt
 from undersong_client.consent import policy
 from undersong_common.table import Table
 from undersong_protocol import statistics

@@ -1,6 +1,6 @@
 """Questions of a coordinator: public inputs of the statistics, well formed, malformed or randomly spoilt.
 
-The statistics draw these examples themselves (undersong.noninterference.public_examples).
+The statistics draw these examples themselves (tests.noninterference.public_examples).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from undersong.noninterference import public_examples
-from undersong.noninterference.hospital import DIMENSION
-from undersong.noninterference.public_examples import FINE_TUNED, Example
+from tests.noninterference import public_examples
+from tests.noninterference.hospital import DIMENSION
+from tests.noninterference.public_examples import FINE_TUNED, Example
 from undersong_common.embedding import PUBLIC_GRID
 from undersong_protocol.statistics import PublicFacts
 from undersong_protocol.wire.messages import federation_pb2 as wire

@@ -1,4 +1,4 @@
-"""Many examples of one body from one seed. ``undersong audit`` and the soak use them."""
+"""Many examples of one body from one seed, for the audit and the soak."""
 
 from __future__ import annotations
 
@@ -6,38 +6,21 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from undersong.noninterference import bodies
-from undersong.noninterference.hospital import Interference, MakePair, pairs
-from undersong.noninterference.play import Draw
-from undersong.noninterference.questions import NAMES
+from tests.noninterference import bodies
+from tests.noninterference.hospital import Interference, MakePair, pairs
+from tests.noninterference.play import Draw
+from tests.noninterference.questions import NAMES
+from undersong.audit import Played
 
 Body = Callable[[MakePair, Draw], Counter[str]]
 CONVERSATION = "conversations"
 SUBSAMPLE = "one subsample"
 LONGEST_FINDING = 600  # characters; a difference quotes both replies
-
-
-@dataclass(frozen=True)
-class Played:
-    """Result of playing one body.
-
-    Attributes:
-        body: its name.
-        examples, messages, vectors: pairs of parties, messages to both, and masked vectors that both sent.
-        found: the first finding in words; "" if nothing depends on the records.
-    """
-
-    body: str
-    examples: int
-    messages: int
-    vectors: int
-    found: str
 
 
 def bodies_of(asked: Sequence[str]) -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from undersong.noninterference.hospital import EMBEDDER, NAME
-from undersong.noninterference.questions import LABELS, Asked
+from tests.noninterference.hospital import EMBEDDER, NAME
+from tests.noninterference.questions import LABELS, Asked
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream

@@ -53,7 +53,7 @@ NAME = "hospital"
 FIELDS = ("texts", "labels", "units", "unit_hashes", "embeddings", "unit_count")
 EMBEDDER = hashlib.sha256(b"hashed directions").hexdigest()
 DIMENSION = 48
-MEMORY = Path("/dev/shm")  # noqa: S108 - folders of private names in it: each example makes and drops two
+MEMORY = Path("/dev/shm")
 
 
 class Interference(AssertionError):

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from undersong.noninterference import coordinator as hostile
-from undersong.noninterference.coordinator import Course
-from undersong.noninterference.hospital import DIMENSION, Interference, MakePair, Pair
-from undersong.noninterference.play import OPEN, Draw, Play, check_neighbours, neighbours, policies, privacies, tables
-from undersong.noninterference.public_examples import malformed, well_formed
-from undersong.noninterference.questions import LABELS, Asked, facts_of, spoilt
+from tests.noninterference import coordinator as hostile
+from tests.noninterference.coordinator import Course
+from tests.noninterference.hospital import DIMENSION, Interference, MakePair, Pair
+from tests.noninterference.play import OPEN, Draw, Play, check_neighbours, neighbours, policies, privacies, tables
+from tests.noninterference.public_examples import malformed, well_formed
+from tests.noninterference.questions import LABELS, Asked, facts_of, spoilt
 from undersong_common.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy
