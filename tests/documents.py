@@ -30,8 +30,17 @@ COMMAND_LINE = re.compile(r"(?:^|[;&|(]|/bin/|\$ |\bdo )\s*(undersong(?:-party)?
 SUBCOMMAND = re.compile(r"[a-z]+(?:-[a-z]+)*")
 OPTION = re.compile(r"--[a-z][a-z-]*[a-z]")
 SCRIPTS = ("*.sh", "*.service", "Makefile", "*.yaml", "*Dockerfile*")
-OTHER_PROGRAMS = {  # options that stand alone and are of pytest, the benchmarks, Flower, vLLM or llama.cpp
-    *("--durations", "--summary", "--quick", "--node-config", "--root-certificates", "--insecure", "--parallel"),
+OTHER_PROGRAMS = {  # options that stand alone and are of pytest, the benchmarks, the harness, Flower, vLLM or llama.cpp
+    *(
+        "--durations",
+        "--summary",
+        "--quick",
+        "--examples",
+        "--node-config",
+        "--root-certificates",
+        "--insecure",
+        "--parallel",
+    ),
     *("--auth-supernode-private-key", "--disable-runtime-dependency-installation", "--max-model-len"),
 }
 CITING = ("*.md", "*.py", "*.proto", "*.toml", "*.sh", "*.service", "Makefile", "*.yaml")
