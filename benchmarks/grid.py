@@ -30,8 +30,8 @@ from undersong_common.embedding import GRID, PUBLIC_GRID, CachedEmbedder, Embedd
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.statistics.votes import top_q_votes
+from undersong_server.defaults import public_cache_path
 from undersong_server.methods.augpe import by_rank
-from undersong_server.operations.caches import public_cache_path
 
 GRIDS = (GRID, 512, 256, PUBLIC_GRID, 64)
 RECORDS, CANDIDATES, KEPT, Q = 1000, 3000, 300, 8

@@ -37,6 +37,7 @@ from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, plan_sums
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server import methods
+from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.metrics import mauve
 from undersong_server.evaluation.next_word import next_word_accuracy, next_word_loss
@@ -45,7 +46,6 @@ from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.replay import ReplayGenerator, ReplaySettings
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Setting
-from undersong_server.operations.caches import public_cache_path
 from undersong_server.pool import Pool, Sample, each_once
 from undersong_server.runs import task as tasks
 

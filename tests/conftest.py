@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from undersong_common import tls
+from undersong_common import entry
 
 # Workers share the cores, and the tests' models are so small that a second thread only waits for the first. Set before
 # numpy or torch is imported; the programs that tests start inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # Streams between servers and parties in the tests' own process are read as in the programs.
-os.environ.setdefault("GRPC_EXPERIMENTS", tls.POLLING)
+os.environ.setdefault("GRPC_EXPERIMENTS", entry.POLLING)
 
 # Journals and ledgers wait for the disk at every entry, half of the time of many tests. No test cuts the power, and
 # what a killed process wrote is not lost, whether it lies on a disk or in memory.

@@ -27,13 +27,13 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.table import Table, read_table
 from undersong_common.workers import one_numpy_thread
 from undersong_server import methods
+from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import metrics, panel
 from undersong_server.evaluation.label_errors import corpus_label_errors
 from undersong_server.evaluation.next_word import next_word_loss
 from undersong_server.evaluation.scores import score
 from undersong_server.evaluation.trained import FIGURES
 from undersong_server.generators.interface import Surroundings
-from undersong_server.operations.caches import public_cache_path
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.plan_figures import cap_faults

@@ -16,9 +16,9 @@ from undersong.results import Comparison, Evaluation, Plan, Simulation, Verifica
 from undersong.task_files import Task
 from undersong_common.errors import ConfigurationError
 from undersong_server.cluster import connected
+from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import evaluation, releases, tasks
-from undersong_server.operations.caches import public_cache_path
 from undersong_server.progress import Progress
 
 COMPARISON = "comparison"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undersong.frames import Frame, csv_frame, frame_of, jsonl_frame, weights_frame
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_server.operations.releases import Verdict
 from undersong_server.operations.tasks import TaskPlan
 from undersong_server.release.files import JSONL_NAME, LEDGER_NAME, REPORT_NAME

@@ -10,7 +10,7 @@ from typing import Any
 
 from undersong.frames import Frame, is_frame, rows_of, selected, to_jsonl
 from undersong_common.errors import ConfigurationError
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_server.runs import task as tasks
 
 TASK_NAME = "task.toml"

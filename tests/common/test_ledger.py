@@ -19,9 +19,19 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal, Underson
 from undersong_common.privacy import accounting
 from undersong_common.privacy import spending as spending_module
 from undersong_common.privacy.accounting import DiscreteLaplace, Gaussian, Laplace, Pure
-from undersong_common.privacy.budget import Budget, charged_of, compressed, parts, price, surely_within
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Ledger
-from undersong_common.privacy.spending import Charge, PlanPrice, RunSpending, Statement
+from undersong_common.privacy.spending import (
+    Budget,
+    Charge,
+    PlanPrice,
+    RunSpending,
+    Statement,
+    charged_of,
+    compressed,
+    parts,
+    price,
+    surely_within,
+)
 
 HASH = "ab" * 32
 VECTOR, OTHER = "cc" * 32, "dd" * 32

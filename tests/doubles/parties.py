@@ -16,8 +16,8 @@ from undersong_client.keys import from_system, insecure
 from undersong_client.records.private import DataSet
 from undersong_client.storage.store import Store
 from undersong_common.embedding import publishable
-from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Budget
 from undersong_common.table import Table
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest

@@ -26,7 +26,7 @@ from tests.doubles.secagg import (
 )
 from undersong_protocol.secagg import kem, keys, sid
 from undersong_protocol.secagg.coordinator import private_sum
-from undersong_protocol.secagg.mask_keys import MaskKeys, seal_pair
+from undersong_protocol.secagg.masking import MaskKeys, seal_pair
 from undersong_protocol.secagg.messages import to_bitmap
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.transitions import Stage

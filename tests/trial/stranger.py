@@ -16,7 +16,7 @@ import click
 
 from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, environment
 from tests.doubles.typed import built
-from undersong_common import entry, tls
+from undersong_common import entry
 
 MODULES = {"undersong": OPERATOR, "undersong-party": HOSPITAL}
 BLOCK = re.compile(r"^```[a-z]*\n(.*?)^```|((?:^    .+\n|^\n)+)", re.MULTILINE | re.DOTALL)
@@ -34,7 +34,7 @@ class Said:
 def typed(program: str, arguments: list[str], capsys: Any, monkeypatch: Any) -> Said:
     """A command in this process, through the program's own entry point."""
     monkeypatch.setattr(sys, "argv", [program, *arguments])
-    monkeypatch.setattr(tls, "only_tls_1_3", lambda: None)  # earlier tests of this process have imported gRPC
+    monkeypatch.setattr(entry, "only_tls_1_3", lambda: None)  # earlier tests of this process have imported gRPC
     capsys.readouterr()
     try:
         entry.run(lambda: program_commands(program).main(arguments, prog_name=program, standalone_mode=False))

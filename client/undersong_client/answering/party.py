@@ -28,9 +28,8 @@ from undersong_common.errors import PrivacyRefusal, UndersongError
 from undersong_common.logs import place_of
 from undersong_common.printable import printable
 from undersong_common.privacy.accounting import Event
-from undersong_common.privacy.budget import compressed
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Ledger
-from undersong_common.privacy.spending import Charge, PlanPrice
+from undersong_common.privacy.spending import Charge, PlanPrice, compressed
 from undersong_common.version import SOFTWARE
 from undersong_protocol import statistics
 from undersong_protocol.agreement import receipt

@@ -160,10 +160,8 @@ def check(
     quiet: entry.Quiet = False,
 ) -> int:
     """Looks at everything that may stand in the way; each problem with its cause and remedy. Exit code 2 if any."""
-    from undersong_common import tls
-
     if "grpc" not in sys.modules:
-        tls.only_tls_1_3()
+        entry.only_tls_1_3()
     from undersong_client.operations import daemon
 
     def tell(finding: Finding) -> None:
@@ -190,7 +188,7 @@ def run(
     """The daemon: connects to the coordinator, answers approved runs, until SIGTERM. Opens no port."""
     import signal
 
-    from undersong_common import logs, tls
+    from undersong_common import logs
 
     if log_format not in ("text", "json"):
         raise ConfigurationError(f"log format {log_format!r} is unknown", "use text or json")
@@ -201,7 +199,7 @@ def run(
         debug=debug,
     )
     set_up_log()
-    tls.only_tls_1_3()
+    entry.only_tls_1_3()
     opened = PartyHome(home_of(home))
     with opened.running():
         from undersong_client.answering.assemble import assemble
@@ -422,12 +420,10 @@ def page(
         raise ConfigurationError(
             f"the page needs the package {error.name}", "install it: pip install 'undersong[page]'"
         ) from None
-    from undersong_common import tls
-
     folder = home_of(home)
     PartyHome(folder)
     if audit:
-        from undersong_common.pages.audit import FILE_NAME, AuditLog
+        from undersong_common.pages.store import FILE_NAME, AuditLog
 
         done = AuditLog(page_folder(folder) / FILE_NAME)
         show_rows(
@@ -439,7 +435,7 @@ def page(
     if link:
         print_link(page_folder(folder), person, role)
         return
-    tls.only_tls_1_3()  # for `check`, before gRPC is imported
+    entry.only_tls_1_3()  # for `check`, before gRPC is imported
     listening = Listening("127.0.0.1", port)
     listener = listening.open()
     port = listener.getsockname()[1]

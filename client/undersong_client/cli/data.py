@@ -25,8 +25,7 @@ from undersong_client.home import PartyHome
 from undersong_client.units import unit_word
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
-from undersong_common.plurals import counted
-from undersong_common.printable import printable
+from undersong_common.printable import counted, printable
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:

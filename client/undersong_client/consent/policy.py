@@ -31,7 +31,7 @@ class HospitalPolicy:
         minimum_parties, minimum_threshold: smaller federations are refused.
         run_epsilon: the most one run may promise.
         total_epsilon, total_delta: of the data set, over all runs; a run's own delta may not be larger either.
-        total_parts: into how many parts that delta is divided (``undersong_common.privacy.budget``).
+        total_parts: into how many parts that delta is divided (``undersong_common.privacy.spending``).
         declared_units: a public bound on how many privacy units (patients) the data set has: a run whose delta is not
             below 1 / declared_units is refused, and the operator reads that number. 0: none is declared.
         required_parties: ``NAME=FINGERPRINT`` of parties that must take part; a coordinator can invent any others.

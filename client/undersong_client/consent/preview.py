@@ -13,8 +13,7 @@ from undersong_client.consent.guard import review
 from undersong_client.units import unit_word
 from undersong_common.drill import MARK, PARTY_WORDS
 from undersong_common.errors import UndersongError
-from undersong_common.plurals import counted
-from undersong_common.printable import printable
+from undersong_common.printable import counted, printable
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger

@@ -24,8 +24,7 @@ from undersong_client.link.connection import secure_channel
 from undersong_client.records import cautions
 from undersong_client.storage import datasets
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.plurals import counted, noun
-from undersong_common.printable import printable
+from undersong_common.printable import counted, noun, printable
 from undersong_protocol.agreement.weak_choices import weak_delta
 from undersong_protocol.wire.framing import CLOCK_METADATA
 

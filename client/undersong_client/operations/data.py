@@ -21,9 +21,8 @@ from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.model_files import PACKAGED
-from undersong_common.privacy.budget import Budget, budget_json
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.privacy.spending import RunCost
+from undersong_common.privacy.spending import Budget, RunCost, budget_json
 from undersong_common.table import UTF_8
 
 LARGEST_DRILL_BYTES = 2**20

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from undersong_client.records.private import DataSet, PrivateRecords, unit_count
 from undersong_client.units import unit_word
 from undersong_common.errors import InternalError
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_protocol.agreement.weak_choices import FEW_PARTIES, weak_delta
 
 if TYPE_CHECKING:

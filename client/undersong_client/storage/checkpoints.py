@@ -24,9 +24,8 @@ from undersong_client.records.private import fingerprint
 from undersong_common import slots
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import replace_file, replace_where_possible
-from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.privacy.spending import Statement
+from undersong_common.privacy.spending import Budget, Statement
 from undersong_common.table import Table
 
 RESTORE = (

@@ -20,9 +20,8 @@ from undersong_client.storage import checkpoints, store
 from undersong_client.storage.checkpoints import LedgerCheckpoints
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.privacy.budget import Budget, compressed
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.privacy.spending import PlanPrice, RunSpending
+from undersong_common.privacy.spending import Budget, PlanPrice, RunSpending, compressed
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.receipt import Receipt, check_receipt
 from undersong_protocol.limits import LARGEST_MANIFEST_BYTES

@@ -15,8 +15,7 @@ from jinja2.ext import Extension
 from markupsafe import Markup, escape
 
 from undersong_common.pages.store import new_key
-from undersong_common.plurals import noun
-from undersong_common.printable import printable, printable_lines
+from undersong_common.printable import noun, printable, printable_lines
 
 LONGEST = 2_000  # characters of one shown value
 

@@ -101,8 +101,7 @@ def print_link(folder: Path, person: str, role: str, *, address: str = "") -> No
         address: of the page; "" takes the one that was printed last.
     """
     from undersong_common.pages.accounts import LINK_S, Accounts
-    from undersong_common.pages.audit import FILE_NAME, AuditLog
-    from undersong_common.pages.store import PageStore
+    from undersong_common.pages.store import FILE_NAME, AuditLog, PageStore
 
     store = PageStore(folder)
     accounts = Accounts(store)

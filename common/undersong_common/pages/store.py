@@ -1,4 +1,4 @@
-"""The page's own SQLite file: people, sessions, and which actions were carried out. It holds no secret in clear."""
+"""The page's own files: people, sessions and done actions in SQLite, without a secret in clear, and the audit log."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import transaction
 
@@ -160,3 +161,51 @@ def new_key() -> str:
 def digest(secret: str) -> str:
     """Hash (hex) of a secret with 256 random bits; nobody who reads it can find the secret."""
     return hashlib.sha256(secret.encode("utf-8")).hexdigest()
+
+
+FILE_NAME = "audit.jsonl"  # in the folder of a page
+TAG = "undersong audit"
+LONGEST = 300
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """One action.
+
+    Attributes:
+        entry: its number, from 1.
+        at: seconds since the epoch.
+        who: the account, or "terminal".
+        what: the action, such as "run start"; ``about`` names what it concerned.
+        previous, hash: SHA-256 (hex) of the entry before this one, and of this one.
+    """
+
+    entry: int
+    at: float
+    who: str
+    what: str
+    about: str
+    previous: str
+    hash: str
+
+
+class AuditLog:
+    """The file; appended to by every process that uses it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._chain = HashChain(path, TAG)
+        self._lock = threading.Lock()
+
+    def note(self, who: str, what: str, about: str = "") -> None:
+        """Appends an entry, on the disk when this returns. No secret may stand in it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._lock, self._chain.locked():
+            self._chain.append(at=time.time(), who=who, what=what, about=about[:LONGEST])
+
+    def entries(self) -> list[AuditEntry]:
+        """Every entry, oldest first, read anew. Raises PrivacyRefusal that names the first line that was changed."""
+        chain = HashChain(self.path, TAG)
+        if self.path.exists():
+            chain.refresh()
+        return [AuditEntry(**entry) for entry in chain.entries]

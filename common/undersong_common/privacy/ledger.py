@@ -15,7 +15,7 @@ values: it holds names, hashes, noise multipliers and rates only. The kinds are
     lost        charges of an earlier ledger of the data set that can no longer be found (see ``spending``)
 
 A run of unsampled Gaussian noise alone costs what its entries say. Any other run costs its whole plan from its first
-charge on, whether it is closed or not, and whatever is withdrawn or void (``budget.charged_of``).
+charge on, whether it is closed or not, and whatever is withdrawn or void (``spending.charged_of``).
 
 Every method that writes returns once its entry is on the disk (``undersong_common.chain``).
 """
@@ -32,17 +32,9 @@ from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import sync_folder
 from undersong_common.privacy.accounting import Event, is_one_gaussian
-from undersong_common.privacy.budget import (
-    Budget,
-    budget_from_json,
-    budget_json,
-    events_from_json,
-    parts,
-    price,
-    surely_within,
-)
 from undersong_common.privacy.spending import (
     Attempt,
+    Budget,
     Charge,
     PlanPrice,
     RunCost,
@@ -51,6 +43,12 @@ from undersong_common.privacy.spending import (
     Slot,
     State,
     Statement,
+    budget_from_json,
+    budget_json,
+    events_from_json,
+    parts,
+    price,
+    surely_within,
 )
 
 VERSION = 2
@@ -176,7 +174,7 @@ class Ledger:
     def spent(self, delta: float) -> float:
         """Epsilon, at ``delta``, of everything that counts, over all runs, lost ones included.
 
-        ``delta`` is divided among the parts of the budget (``budget.Budget.parts``), or among those that are here if
+        ``delta`` is divided among the parts of the budget (``spending.Budget.parts``), or among those that are here if
         they are more.
         """
         return self._spent(self._known(), delta)

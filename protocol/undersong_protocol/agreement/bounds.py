@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from undersong_common.errors import PrivacyRefusal
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.plan import SOURCE, Plan
 from undersong_protocol.secagg.parameters import Member, defaults

@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal
-from undersong_common.plurals import counted
-from undersong_common.printable import name_fault, printable
+from undersong_common.printable import counted, name_fault, printable
 from undersong_protocol.agreement.enrolment import check_party_name
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.limits import LARGEST_LABELS, LARGEST_MANIFEST_BYTES, LARGEST_PARTIES, LARGEST_SUMS, check_size

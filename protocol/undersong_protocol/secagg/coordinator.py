@@ -16,15 +16,15 @@ from google.protobuf.message import DecodeError
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_protocol.secagg import kem, keys, ring, shamir, sid
 from undersong_protocol.secagg.evidence import evidence_bytes
-from undersong_protocol.secagg.faults import SumAborted
 from undersong_protocol.secagg.graph import graph_seed
-from undersong_protocol.secagg.mask_keys import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys
+from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys
 from undersong_protocol.secagg.messages import (
     Advert,
     Parsed,
+    SumAborted,
     advertise_request,
     adverts_to_wire,
     check_fresh,

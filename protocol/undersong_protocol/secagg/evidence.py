@@ -9,8 +9,7 @@ from google.protobuf.message import DecodeError
 
 from undersong_common.errors import PeerFault
 from undersong_protocol.secagg import keys, sid
-from undersong_protocol.secagg.faults import COORDINATOR
-from undersong_protocol.secagg.messages import check_version, from_bitmap, split_blocks, to_bitmap
+from undersong_protocol.secagg.messages import COORDINATOR, check_version, from_bitmap, split_blocks, to_bitmap
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire

@@ -8,13 +8,25 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from undersong_common.errors import PeerFault, PrivacyRefusal
-from undersong_protocol.secagg.faults import COORDINATOR
+from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_protocol.secagg.keys import check_public_key, check_signature
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.sid import DIGEST_BYTES, VERSION
 from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire
+
+COORDINATOR = "coordinator"
+
+
+class SumAborted(RoundAborted):
+    """This attempt opened nothing. ``faults`` holds every protocol fault found, ``stage`` where it ended."""
+
+    def __init__(self, stage: str, problem: str, remedy: str, faults: tuple[PeerFault, ...] = ()) -> None:
+        named = "; ".join(str(fault.args[0]).splitlines()[0] for fault in faults)
+        super().__init__(f"{stage}: {problem}" + (f" (faults: {named})" if named else ""), remedy)
+        self.stage = stage
+        self.faults = faults
+
 
 _STAGES = {
     "advertise": Stage.ADVERTISE,

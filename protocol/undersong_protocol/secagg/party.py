@@ -19,14 +19,13 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal, UndersongError
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg import kem, keys, shamir, sid
-from undersong_protocol.secagg.faults import COORDINATOR
 from undersong_protocol.secagg.graph import graph_seed
-from undersong_protocol.secagg.mask_keys import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, seal_pair
-from undersong_protocol.secagg.masking import masked_body
+from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, masked_body, seal_pair
 from undersong_protocol.secagg.messages import (
+    COORDINATOR,
     advertise_request,
     adverts_from_wire,
     from_bitmap,

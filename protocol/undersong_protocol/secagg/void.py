@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from undersong_common.errors import PrivacyRefusal, UndersongError
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_protocol.secagg.messages import parse_reply
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.transitions import Stage

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 
 from undersong_common import entry
-from undersong_server.cli import console, coordinator, evaluation, runs, tasks
+from undersong_server.cli import console, coordinator, runs, tasks
 
 app = typer.Typer(
     name="undersong",
@@ -19,7 +19,6 @@ app = typer.Typer(
 )
 for group in (tasks.app, coordinator.enrolment_app, runs.release_app):
     app.add_typer(group)
-evaluation.mount(app)
 app.add_typer(tasks.new_app, name="new")
 app.add_typer(coordinator.app, name="coordinator")
 app.add_typer(runs.app, name="run")

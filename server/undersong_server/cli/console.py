@@ -63,7 +63,7 @@ def serve(
 
     listening = Listening(bind, port, tuple(name or ()), certificate, key)
     environment = dict(os.environ)
-    context = ConsoleContext(home, tuple(tasks or ()), environment, operations.caches.public_cache_path(environment))
+    context = ConsoleContext(home, tuple(tasks or ()), environment, defaults.public_cache_path(environment))
     listener = listening.open()
     port = listener.getsockname()[1]
     site = build(context, hosts=listening.hosts(port), port=port, tls=listening.tls)

@@ -12,8 +12,7 @@ import typer
 
 from undersong_common import entry
 from undersong_common.files import replace_file
-from undersong_common.plurals import counted, noun
-from undersong_common.printable import shell_path
+from undersong_common.printable import counted, noun, shell_path
 from undersong_server import defaults, operations
 from undersong_server.cli.options import (
     DEFAULT_HOME,
@@ -95,12 +94,12 @@ def serve(
 ) -> None:
     """Listens for the parties and drives the runs, until SIGTERM. Started again, it continues."""
     from undersong_common import logs
-    from undersong_common.tls import only_tls_1_3
+    from undersong_common.entry import only_tls_1_3
 
     only_tls_1_3()  # before gRPC is imported
     logs.to_stderr(("undersong_common", "undersong_protocol", "undersong_server"), as_json=log_json, debug=debug)
     environment = dict(os.environ)
-    cache = operations.caches.public_cache_path(environment)
+    cache = defaults.public_cache_path(environment)
     operations.coordinator.serve(home, public_cache=cache, environment=environment, keepalive_s=keepalive)
 
 

@@ -16,8 +16,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from undersong_common.logs import Repeats, without_numbers
-from undersong_common.plurals import counted
-from undersong_common.printable import printable, printable_lines
+from undersong_common.printable import counted, printable, printable_lines
 from undersong_common.rows import Rows, screen
 from undersong_server.operations.runs import STAMP, RunEvent
 from undersong_server.progress import Progress, Silent

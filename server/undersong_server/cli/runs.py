@@ -34,8 +34,7 @@ from undersong_server.cli.options import (
 from undersong_server.evaluation.options import EvaluationOptions
 
 if TYPE_CHECKING:
-    from undersong_server.operations.releases import Verdict
-    from undersong_server.operations.run_evaluation import Evaluated
+    from undersong_server.operations.releases import Evaluated, Verdict
     from undersong_server.operations.runs import ActionRequest
 
 app = typer.Typer(help="Plans, starts and watches runs.", no_args_is_help=True)
@@ -250,7 +249,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluates a finished run's texts with a public test file, and keeps the figures for `compare` and the console."""
-    found = operations.run_evaluation.evaluate_run(home, name, replace(options, test=test))
+    found = operations.releases.evaluate_run(home, name, replace(options, test=test))
     print_result(found, printable(f"{name}, by {_figures(found)}", 2000), as_json=as_json)
 
 
@@ -295,7 +294,7 @@ def generators(
         if named is None:
             raise ConfigurationError(f"no run has a generator {test!r}", "see `undersong run generators`")
         environment = dict(os.environ)
-        cache = operations.caches.public_cache_path(environment)
+        cache = defaults.public_cache_path(environment)
         tried = operations.generators.try_in_run(home, named.run, test, environment=environment, public_cache=cache)
         print_result(tried, printable(tried.answer, 2000), tried.cost, as_json=as_json)
         return

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from undersong_common import entry
-from undersong_common.plurals import counted
-from undersong_common.printable import printable_lines, shell_path
+from undersong_common.printable import counted, printable_lines, shell_path
 from undersong_common.rows import screen, show_lines
 from undersong_server import operations
 from undersong_server.cli.options import (
     AsJson,
     Assignments,
     CacheFile,
+    RayAddress,
     TaskFile,
     overrides,
     print_json,
     print_result,
     with_cache,
+    with_options,
 )
+from undersong_server.evaluation.options import EvaluationOptions
 
 app = typer.Typer()
 new_app = typer.Typer(help="Begin a package that adds something to Undersong.", no_args_is_help=True)
@@ -94,6 +97,24 @@ def try_(
     cost = f"{counted(tokens, 'token')}, {sum(each.price_usd for each in tried):.4f} US$"
     summary = f"\n{kept} of {len(tried)} kept, {cost}"
     print_result({"texts": tried}, *map(printable_lines, lines), summary, as_json=as_json)
+
+
+@app.command()
+@with_options(EvaluationOptions)
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The output folder of a finished run.")],
+    options: EvaluationOptions,
+    ray: RayAddress = None,
+    as_json: AsJson = False,
+) -> None:
+    """Trains the panel's task models on a run's corpus, tests them, and compares with files that the caller holds."""
+    from undersong_server.cli.evaluation_screen import render
+
+    report = operations.evaluation.evaluate(folder, replace(options, ray=ray))
+    if as_json:
+        print_json(report.to_json())
+    else:
+        screen().print(render(report))
 
 
 @new_app.callback()

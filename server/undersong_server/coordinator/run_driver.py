@@ -17,7 +17,7 @@ from undersong_common import embedders
 from undersong_common.embedding import CachedEmbedder, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError, TransportError, UndersongError
 from undersong_common.logs import without_numbers
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire

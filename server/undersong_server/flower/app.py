@@ -22,10 +22,10 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import holding
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import RunDriver, tell
+from undersong_server.defaults import public_cache_path
 from undersong_server.federation.driver import Transport
 from undersong_server.flower.transport import FlowerTransport
 from undersong_server.operations import enrolment, releases, runs
-from undersong_server.operations.caches import public_cache_path
 from undersong_server.release.signature import Signer
 from undersong_server.runs.folder import AwaitedParty, RunFolder
 from undersong_server.runs.planning import Planned

@@ -13,9 +13,9 @@ from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators import batches
 from undersong_server.generators.asking import Speed, answers_of
 from undersong_server.generators.cleaning import Screening
+from undersong_server.generators.endpoints import batch_prefix
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator, PromptFormat
 from undersong_server.generators.orders import DrawWords, Order, Requests
 from undersong_server.generators.reading import CUT, FAILED, Reading, read
@@ -267,7 +267,7 @@ class Author:
         number = len(self._journal.items(_thrown_away_key(name)))
         keys = {_verdict_key(step) for step, _, _ in useless} | {_key(step, name, index) for step, index, _ in useless}
         self._journal.exchange(
-            [*keys, *self._journal.items(batches.prefix(name))],
+            [*keys, *self._journal.items(batch_prefix(name))],
             [(f"{_thrown_away_key(name)}{number + place:08}", _encode(answer)) for place, answer in enumerate(paid)],
         )
         return paid

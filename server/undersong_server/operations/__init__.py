@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from undersong_server.operations import (
-        caches,
         coordinator,
         drafts,
         enrolment,
@@ -20,13 +19,12 @@ if TYPE_CHECKING:
         generators,
         overview,
         releases,
-        run_evaluation,
         runs,
         tasks,
     )
 
-__all__ = ["caches", "coordinator", "drafts", "enrolment", "evaluation", "following", "generators", "overview"]
-__all__ += ["releases", "run_evaluation", "runs", "tasks"]
+__all__ = ["coordinator", "drafts", "enrolment", "evaluation", "following", "generators", "overview"]
+__all__ += ["releases", "runs", "tasks"]
 
 
 def __getattr__(name: str) -> object:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from undersong_common import drill as invented_records
 from undersong_common.errors import ConfigurationError
-from undersong_common.pages.audit import FILE_NAME, AuditLog
+from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 
@@ -186,7 +186,7 @@ def note_command(home: Path, action: str, about: str) -> None:
 def serve(home: Path, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float) -> None:
     """Listens for the parties and drives the runs until SIGTERM or SIGINT; started again, it continues.
 
-    Call ``undersong_common.tls.only_tls_1_3`` first, before anything imports gRPC.
+    Call ``undersong_common.entry.only_tls_1_3`` first, before anything imports gRPC.
 
     Args:
         public_cache: file with embeddings of public texts.

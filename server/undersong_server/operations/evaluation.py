@@ -12,6 +12,7 @@ from undersong_common.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.table import Table, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread
+from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.evaluate import (
     Compute,
     EvaluationReport,
@@ -22,7 +23,6 @@ from undersong_server.evaluation.evaluate import (
 )
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.sequences import read_sequences
-from undersong_server.operations.caches import public_cache_path
 from undersong_server.release.files import JSONL_NAME, SEQUENCES_NAME
 
 

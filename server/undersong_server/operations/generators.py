@@ -13,7 +13,7 @@ from undersong_common import embedders
 from undersong_common.configuration import nearest
 from undersong_common.embedding import CachedEmbedder, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.generators.interface import Answer, Surroundings
 from undersong_server.generators.orders import Order, Requests

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.plurals import counted
-from undersong_common.printable import json_text, with_iso_times
+from undersong_common.printable import counted, json_text, with_iso_times
 from undersong_common.version import SOFTWARE
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED

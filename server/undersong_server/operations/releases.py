@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations.following import Plans, live
-from undersong_server.operations.run_evaluation import Evaluated, evaluated
 from undersong_server.release.files import (
     JSONL_NAME,
     MANIFEST_NAME,
@@ -22,13 +23,15 @@ from undersong_server.release.files import (
     published_manifest,
 )
 from undersong_server.release.verify import Verdict, verify
-from undersong_server.runs.folder import RunFolder
+from undersong_server.report.data import measures_of
+from undersong_server.runs.folder import RunFolder, read_json, replace_json
 
 if TYPE_CHECKING:
     from undersong_common.printed_page import Page
 
 __all__ = ["Compared", "Exported", "Found", "Verdict", "compare", "dossier", "export", "files", "read_file", "search"]
 __all__ += ["verdict", "verify"]
+EVALUATION_FILE = "evaluation.json"  # in a run's folder: its figures beside a test file
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,44 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
         generators=dict(Counter(str(row.get("generator", "")) for row in of_label)),
         corpus=len(rows),
     )
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A finished run's figures of the report (undersong_server.report.data) beside one test file.
+
+    Attributes:
+        test: the file's name, and the first digits of its SHA-256: figures beside different files do not compare.
+        figures: each as the reader sees it, by name.
+    """
+
+    test: str
+    figures: Mapping[str, str]
+
+
+def evaluate_run(home: Path, run: str, options: EvaluationOptions) -> Evaluated:
+    """Evaluates a finished run's corpus beside a test file that is public, and keeps the figures for comparisons.
+
+    Raises ConfigurationError for a run that has not finished, and as
+    :func:`undersong_server.operations.evaluation.evaluate` does.
+    """
+    from undersong_server.operations.evaluation import evaluate
+
+    folder = CoordinatorHome(home).finished(run, "evaluate it when it has finished")
+    test = options.test
+    if not isinstance(test, Path):
+        raise ConfigurationError(f"{run}: is evaluated beside a test file only", "name one with --test")
+    report = evaluate(folder.output, options)
+    digest = hashlib.sha256(test.read_bytes()).hexdigest()
+    found = Evaluated(f"{test.name}, {digest[:8]}", {each.name: each.shown for each in measures_of(report)})
+    replace_json(folder.path / EVALUATION_FILE, asdict(found), durable=False)
+    return found
+
+
+def evaluated(folder: RunFolder) -> Evaluated | None:
+    """Figures that :func:`evaluate_run` kept; None before that."""
+    value = read_json(folder.path / EVALUATION_FILE)
+    return None if value is None else Evaluated(**value)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from typing import Any, Literal
 from undersong_common import configuration
 from undersong_common.drill import COORDINATOR_WORDS
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError
-from undersong_common.plurals import counted
-from undersong_common.printable import printable
+from undersong_common.printable import counted, printable
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member

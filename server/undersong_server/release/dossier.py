@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.canonical import canonical_json
-from undersong_common.plurals import counted, noun
-from undersong_common.printable import printable, shell_path
+from undersong_common.printable import counted, noun, printable, shell_path
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import impact
 from undersong_protocol.agreement.enrolment import party_fingerprint

@@ -22,10 +22,9 @@ from typing import Any
 
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal, UndersongError
-from undersong_common.plurals import counted
-from undersong_common.printable import printable
+from undersong_common.printable import counted, printable
 from undersong_common.privacy import accounting
-from undersong_common.privacy.budget import charged_of
+from undersong_common.privacy.spending import charged_of
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.receipt import Receipt, check_receipt

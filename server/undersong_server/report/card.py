@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_server.evaluation import panel
 from undersong_server.report.data import Publication, ReportData, number
 

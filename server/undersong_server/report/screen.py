@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from undersong_common.plurals import counted, noun
+from undersong_common.printable import counted, noun
 from undersong_server.report.data import PrivacyStatement, ReportData, duration, number, plain
 
 BAR = 12

@@ -14,8 +14,7 @@ from typing import Any
 from undersong_common import configuration, plugins
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_common.plurals import counted
-from undersong_common.printable import printable
+from undersong_common.printable import counted, printable
 from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Plan, SumRequest, plan_sums
 from undersong_server import methods

@@ -14,7 +14,7 @@ from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.fine_tuning import check_folder
 from undersong_common.model_files import PACKAGED
-from undersong_common.plurals import counted
+from undersong_common.printable import counted
 from undersong_common.table import UTF_8, Table, column_names, read_table
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum

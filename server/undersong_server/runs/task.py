@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
-from undersong_common.plurals import counted
-from undersong_common.printable import name_fault, printable
+from undersong_common.printable import counted, name_fault, printable
 from undersong_common.table import SUFFIXES
 from undersong_protocol.agreement.manifest import LONGEST_NAME
 from undersong_protocol.agreement.plan import Privacy, Quorum

@@ -13,8 +13,8 @@ from undersong_client.consent.guard import review
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
-from undersong_common.privacy.budget import Budget
 from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Budget
 from undersong_common.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.agreement.bounds import Policy

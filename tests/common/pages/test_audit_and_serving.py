@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.pages.audit import AuditLog
 from undersong_common.pages.serving import Listening
+from undersong_common.pages.store import AuditLog
 
 
 def test_each_entry_holds_the_hash_of_the_one_before(tmp_path):

@@ -28,7 +28,7 @@ from tests.doubles.secagg import (
 from undersong_common.errors import PeerFault, UndersongError
 from undersong_protocol.secagg import kem, keys, ring
 from undersong_protocol.secagg.coordinator import SumAborted
-from undersong_protocol.secagg.mask_keys import SEALED_PAIR_BYTES, MaskKeys, seal_pair
+from undersong_protocol.secagg.masking import SEALED_PAIR_BYTES, MaskKeys, seal_pair
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.prg import Sign, add_masks

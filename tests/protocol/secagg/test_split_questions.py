@@ -28,7 +28,7 @@ from undersong_common.errors import InternalError, PeerFault, UndersongError
 from undersong_protocol.secagg import keys, ring, sid
 from undersong_protocol.secagg.coordinator import SumAborted
 from undersong_protocol.secagg.evidence import check_evidence
-from undersong_protocol.secagg.mask_keys import MaskKeys
+from undersong_protocol.secagg.masking import MaskKeys
 from undersong_protocol.secagg.messages import from_bitmap, to_bitmap
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine

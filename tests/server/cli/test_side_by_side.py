@@ -19,7 +19,7 @@ from undersong_common.pages.store import PageStore
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import coordinator, releases, runs
-from undersong_server.operations.run_evaluation import FILE, Evaluated, evaluate_run
+from undersong_server.operations.releases import EVALUATION_FILE, Evaluated, evaluate_run
 from undersong_server.runs.folder import RunStatus, replace_json
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}
@@ -135,7 +135,9 @@ def test_figures_that_were_kept_stand_beside_other_runs(home):
     with pytest.raises(ConfigurationError, match="evaluate it when it has finished"):
         evaluate_run(home, "first", EvaluationOptions(test=Path("test.jsonl")))
     folder = CoordinatorHome(home).run("first")
-    replace_json(folder.path / FILE, asdict(Evaluated("test.jsonl, 0123abcd", {"accuracy": "87.5 %"})), durable=False)
+    replace_json(
+        folder.path / EVALUATION_FILE, asdict(Evaluated("test.jsonl, 0123abcd", {"accuracy": "87.5 %"})), durable=False
+    )
     first, second = releases.compare(home, ["first", "second"])
     assert (first.evaluated.figures, second.evaluated) == ({"accuracy": "87.5 %"}, None)
     shown = operator("run", "compare", "first", "second", "--home", home)

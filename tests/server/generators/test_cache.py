@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators.cache import NOTE, CachedGenerator
+from undersong_server.generators.endpoints import NOTE, CachedGenerator
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAISettings
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from undersong_server.generators.limits import Pace, seconds_of
+from undersong_server.generators.endpoints import Pace, seconds_of
 
 
 class Clock:

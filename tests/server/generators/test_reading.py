@@ -7,8 +7,7 @@ import pytest
 from tests.doubles.refusals import REFUSALS
 from undersong_common.errors import GenerationError
 from undersong_server.generators.interface import Answer, GenerationRequest
-from undersong_server.generators.reading import Reading, read
-from undersong_server.generators.refusals import is_refusal
+from undersong_server.generators.reading import Reading, is_refusal, read
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
 TEXT = "My card was declined at the till, what can I do?"

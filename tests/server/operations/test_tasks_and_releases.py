@@ -9,8 +9,8 @@ import pytest
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong_common.errors import ConfigurationError
+from undersong_server.defaults import public_cache_path
 from undersong_server.operations import releases, runs, tasks
-from undersong_server.operations.caches import public_cache_path
 from undersong_server.release.files import JSONL_NAME, MANIFEST_NAME
 from undersong_server.runs import task
 from undersong_server.runs.folder import RunStatus

@@ -38,8 +38,7 @@ from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_server.generators.asking import merged
-from undersong_server.generators.batches import Batches
-from undersong_server.generators.cache import CachedGenerator
+from undersong_server.generators.endpoints import Batches, CachedGenerator, CallBudget, Pace
 from undersong_server.generators.interface import (
     TEMPLATE_TOKENS,
     Answer,
@@ -55,7 +54,6 @@ from undersong_server.generators.interface import (
     one_or_many,
     prompt_room,
 )
-from undersong_server.generators.limits import CallBudget, Pace
 from undersong_server.journal import Journal
 from undersong_server.prompts.rendering import KINDS, LIST_KINDS, estimated_tokens
 

@@ -1,0 +1,373 @@
+"""Limits, batch files and cached answers of an endpoint.
+
+Limits are budgets of tokens and dollars, rates per minute, and fewer calls at once after a 429.
+
+Batch files hold many requests, answered within a day at half the price. A batch's number is noted before it is asked
+after, and that it is about to be submitted before that: whatever kills the process, the next one finds the batch, by
+its number or by the mark it bears, and pays for none twice. A batch that ends before all of it is answered gives what
+it has; the rest is asked for in the next.
+
+The cache keeps answers across runs in one file, for trials whose rerun is not to be paid again. Its key is everything
+that decides an answer (address, headers, body) and the number of requests alike that came before in the run, so that
+two orders never get one entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Generator
+from undersong_server.journal import Journal
+
+if TYPE_CHECKING:
+    import openai
+
+_LIMITS = ("requests", "tokens")  # in the order of every tuple and list of limits a minute
+_BURST_S = 6.0  # of a limit a minute that may be used at once
+_RESET = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+Amount = tuple[float, float]
+"""Tokens and US dollars."""
+
+
+class CallBudget:
+    """Tokens and dollars that one generator may spend over one run, shared by its threads.
+
+    A call reserves its worst case before it is made, and settles what it took.
+    """
+
+    def __init__(self, name: str, tokens: int | None, price_usd: float | None) -> None:
+        """None means unlimited. ``name`` is the generator's, for messages."""
+        self._name = name
+        self._limits = (math.inf if tokens is None else tokens, math.inf if price_usd is None else price_usd)
+        self._spent: Amount = (0.0, 0.0)
+        self._reserved: Amount = (0.0, 0.0)
+        self._calls = 0
+        self._changed = threading.Condition()
+
+    def reserve(self, tokens: int, price_usd: float) -> None:
+        """Reserves the worst case of one call; waits if it would fit once calls in flight have settled.
+
+        Raises:
+            BudgetExhausted: the call could exceed a limit even if the calls in flight were free.
+        """
+        wanted = (tokens, price_usd)
+        with self._changed:
+            while self._exceeds(_sum(self._spent, self._reserved, wanted)):
+                if not self._calls or self._exceeds(_sum(self._spent, wanted)):
+                    raise self._exhausted(tokens, price_usd)
+                self._changed.wait()
+            self._reserved = _sum(self._reserved, wanted)
+            self._calls += 1
+
+    def settle(self, reserved: Amount, took: Amount) -> None:
+        """Gives a reservation back and records what the call took; (0, 0.0) if it was not billed."""
+        with self._changed:
+            self._calls -= 1
+            # Exactly zero when no call is in flight: rounding of dollars must not accumulate.
+            self._reserved = _sum(self._reserved, (-reserved[0], -reserved[1])) if self._calls else (0.0, 0.0)
+            self._spent = _sum(self._spent, took)
+            self._changed.notify_all()
+
+    def charge(self, tokens: int, price_usd: float) -> None:
+        """Records what an earlier process spent."""
+        with self._changed:
+            self._spent = _sum(self._spent, (tokens, price_usd))
+
+    def _exceeds(self, amount: Amount) -> bool:
+        return amount[0] > self._limits[0] or amount[1] > self._limits[1]
+
+    def _exhausted(self, tokens: int, price_usd: float) -> BudgetExhausted:
+        stated = zip(("token_budget", "price_budget_usd"), self._limits, strict=True)
+        limits = " or ".join(f"{name} {limit:.10g}" for name, limit in stated if limit < math.inf)
+        return BudgetExhausted(
+            f"generator {self._name}: the next call (at most {tokens} tokens and ${price_usd:.4f}) could exceed"
+            f" {limits}; spent so far: {self._spent[0]:.0f} tokens and ${self._spent[1]:.4f}",
+            "raise the budget and run the same command again (what was answered is kept), or ask for fewer samples",
+            code="budget-exhausted",
+        )
+
+
+def _sum(*amounts: Amount) -> Amount:
+    return sum(tokens for tokens, _ in amounts), sum(price for _, price in amounts)
+
+
+class Pace:
+    """Lets calls of one generator start, shared by its threads.
+
+    Attributes:
+        counts: public counters: calls that had to wait, and how often fewer calls at once were allowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        concurrency: int,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        longest_wait_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """None means unlimited. ``longest_wait_s`` bounds the pauses that an endpoint's headers ask for."""
+        self._most = concurrency
+        self._allowed = float(concurrency)
+        self._in_flight = 0
+        self._rates = (requests_per_minute, tokens_per_minute)
+        self._rooms = [max((rate or 0.0) * _BURST_S / 60.0, 1.0) for rate in self._rates]
+        self._left = list(self._rooms)
+        self._longest_wait_s = longest_wait_s
+        self._clock = clock
+        self._at = clock()
+        self._stated = [(math.inf, 0.0)] * len(_LIMITS)  # what answers say is left of each limit, and until when
+        self._changed = threading.Condition()
+        self.counts = {"waited": 0, "slowed_down": 0}
+
+    @property
+    def allowed(self) -> int:
+        """Number of calls that may be in flight now."""
+        return max(1, int(self._allowed))
+
+    def start(self, tokens: int, stop: threading.Event) -> None:
+        """Waits until a call of so many tokens may start, or ``stop`` is set. Every start has its :meth:`end`."""
+        with self._changed:
+            waited = False
+            while not stop.is_set() and (pause := self._pause_s(tokens)) > 0:
+                waited = True
+                self._changed.wait(min(pause, 0.5))
+            self.counts["waited"] += waited
+            self._in_flight += 1
+            for limit, wanted in enumerate((1.0, float(tokens))):
+                self._left[limit] -= wanted
+                left, until = self._stated[limit]
+                self._stated[limit] = (left - wanted, until)
+
+    def end(self, *, throttled: bool, tokens: int, took: int) -> None:
+        """Notes the end of a call: whether it met a 429, and how many of its reserved tokens it took."""
+        with self._changed:
+            self._in_flight -= 1
+            self._left[1] += max(0, tokens - took)
+            if throttled:
+                self._allowed = max(1.0, self._allowed / 2)
+                self.counts["slowed_down"] += 1
+            else:  # one more at once for every round of calls that went well
+                self._allowed = min(float(self._most), self._allowed + 1.0 / max(1.0, self._allowed))
+            self._changed.notify_all()
+
+    def heed(self, headers: Mapping[str, str]) -> None:
+        """Notes what an answer's headers say is left of the endpoint's limits, and when these are whole again."""
+        for limit, what in enumerate(_LIMITS):
+            left = headers.get(f"x-ratelimit-remaining-{what}", "")
+            reset = seconds_of(headers.get(f"x-ratelimit-reset-{what}", ""))
+            if left.isdecimal() and reset is not None:
+                with self._changed:
+                    self._stated[limit] = (float(left), self._clock() + min(reset, self._longest_wait_s))
+
+    def _pause_s(self, tokens: int) -> float:
+        """Returns the seconds that a call has to wait at least; 0 if it may start."""
+        now = self._clock()
+        passed, self._at = now - self._at, now
+        longest = 0.05 if self._in_flight >= self.allowed else 0.0
+        for limit, wanted in enumerate((1.0, float(tokens))):
+            left, until = self._stated[limit]
+            if left < wanted:
+                longest = max(longest, until - now)
+            rate, room = self._rates[limit], self._rooms[limit]
+            if rate is not None:
+                self._left[limit] = min(room, self._left[limit] + passed * rate / 60.0)
+                # A call that is larger than a burst starts when the burst is full.
+                longest = max(longest, (min(wanted, room) - self._left[limit]) * 60.0 / rate)
+        return longest
+
+
+def seconds_of(reset: str) -> float | None:
+    """Seconds of a header such as "1s", "6m0s" or "20ms", or of a plain number; None for anything else.
+
+    >>> seconds_of("1m30s"), seconds_of("250ms"), seconds_of("7"), seconds_of("soon")
+    (90.0, 0.25, 7.0, None)
+    """
+    parts = _RESET.findall(reset)
+    if parts and "".join(number + unit for number, unit in parts) == reset:
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    try:
+        return max(0.0, float(reset))
+    except ValueError:
+        return None
+
+
+ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+MARK = "undersong"  # of a batch's metadata
+_LISTED = 100  # batches in which one is looked for that was submitted and not noted
+
+
+Result = tuple[str, Mapping[str, Any] | None, str]
+"""One line of a batch's output: the request's identifier, and the body of a completion or a problem."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of one generator.
+
+    Attributes:
+        journal: keeps their numbers.
+        name: the generator's.
+        endpoint: path that each line of a batch asks, e.g. "/v1/chat/completions".
+        poll_s: pause between two looks at a batch.
+        patiently: makes one call of the client, again if the endpoint says that it is asked too often.
+    """
+
+    client: openai.OpenAI
+    journal: Journal
+    name: str
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    poll_s: float
+    patiently: Callable[[Callable[[], Any]], Any]
+
+    def results(self, bodies: Mapping[str, Mapping[str, Any]]) -> Iterator[Result]:
+        """Yields one result per body, out of batches noted before and of one new batch.
+
+        Raises what the client raises.
+        """
+        missing = dict(bodies)
+        entries = self.journal.items(batch_prefix(self.name))
+        noted = [json.loads(value) for key, value in sorted(entries.items()) if key.endswith("/requests")]
+        for identifiers in [*noted, None]:
+            asked = list(missing) if identifiers is None else identifiers
+            if missing.keys() & asked:
+                for result in self._ended(asked, bodies):
+                    if missing.pop(result[0], None) is not None:
+                        yield result
+        for identifier in missing:
+            yield identifier, None, "the batch ended without it"
+
+    def _ended(self, identifiers: Sequence[str], bodies: Mapping[str, Mapping[str, Any]]) -> Iterator[Result]:
+        """Results of one batch, which is submitted unless it was; waits until it has ended."""
+        mark = hashlib.sha256("\n".join(identifiers).encode()).hexdigest()
+        key = f"{batch_prefix(self.name)}{mark}"
+        noted = self.journal.get(f"{key}/number")
+        number = noted.decode() if noted else None
+        if number is None:
+            known = self.journal.get(f"{key}/requests") is not None
+            number = self._submitted(mark) if known else None
+            if number is None and not all(each in bodies for each in identifiers):
+                return  # never submitted, and parts of it were answered otherwise
+            if not known:
+                self.journal.put(f"{key}/requests", json.dumps(list(identifiers)).encode())
+            number = number or self._submit(mark, {each: bodies[each] for each in identifiers})
+            self.journal.put(f"{key}/number", number.encode())
+        while (batch := self.patiently(partial(self.client.batches.retrieve, number))).status not in ENDED:
+            time.sleep(self.poll_s)
+        for file in filter(None, (batch.output_file_id, batch.error_file_id)):
+            yield from _lines(self.patiently(partial(self.client.files.content, file)).text)
+
+    def _submit(self, mark: str, bodies: Mapping[str, Mapping[str, Any]]) -> str:
+        lines = [
+            json.dumps({"custom_id": each, "method": "POST", "url": self.endpoint, "body": body})
+            for each, body in bodies.items()
+        ]
+        content = ("requests.jsonl", "\n".join(lines).encode())
+        file = self.patiently(lambda: self.client.files.create(file=content, purpose="batch"))
+        batch = self.patiently(
+            lambda: self.client.batches.create(
+                input_file_id=file.id, endpoint=self.endpoint, completion_window="24h", metadata={MARK: mark}
+            )
+        )
+        return str(batch.id)
+
+    def _submitted(self, mark: str) -> str | None:
+        """The number of a batch that an earlier process submitted and could not note."""
+        listed = self.patiently(lambda: self.client.batches.list(limit=_LISTED)).data
+        return next((str(batch.id) for batch in listed if (batch.metadata or {}).get(MARK) == mark), None)
+
+
+def batch_prefix(name: str) -> str:
+    """Returns the beginning of a generator's keys among the notes."""
+    return f"batch/{name}/"
+
+
+def _lines(content: str) -> Iterator[Result]:
+    for entry in (json.loads(line) for line in content.split("\n") if line.strip()):
+        response = entry.get("response") or {}
+        body = response.get("body")
+        if response.get("status_code") == 200 and isinstance(body, dict):
+            yield entry["custom_id"], body, ""
+        else:
+            error = entry.get("error") or (body or {}).get("error") or {}
+            yield entry["custom_id"], None, str(error.get("message") or "no reason given")[:200]
+
+
+NOTE = "from the cache"
+
+
+class CachedGenerator:
+    """An endpoint, and the file in front of it."""
+
+    def __init__(self, asked: Generator, decides: Callable[[GenerationRequest], Any], path: Path) -> None:
+        """Opens or makes the file.
+
+        Args:
+            decides: returns everything that decides the answer to a request, as JSON values.
+
+        Raises ConfigurationError if the file cannot be used.
+        """
+        self.name = asked.name
+        self._asked = asked
+        self._decides = decides
+        self._seen: Counter[str] = Counter()
+        self._hits = 0
+        try:
+            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
+            self._database.execute("CREATE TABLE IF NOT EXISTS answer (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        except sqlite3.Error as error:
+            raise ConfigurationError(
+                f"generator {self.name}: cache {path} cannot be used: {error}",
+                "name a file that can be written",
+                code="cache-unusable",
+            ) from None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {**self._asked.counts, "cache_hits": self._hits}
+
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+        """Counts journaled requests as asked, so that the next one alike takes another entry."""
+        for request in requests:
+            self._key(request)
+        self._asked.observe(requests, answers)
+
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+        keys = [self._key(request) for request in requests]
+        missed = []
+        for index, key in enumerate(keys):
+            row = self._database.execute("SELECT value FROM answer WHERE key = ?", (key,)).fetchone()
+            if row is None:
+                missed.append(index)
+                continue
+            self._hits += 1
+            kept = json.loads(row[0])
+            yield index, Answer(kept["text"], note=NOTE, finish=kept["finish"])
+        for position, answer in self._asked.answer([requests[index] for index in missed]):
+            index = missed[position]
+            if isinstance(answer, Answer):
+                value = json.dumps({"text": answer.text, "finish": answer.finish})
+                self._database.execute("INSERT OR REPLACE INTO answer VALUES (?, ?)", (keys[index], value))
+            yield index, answer
+
+    def _key(self, request: GenerationRequest) -> str:
+        decided = json.dumps(self._decides(request), sort_keys=True)
+        alike = hashlib.sha256(decided.encode()).hexdigest()
+        self._seen[alike] += 1
+        return f"{alike}/{self._seen[alike]}"
