@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from undersong_common.pages.serving import Listening
+from undersong_common.pages.serving import Listening, configuration
 from undersong_common.pages.site import Site
 
 
@@ -35,10 +35,7 @@ class ServedPage:
         return f"{self.address}/enter#{self.site.accounts.link(person)}"
 
     def start(self) -> None:
-        configuration = uvicorn.Config(
-            self.site.application, log_config=None, ws="none", lifespan="off", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(configuration)
+        self._server = uvicorn.Server(configuration(self.site, self._listening))
         listener = self._listener.dup()
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, daemon=True)
         self._thread.start()

@@ -13,6 +13,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from undersong_common.pages.site import Site
 
 
@@ -122,8 +124,26 @@ def serve(site: Site, listening: Listening, listener: socket.socket) -> None:
     import uvicorn
 
     logging.getLogger("uvicorn.access").disabled = True
-    configuration = uvicorn.Config(
+    server = uvicorn.Server(configuration(site, listening))
+    leave = server.handle_exit
+
+    def ending(number: int, frame: Any) -> None:
+        site.ending.set()  # so that open streams end by themselves
+        leave(number, frame)
+
+    server.handle_exit = ending
+    server.run(sockets=[listener])
+
+
+def configuration(site: Site, listening: Listening) -> uvicorn.Config:
+    """Settings of the server of a page."""
+    import uvicorn
+
+    from undersong_common.pages.connections import MOST_AT_WORK, Connection
+
+    return uvicorn.Config(
         site.application,
+        http=Connection,
         log_config=None,
         ws="none",
         lifespan="off",
@@ -133,16 +153,7 @@ def serve(site: Site, listening: Listening, listener: socket.socket) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=2,
         timeout_keep_alive=15,
-        limit_concurrency=400,
+        limit_concurrency=MOST_AT_WORK,
         ssl_certfile=None if listening.certificate is None else str(listening.certificate),
         ssl_keyfile=None if listening.key is None else str(listening.key),
     )
-    server = uvicorn.Server(configuration)
-    leave = server.handle_exit
-
-    def ending(number: int, frame: Any) -> None:
-        site.ending.set()  # so that open streams end by themselves
-        leave(number, frame)
-
-    server.handle_exit = ending
-    server.run(sockets=[listener])
