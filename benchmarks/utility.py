@@ -33,9 +33,9 @@ PARTIES, RECORDS = [1, 10], [100, 300]  # the task files' alpha, 1, divides the 
 
 
 def measure(task: str, data: Path, out: Path, *, quick: bool, jobs: int) -> dict[str, Any]:
-    """The tables of one task: methods over epsilon, and each generator alone (by Aug-PE's vote)."""
+    """The tables of one task: methods over epsilon, and each generator alone (by Aug-PE)."""
     root = f"data.root={json.dumps(str(data.absolute()))}"
-    alone = [f"single:{generator.name}" for generator in tasks.load(TASKS / f"{task}.toml", [root]).generators]
+    alone = [f"augpe@{generator.name}" for generator in tasks.load(TASKS / f"{task}.toml", [root]).generators]
     grids = {
         "methods": (METHODS if quick else METHODS + BASELINES, [1.0, 4.0, 8.0, float("inf")], 3 if quick else 20),
         "alone": (["wasp", *alone], [4.0] if quick else [1.0, 4.0, 8.0, float("inf")], 2 if quick else 20),

@@ -1,48 +1,88 @@
-"""Every row of docs/methods.md names a paper's part, a place in the program and a test, or says that it is not done."""
+"""The tables of the papers: pages follow from them; rows name code and tests that exist; commands can be planned."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests import papers as pages
+from undersong.compare_cell import Variant
+from undersong_server import methods
+from undersong_server.methods.parts import papers
+from undersong_server.runs.planning import plan_run
+from undersong_server.runs.task import load
+
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-FILES = dict(re.findall(r"(\w+) (tests/[\w/]+\.py)", " ".join(PAGE.split())))
 PACKAGES = ("protocol/undersong_protocol", "client/undersong_client", "server/undersong_server", "simulation/undersong")
-PROGRAM = {
-    str(path): path.read_text(encoding="utf-8")
-    for package in PACKAGES
-    for path in (ROOT / package).rglob("*")
-    if path.suffix in (".py", ".toml")
-}
-ROWS = [
-    [cell.strip() for cell in line.strip("|").split(" | ")]
-    for line in PAGE.splitlines()
-    if line.startswith("|") and not line.startswith(("| paper's part |", "|---"))
+CODE = {
+    str(path): path.read_text(encoding="utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+} | {str(path): path.read_text(encoding="utf-8") for path in (ROOT / "common").rglob("*.py")}
+ROWS = [(name, row) for name in pages.methods() for row in papers.table(name)["elements"]]
+COMMANDS = [
+    (name, each["name"], each["command"])
+    for name in pages.methods()
+    for each in papers.table(name).get("tables", [])
+    if "command" in each
 ]
 
 
-def test_all_four_methods_have_rows():
-    assert len(ROWS) >= 40
-    for name in ("wasp", "dpga", "dpkps", "discriminator"):
-        assert f'`method = "{name}"`' in PAGE
+def test_pages_are_what_the_tables_say():
+    for path, text in pages.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m tests.papers"
+    assert {path.name for path in (ROOT / "docs" / "papers").iterdir()} == {f"{name}.md" for name in pages.methods()}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1][:40])
-def test_a_row_names_its_check(row):
-    part, element, here, where, verdict, check = row
-    assert part
-    assert element
-    assert verdict.startswith(("faithful", "deliberately otherwise", "option", "not done"))
-    if verdict == "not done":
-        assert (where, check, "not done" in here) == ("none", "none", True)
+def test_the_papers_methods_have_tables():
+    assert {"wasp", "augpe", "pretext", "fusegen"} <= set(pages.methods()) <= set(methods.own_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "row"), ROWS, ids=lambda each: each if isinstance(each, str) else each["element"][:40]
+)
+def test_a_row_names_code_and_a_test_that_exist(name: str, row: dict[str, Any]) -> None:
+    assert row["verdict"] in pages.VERDICTS
+    assert row["where"]
+    assert row["here"]
+    if "code" in row:
+        path, _, symbol = row["code"].partition("::")
+        places = [text for file, text in CODE.items() if file.endswith(f"/{path}")]
+        assert any(re.search(rf"^ *(class|def) {symbol}\b", text, re.M) for text in places), row["code"]
+    if "test" in row:
+        path, _, test = row["test"].partition("::")
+        source = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^def {test}\(", source, re.M), row["test"]
+    assert row["verdict"] not in ("faithful", "as written") or {"code", "test"} <= row.keys()
+
+
+@pytest.mark.parametrize(("name", "table", "command"), COMMANDS, ids=lambda each: each[:30])
+def test_the_command_of_a_paper_s_table_can_be_planned(name: str, table: str, command: str, tmp_path: Path) -> None:
+    words = shlex.split(command.replace("\\\n", " "))
+    assert words[0] == "undersong"
+    if words[1] not in ("compare", "simulate"):
         return
-    path, _, symbol = where.partition("::")
-    places = [text for name, text in PROGRAM.items() if name.endswith(f"/{path}")]
-    assert places, where
-    assert any(re.search(rf"^ *(class|def) {symbol}\b", text, re.M) for text in places) or not symbol, where
-    file, _, name = check.partition("::")
-    source = (ROOT / FILES[file]).read_text(encoding="utf-8")
-    assert f"\ndef {name}(" in source
+    given = {key: value for key, value in zip(words[3::2], words[4::2], strict=True) if key != "--set"}
+    sets = [value for key, value in zip(words[3::2], words[4::2], strict=True) if key == "--set"]
+    sets = [each for each in sets if "=FOLDER" not in each and "_FOLDER" not in each] + [f"data.root={tmp_path}"]
+    sets += [f"federation.parties={given['--parties']}"] if "--parties" in given else []
+    epsilon = given.get("--epsilon", "4").split(",")[-1]
+    asked = given.get("--methods", given.get("--method", "")).split(",")
+    for text in asked:
+        if text == "private-only":
+            continue
+        variant = Variant.parse(text) if text else Variant("", "")
+        changes = [f"method.{key}={value}" for key, value in variant.options]
+        chosen = [f'method.name="{variant.method}"'] if variant.method else []
+        if variant.training is not None:
+            continue
+        task = load(ROOT / words[2], [*chosen, *sets, f"privacy.epsilon={epsilon}", *changes])
+        assert not variant.generator or variant.generator in {each.name for each in task.generators}
+        assert task.options.preset or variant.method not in pages.methods()  # type: ignore[attr-defined]
+        if variant.method not in NEEDS_FILES:
+            plan_run(task)
+
+
+NEEDS_FILES: set[str] = set()  # methods whose presets name files that the reader brings

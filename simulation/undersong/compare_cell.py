@@ -42,7 +42,6 @@ from undersong_server.runs.tables import read_private_files, task_faults
 from undersong_server.runs.task import Task
 
 PRIVATE_ONLY = "private-only"  # the task model trained on the private records themselves: no privacy, no generator
-SINGLE = "single:"  # one generator alone, chosen from by the vote of Aug-PE
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Variant:
     """A column of the comparison: a method with the options that differ from the task's.
 
     Attributes:
-        name: as it was asked for and is shown, such as "wasp", "wasp:votes=1+rounds=3", "single:good", "private-only".
+        name: as it was asked for and is shown, such as "wasp", "wasp:votes=1+rounds=3", "augpe@good", "private-only".
         method: the method's name; "" for ``private-only`` and where there is ``training``.
         options: [method] keys as written in TOML.
         generator: the only one to take part, or "" for all.
@@ -65,20 +64,19 @@ class Variant:
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """Reads ``METHOD[:key=value+key=value]`` (likewise dp-sgd and its kin), ``single:NAME`` or ``private-only``."""
+        """Reads ``METHOD[@GENERATOR][:key=value+key=value]`` (likewise dp-sgd and its kin) or ``private-only``."""
         if text == PRIVATE_ONLY:
             return cls(text, "")
         if training := dpsgd.parse(text) or dp_classifier.parse(text):
             return cls(text, "", training=training)
-        if text.startswith(SINGLE):
-            return cls(text, "wasp", (("votes", "1"), ("furthest", "false")), text.removeprefix(SINGLE))
-        method, _, given = text.partition(":")
+        written, _, given = text.partition(":")
+        method, _, generator = written.partition("@")
         methods.load(method)  # an unknown name is an error now, not in a worker
         pairs = [part.partition("=") for part in given.split("+") if part]
         wrong = [key for key, equals, value in pairs if not (key and equals and value)]
         if wrong:
             raise ConfigurationError(f"--methods {text}: {wrong[0]!r} is no option", "write METHOD:key=value+key=value")
-        return cls(text, method, tuple((key, value) for key, _, value in pairs))
+        return cls(text, method, tuple((key, value) for key, _, value in pairs), generator)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def compare(task: Task, methods: Sequence[str], *, progress: Progress | None = N
     """Compares methods by what the panel's task models learn from their corpora; the same call continues.
 
     Args:
-        methods: NAME, "NAME:key=value+key=value", "single:GENERATOR" or "private-only".
+        methods: NAME, "NAME:key=value+key=value", "METHOD@GENERATOR" (one generator alone) or "private-only".
         options: the other fields of :class:`ComparisonOptions`.
 
     Raises ConfigurationError for a grid or a task that cannot run.

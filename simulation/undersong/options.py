@@ -31,7 +31,7 @@ class ComparisonOptions:
     """Options of one comparison: the grid, and where its cells are computed.
 
     Attributes:
-        methods: NAME, "NAME:key=value+key=value", "single:GENERATOR" or "private-only".
+        methods: NAME, "NAME:key=value+key=value", "METHOD@GENERATOR" (one generator alone) or "private-only".
         test: test set, labelled where the task has labels; None takes the task's ``evaluation.test``.
         epsilons: budgets; empty takes the task's.
         parties, records: numbers of parties and of private records; empty takes the task's.
@@ -50,7 +50,7 @@ class ComparisonOptions:
     methods: Annotated[
         Sequence[str],
         Option(
-            help="NAME, NAME:key=value+key=value, single:GENERATOR, private-only, and, centralised (one trainer "
+            help="NAME, NAME:key=value+key=value, NAME@GENERATOR, private-only, and, centralised (one trainer "
             "sees every record), dp-lora:model=FOLDER, dp-sgd:model=FOLDER, dp-sgd-classifier, ghost-classifier; "
             "commas between.",
             each=str,

@@ -61,7 +61,7 @@ def test_what_a_variant_does_not_depend_on_is_not_run_again():
 
 def test_variants_are_read_and_wrong_ones_are_refused():
     assert Variant.parse("wasp:votes=1+rounds=3").options == (("votes", "1"), ("rounds", "3"))
-    assert Variant.parse("single:good").generator == "good"
+    assert Variant.parse("augpe@good:rounds=3") == Variant("augpe@good:rounds=3", "augpe", (("rounds", "3"),), "good")
     with pytest.raises(ConfigurationError, match="wasp"):
         Variant.parse("wosp")
     with pytest.raises(ConfigurationError, match="no option"):
@@ -77,12 +77,12 @@ def test_variants_are_read_and_wrong_ones_are_refused():
 def test_another_methods_options_do_not_stand_in_the_way(bench):
     cell = next(cell for cell in grid().cells() if cell.variant.name == "mixture")
     assert bench.task(cell).options.samples == 40
-    alone = grid(methods=["single:two"]).cells()[0]
+    alone = grid(methods=["wasp@two:votes=1+furthest=false"]).cells()[0]
     task = bench.task(alone)
     assert [generator.name for generator in task.generators] == ["two"]
     assert (task.options.votes, task.options.furthest) == (1, False)
     with pytest.raises(ConfigurationError, match="no such generator"):
-        bench.task(grid(methods=["single:three"]).cells()[0])
+        bench.task(grid(methods=["augpe@three"]).cells()[0])
 
 
 @pytest.mark.heavy
@@ -352,7 +352,7 @@ def test_public_records_embeddings_are_kept_where_other_processes_find_them(benc
 @pytest.mark.slow
 def test_real_cells_in_workers_are_reproducible_and_pair_by_seed(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
-    shape = grid(methods=["wasp", "mixture", "private-only", "single:one"], epsilons=[4.0], parties=[2], records=[20])
+    shape = grid(methods=["wasp", "mixture", "private-only", "augpe@one"], epsilons=[4.0], parties=[2], records=[20])
     shape = Grid(shape.variants, shape.epsilons, shape.federations, (0, 1), shape.baseline)
     fixed = Bench(bench.task_file, ("data.file_records=120",), bench.test, 10, insecure_noise_seed=5)
     runs = [
@@ -364,7 +364,7 @@ def test_real_cells_in_workers_are_reproducible_and_pair_by_seed(bench, tmp_path
         assert {**value, "seconds": 0} == {**runs[1][cell], "seconds": 0}
         assert value["epsilon_spent"] is None or value["epsilon_spent"] == pytest.approx(4.0, rel=1e-3)
     table = compare_table.lines(shape, runs[0])
-    assert [line.variant for line in table] == ["wasp", "mixture", "private-only", "single:one"]
+    assert [line.variant for line in table] == ["wasp", "mixture", "private-only", "augpe@one"]
 
 
 def test_the_benchmark_names_what_is_missing(tmp_path):

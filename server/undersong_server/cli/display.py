@@ -209,6 +209,8 @@ def _paper(paper: Mapping[str, float]) -> str:
     )
     if "sigma_composed_jointly" in paper:
         sentence += f"; its mechanisms composed together would need {paper['sigma_composed_jointly']:.4f}"
+    if "epsilon_of_accounted_votes" in paper:
+        sentence += f" ({paper['epsilon_of_accounted_votes']:.3f} without the last vote, for which it does not account)"
     return sentence + "."
 
 

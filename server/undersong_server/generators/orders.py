@@ -27,7 +27,8 @@ class Order:
         good_terms: the terms that each of the good examples contains, in their order; () if they are not known.
         named: False hides the label from the generator: the sample has it, the prompt and the request do not.
         bad_reason: what is bad about the bad examples: far from real texts, or of another label than they bear.
-        good_for_bad: further good examples for a prompt that cannot show bad ones, which is a completion.
+        good_for_bad: further good examples for a completion that shows no bad ones.
+        bad_continued: whether a completion shows bad examples; a model that only continues may write more of them.
     """
 
     generator: str
@@ -42,6 +43,7 @@ class Order:
     good_terms: tuple[tuple[str, ...], ...] = ()
     bad_reason: Literal["far", "mislabelled"] = "far"
     good_for_bad: tuple[str, ...] = ()
+    bad_continued: bool = False
 
 
 @dataclass
@@ -131,8 +133,8 @@ class Requests:
 def shown_once(order: Order, style: Style = "chat") -> Shown:
     """Returns the texts that the order shows, each once: a good example is no bad one.
 
-    A completion shows further good examples in place of the bad ones. It shows none if there are too few, unless the
-    order says what each of them contains.
+    A completion shows further good examples in place of the bad ones, unless the order has bad ones continued. It shows
+    none if there are too few, unless the order says what each of them contains.
 
     >>> shown_once(Order("g", "contrast", good=("a", "b"), bad=("A!", "c")))
     Shown(good=('a', 'b'), bad=('c',), parents=())
@@ -142,12 +144,13 @@ def shown_once(order: Order, style: Style = "chat") -> Shown:
     >>> shown_once(Order("g", "contrast", good=("a", "b")), "completion").good
     ()
     """
-    continued = style == "completion"
+    continued = style == "completion" and not (order.bad_continued and order.bad)
     good: dict[str, str] = {}
     for text in order.good + (order.good_for_bad if continued else ()):
         good.setdefault(duplicate_key(text), text)
-    if continued and len(good) < FEWEST_CONTINUED and not order.good_terms:
-        good = {}
+    shown = len(good) + (0 if continued else len(order.bad))
+    if style == "completion" and shown < FEWEST_CONTINUED and not order.good_terms:
+        return Shown(parents=order.parents)
     bad: dict[str, str] = {}
     for text in () if continued else order.bad:
         if duplicate_key(text) not in good:

@@ -8,7 +8,7 @@ writes an equal part, and a text's variations go to them in turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -32,27 +32,40 @@ class Options(VocabularyOptions):
 
     Attributes:
         samples: generator calls in all, so that methods compare at equal calls.
+        corpus: texts of a population, and so of the corpus, in place of ``samples``.
         selection: "rank" keeps the best 1 / ``expansion`` of the texts and varies each expansion - 1 times; "sampling"
             draws with replacement in proportion to the votes and varies each draw once.
         lookahead: K; above 0, a text is embedded as the mean of K variations of it, which are written for this alone.
         private_vocabulary: whether the first texts' prompts hold terms of the records' noisy vocabulary: the baseline
-            of DP-KPS (Nagesh et al. 2024). ``vocabulary_share`` of the budget (mu squared) pays for it, and
-            ``prompt_terms`` are drawn for each text, evenly and each at most once.
+            of DP-KPS (Nagesh et al. 2024, section 3). ``vocabulary_share`` of the budget (mu squared) pays for it, or
+            ``vocabulary_epsilon`` with Laplace noise, and ``prompt_terms`` are drawn for each text, evenly and each at
+            most once.
+        class_in_prompt: whether prompts name the label; DP-KPS compares itself with prompts that do not.
         cells: above 0, every vote is in two levels: for so many public cells of the texts, then for the texts of the
             cells that stand out, ``within`` of the population at most. For populations far above what the records can
             tell apart (docs/performance.md, "Many candidates").
     """
 
+    method: ClassVar[str] = "augpe"
+
     samples: Annotated[int, Field(ge=1)] = 6000
+    corpus: Annotated[int, Field(ge=1)] | None = None
     rounds: Annotated[int, Field(ge=2)] = 5
     selection: Literal["rank", "sampling"] = "rank"
     expansion: Annotated[int, Field(ge=2)] = 2
     lookahead: Annotated[int, Field(ge=0)] = 0
     private_vocabulary: bool = False
     vocabulary_share: Annotated[float, Field(gt=0, lt=1)] = 1 / 6
+    vocabulary_epsilon: Annotated[float, Field(gt=0)] | None = None
     prompt_terms: Annotated[int, Field(ge=1, le=64)] = 3
+    class_in_prompt: bool = True
     cells: Annotated[int, Field(ge=0)] = 0
     within: Annotated[float, Field(gt=0, lt=1)] = 0.1
+
+    @property
+    def law(self) -> Literal["gaussian", "laplace"]:
+        """Law of the vocabulary's noise."""
+        return "gaussian" if self.vocabulary_epsilon is None else "laplace"
 
     @property
     def seen(self) -> int:
@@ -63,6 +76,8 @@ class Options(VocabularyOptions):
     def population(self) -> int:
         """Texts that are voted on in each round: the calls of all rounds and lookaheads stay within ``samples``."""
         votes = self.rounds - 1
+        if self.corpus is not None:
+            return self.corpus
         if self.selection == "sampling":
             return max(1, self.samples // (1 + votes + votes * self.lookahead))
         kept = self.samples // (self.expansion + votes * (self.expansion - 1 + self.expansion * self.lookahead))
@@ -85,7 +100,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if not options.private_vocabulary:
         return votes
     share = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's own is 1
-    return [SumRequest("vocabulary", options.histogram(setting), share), *votes]
+    epsilon = options.vocabulary_epsilon
+    return [SumRequest("vocabulary", options.histogram(setting), share, law=options.law, epsilon=epsilon), *votes]
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -104,10 +120,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         # Selection by rank or by sampling, then VARIATION_API.
         if options.selection == "rank":
             kept = [population[i] for i in by_rank(votes, labels, options.population // options.expansion)]
-            population = kept + _varied(run, f"round {t + 1}", t, kept * (options.expansion - 1))
+            population = kept + _varied(options, run, f"round {t + 1}", t, kept * (options.expansion - 1))
         else:
             drawn = by_sampling(votes, labels, options.population, run.rng(f"selection {t}"))
-            population = _varied(run, f"round {t + 1}", t, [population[i] for i in drawn])
+            population = _varied(options, run, f"round {t + 1}", t, [population[i] for i in drawn])
     return population
 
 
@@ -146,7 +162,7 @@ def _random(options: Options, run: RunContext) -> list[Sample]:
     labels = run.setting.labels or ("",)
     wanted = balanced_labels(options.population, len(labels), np.zeros(len(labels), dtype=np.int64))
     names = run.setting.generators
-    kept = private_keyphrases(options, run) if options.private_vocabulary else ()
+    kept = private_keyphrases(options, run, law=options.law) if options.private_vocabulary else ()
     rng = run.rng("terms of the first texts")
     orders = [
         Order(
@@ -154,23 +170,30 @@ def _random(options: Options, run: RunContext) -> list[Sample]:
             "random",
             labels[label],
             terms=sample_without_replacement(rng, kept, options.prompt_terms),
+            named=options.class_in_prompt,
         )
         for i, label in enumerate(wanted)
     ]
     return run.generate("round 1", 0, orders)
 
 
-def _orders(run: RunContext, parents: Sequence[Sample], turn: int) -> list[Order]:
-    names = run.setting.generators
+def _orders(options: Options, run: RunContext, parents: Sequence[Sample], turn: int) -> list[Order]:
+    names, named = run.setting.generators, options.class_in_prompt
     return [
-        Order(names[(i + turn) % len(names)], VARIATIONS[(i + turn) % 2], parent.label, parents=(parent.text,))
+        Order(
+            names[(i + turn) % len(names)],
+            VARIATIONS[(i + turn) % 2],
+            parent.label,
+            parents=(parent.text,),
+            named=named,
+        )
         for i, parent in enumerate(parents)
     ]
 
 
-def _varied(run: RunContext, step: str, t: int, parents: Sequence[Sample]) -> list[Sample]:
+def _varied(options: Options, run: RunContext, step: str, t: int, parents: Sequence[Sample]) -> list[Sample]:
     """One variation of each parent; a parent whose variation was dropped stays in its place, once."""
-    written = run.write(step, t, _orders(run, parents, t))
+    written = run.write(step, t, _orders(options, run, parents, t))
     run.pool.extend(sample for sample in written if sample is not None)
     new = [sample or parent for sample, parent in zip(written, parents, strict=True)]
     return list(dict.fromkeys(new))
@@ -183,7 +206,7 @@ def _embedded(options: Options, run: RunContext, t: int, population: Sequence[Sa
         return own
     total, found = np.zeros_like(own), np.zeros((len(own), 1), dtype=np.float32)
     for k in range(options.lookahead):
-        written = run.write(f"lookahead {t}/{k}", t, _orders(run, population, t + k))
+        written = run.write(f"lookahead {t}/{k}", t, _orders(options, run, population, t + k))
         rows = [i for i, sample in enumerate(written) if sample is not None]
         total[rows] += run.embeddings([sample for sample in written if sample is not None])
         found[rows] += 1

@@ -14,7 +14,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -59,6 +59,8 @@ class Options(VocabularyOptions):
             the prompts of that class, in place of ``examples``. "" shows none.
         words: wanted length of a text.
     """
+
+    method: ClassVar[str] = "dpkps"
 
     samples: Annotated[int, Field(ge=1)] = 2000
     length: Annotated[int, Field(ge=1, le=64)] = 10

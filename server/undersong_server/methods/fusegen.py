@@ -11,7 +11,7 @@ corpus has no weights, its texts are drawn by them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -20,8 +20,9 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import SumRequest
 from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import Method, RunContext, Setting
 from undersong_server.methods.parts import consistency
+from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.selection import (
     balanced_labels,
     drawn_by_weight,
@@ -31,7 +32,7 @@ from undersong_server.methods.parts.selection import (
 from undersong_server.pool import Sample
 
 
-class Options(MethodOptions):
+class Options(PresetOptions):
     """[method] keys.
 
     Attributes:
@@ -40,6 +41,8 @@ class Options(MethodOptions):
         easy: share of the candidates that are the least variable texts.
         boosts: rounds of self-boosting, with ``rate``.
     """
+
+    method: ClassVar[str] = "fusegen"
 
     samples: Annotated[int, Field(ge=1)] = 6000
     rounds: Annotated[int, Field(ge=1)] = 5

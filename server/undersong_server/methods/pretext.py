@@ -11,7 +11,7 @@ of the noise, so that it means the same at every epsilon (the published code: mu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -21,12 +21,13 @@ from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.generators.orders import Order
 from undersong_server.methods.augpe import by_sampling
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.selection import balanced_labels
 from undersong_server.pool import Sample
 
 
-class Options(MethodOptions):
+class Options(PresetOptions):
     """[method] keys.
 
     Attributes:
@@ -34,6 +35,8 @@ class Options(MethodOptions):
         threshold: of the histogram, in standard deviations of its noise.
         examples: seeds that a prompt of phase 2 shows.
     """
+
+    method: ClassVar[str] = "pretext"
 
     samples: Annotated[int, Field(ge=2)] = 6000
     rounds: Annotated[int, Field(ge=2)] = 5

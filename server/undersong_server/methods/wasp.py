@@ -1,28 +1,30 @@
 """WASP (Zou et al. 2025): several generators, weighted by private nearest and furthest votes, prompted by contrast.
 
-The comments in ``run`` name the paper's parts. Deviations: each generator's noisy votes are summed and the sum is
-clipped at zero before it becomes a weight (the reference normalises by a noisy total, which can be negative and then
-reverses the ranking); nearest and furthest votes are one release, in separate coordinates, charged by their exact joint
-sensitivity (the paper charges 4 vote units, the truth at Q = 8 is 1.633); the noise is calibrated over the releases
-that are really made; a good example of a label is never a bad one, too.
+The comments in ``run`` name the lines of Algorithm 1. Deviations: each generator's noisy votes are summed and the sum
+is clipped at zero before it becomes a weight (Eq. 8 normalises by a noisy total, which can be negative and then
+reverses the ranking); weights sum to one. By default nearest and furthest votes are charged by their exact joint
+sensitivity (Theorem D.2 charges 4 vote units, the truth at Q = 8 is 1.633), the noise is calibrated over the releases
+that are made, and a good example of a label is never a bad one; ``preset = "paper"`` does all three as the paper does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Float64, Int64
+from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
-from undersong_protocol.agreement.plan import Plan, SumRequest
+from undersong_protocol.agreement.plan import Plan, Privacy, SumRequest
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import Method, RunContext, Setting
 from undersong_server.methods.parts.doubt import noise_effect
+from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.selection import (
     balanced_labels,
     generator_weights,
@@ -33,23 +35,30 @@ from undersong_server.methods.parts.selection import (
 )
 from undersong_server.pool import Sample
 
-PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, theorem 1
+PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, Theorem D.2
 
 
-class Options(MethodOptions):
+class Options(PresetOptions):
     """[method] keys.
 
     Attributes:
         samples, rounds, votes: N texts in all, T, and Q.
-        examples: texts that a prompt shows, half of them bad ones.
+        examples: texts that a prompt shows, half of them bad ones; the paper has one S for this and ``shortlist``.
         shortlist: S, texts per label that examples are drawn from.
         furthest: False asks for nearest votes only, and prompts show no bad examples (Aug-PE's vote at ``votes`` 1).
         clip: where noisy votes are clipped at zero before they become weights: a generator's sum, or each candidate.
         plm_weighting: False has every generator write the same share in every round (the paper's ablation).
         contrastive: False shows ``examples`` good examples and no bad ones (the paper's ablation); furthest votes are
             asked for all the same, so that both have the same noise.
+        base_contrast: a model that only continues is shown the bad examples too.
+        overlap: a good example may be a bad one; if not, bad ones are chosen among the others.
+        accounting: "exact" calibrates the noise over the releases; "paper" takes sigma of Theorem D.4 and votes in the
+            last round too, as the loop of Algorithm 1 does.
+        delta_iter: delta of one release in Theorem D.4; None is the run's delta over T - 1, the largest it allows.
         prune: one more release drops the share ``prune_share`` of each label with the least votes.
     """
+
+    method: ClassVar[str] = "wasp"
 
     samples: Annotated[int, Field(ge=1)] = 6000
     rounds: Annotated[int, Field(ge=1)] = 5
@@ -60,6 +69,10 @@ class Options(MethodOptions):
     clip: Literal["sum", "candidate"] = "sum"
     plm_weighting: bool = True
     contrastive: bool = True
+    base_contrast: bool = False
+    overlap: bool = False
+    accounting: Literal["exact", "paper"] = "exact"
+    delta_iter: Annotated[float, Field(gt=0, lt=1)] | None = None
     prune: bool = False
     prune_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
 
@@ -67,25 +80,36 @@ class Options(MethodOptions):
     def shows_bad(self) -> bool:
         return self.furthest and self.contrastive
 
+    @property
+    def releases(self) -> int:
+        """Votes: after each round but the last, and there too if something is made of it or the paper's loop runs."""
+        return self.rounds if self.prune or self.accounting == "paper" else self.rounds - 1
+
     def per_round(self) -> list[int]:
         return [int(count) for count in largest_remainder(np.ones(self.rounds), self.samples)]
+
+    def vote(self, candidates: int, labels: int) -> TopQVotes:
+        return TopQVotes(q=self.votes, candidates=candidates, labels=labels, furthest=self.furthest)
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """One private sum of nearest and furthest votes after each round but the last (there too with ``prune``)."""
-    releases = options.rounds if options.prune else options.rounds - 1
+    multiplier = None
+    if options.accounting == "paper":
+        if setting.privacy is None:
+            raise ConfigurationError('method.accounting = "paper" computes its noise from epsilon, which is not known')
+        own = options.vote(1, 0).sensitivity.l2
+        multiplier = paper_sigma(setting.privacy, options.rounds, options.delta_iter) / (
+            own * setting.privacy.norm_factor
+        )
     candidates = np.cumsum(options.per_round())
     return [
         SumRequest(
             f"votes/{t + 1}",
-            TopQVotes(
-                q=options.votes,
-                candidates=int(candidates[t]),
-                labels=len(setting.labels),
-                furthest=options.furthest,
-            ),
+            options.vote(int(candidates[t]), len(setting.labels)),
+            noise_multiplier=multiplier,
         )
-        for t in range(releases)
+        for t in range(options.releases)
     ]
 
 
@@ -93,20 +117,38 @@ def generator_calls(options: Options, setting: Setting) -> int:
     return options.samples
 
 
-def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
-    """Sigma of the paper's theorem 1 (classical Gaussian, sensitivity 4, T - 1 releases) and what it really spends.
+def paper_sigma(privacy: Privacy, rounds: int, delta_iter: float | None = None) -> float:
+    """Sigma of one vote by Theorem D.4, vote units: classical Gaussian, sensitivity 4, epsilon growing by sqrt(T - 1).
 
-    The theorem's delta_iter is the delta of one release and lies below delta / (T - 1); sigma is that of this limit,
-    and "delta_iter" says it. What is really spent is epsilon at the whole run's delta.
+    Of all parties together; each of L parties adds noise of sigma / sqrt(L). Users of k summed records: 4 k.
+
+    >>> round(paper_sigma(Privacy(4.0, 1e-5), 5, 1e-5), 2)
+    9.69
     """
-    privacy, releases = plan.privacy, max(1, options.rounds - 1)
-    delta_iter = privacy.delta / releases
+    releases = max(1, rounds - 1)
+    delta_iter = delta_iter or privacy.delta / releases
     sensitivity = PAPER_SENSITIVITY * privacy.norm_factor
-    sigma = sensitivity * math.sqrt(2 * math.log(1.25 / delta_iter)) * math.sqrt(releases) / privacy.epsilon
-    statistic = TopQVotes(q=options.votes, candidates=1, labels=0, furthest=options.furthest)
-    exact = statistic.sensitivity.l2 * privacy.norm_factor
-    spent = accounting.epsilon([accounting.Gaussian(sigma / exact, count=releases)], privacy.delta)
-    return {"sigma": sigma, "delta_iter": delta_iter, "epsilon_really_spent": spent}
+    return sensitivity * math.sqrt(2 * math.log(1.25 / delta_iter)) * math.sqrt(releases) / privacy.epsilon
+
+
+def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
+    """Sigma of Theorem D.4, its delta of one release, and epsilon that it really spends at the run's delta.
+
+    "epsilon_really_spent" is that of all T votes of Algorithm 1; the paper's proof accounts for T - 1 of them.
+    """
+    privacy, accounted = plan.privacy, max(1, options.rounds - 1)
+    sigma = paper_sigma(privacy, options.rounds, options.delta_iter)
+    multiplier = sigma / (options.vote(1, 0).sensitivity.l2 * privacy.norm_factor)
+    made, few = (
+        accounting.epsilon([accounting.Gaussian(multiplier, count=count)], privacy.delta)
+        for count in (options.rounds, accounted)
+    )
+    return {
+        "sigma": sigma,
+        "delta_iter": options.delta_iter or privacy.delta / accounted,
+        "epsilon_really_spent": made,
+        "epsilon_of_accounted_votes": few,
+    }
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
@@ -116,27 +158,31 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     weights = np.full(generators, 1.0 / generators)
     good: list[list[str]] = [[] for _ in range(labels)]
     bad: list[list[str]] = [[] for _ in range(labels)]
+    near = far = np.zeros(0)
     for t, count in enumerate(options.per_round()):
         run.record("weights", t, weights.tolist())
-        # Each generator writes its weight's share, from contrastive in-context prompts once there are examples.
+        # Lines 4 to 6 (4.3): each generator writes its weight's share, from contrastive prompts (4.6) after round 0.
         run.generate(f"round {t + 1}", t, _orders(options, run, t, largest_remainder(weights, count), good, bad))
+        if t == options.releases:
+            break
+        # Lines 7 and 8 (4.4): Top-Q votes for all that was written so far, nearest and furthest.
+        near, far = run.votes(f"votes/{t + 1}")
         if t == options.rounds - 1:
             break
-        # Differentially private Top-Q voting: the nearest and furthest candidates of each record.
-        near, far = run.votes(f"votes/{t + 1}")
-        # Section 3.3: weights of the generators.
+        # Line 9 (Eq. 7): per label the most nearest votes make a good example, the most furthest votes a bad one.
+        for label in range(labels):
+            members = run.pool.of_label(label)
+            chosen = highest(near, members, options.shortlist)
+            good[label] = run.pool.texts_of(chosen)
+            if options.shows_bad:
+                others = members if options.overlap else np.setdiff1d(members, chosen)
+                bad[label] = run.pool.texts_of(highest(far, others, options.shortlist))
+        # Line 10 (4.5, Eq. 8): weights of the generators.
         if options.plm_weighting:
             counted = np.maximum(near, 0.0) if options.clip == "candidate" else near
             weights = generator_weights(counted, run.pool.generator_of, generators)
             run.record("weights noise", t + 1, _noise(counted, run, f"votes/{t + 1}").tolist())
-        # Examples per label: the most nearest votes make a good one, the most furthest votes a bad one.
-        for label in range(labels):
-            members = run.pool.of_label(label)
-            good[label] = run.pool.texts_of(highest(near, members, options.shortlist))
-            if options.shows_bad:
-                others = np.setdiff1d(members, highest(near, members, options.shortlist))
-                bad[label] = run.pool.texts_of(highest(far, others, options.shortlist))
-    return run.pool.samples if not options.prune else _pruned(options, run)
+    return run.pool.samples if not options.prune else _pruned(options, run, near, far)
 
 
 def _noise(votes: Float64, run: RunContext, name: str) -> Float64:
@@ -169,14 +215,14 @@ def _orders(
                     name,
                     good=sample_without_replacement(rng, good[label], options.examples - half),
                     bad=sample_without_replacement(rng, bad[label], half),
+                    bad_continued=options.base_contrast,
                 )
             )
     return orders
 
 
-def _pruned(options: Options, run: RunContext) -> list[Sample]:
-    """The corpus without the share of each label that has the least (nearest - furthest) votes of one more release."""
-    near, far = run.votes(f"votes/{options.rounds}")  # far is all zero without furthest votes
+def _pruned(options: Options, run: RunContext, near: Float64, far: Float64) -> list[Sample]:
+    """The corpus without the share of each label that has the least (nearest - furthest) votes of the last release."""
     keep = []
     for label in range(max(1, len(run.setting.labels))):
         members = run.pool.of_label(label)

@@ -245,7 +245,6 @@ class Prompts:
         given = self._known(number, str(fields.get("label") or "")) | fields
         given["label"] = _readable(str(fields.get("label") or ""))
         if style == "completion":
-            given["bad"] = ()
             given["variety"] = f"no. {number % self.combinations + 1}" if self._varies else ""
         shown = {name: made for name, value in given.items() if (made := _made(name, value))}
         parents = shown.get("parents")

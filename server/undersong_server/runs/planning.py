@@ -24,6 +24,7 @@ from undersong_server.generators.interface import Surroundings
 from undersong_server.generators.orders import DrawWords
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Setting
+from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.lengths import NAME, with_lengths
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts
@@ -117,6 +118,13 @@ def coordinator_task(data: Mapping[str, Any], folder: Path, roster: Sequence[str
         Task, {**own, "data": kept, "federation": federation, "folder": folder}, "the task file"
     )
     _ = task.options  # an invalid method option is found now, not when the method starts
+    preset = str((task.method.model_extra or {}).get("preset", ""))
+    if steps := papers.forbidden(task.method.name, preset):
+        raise ConfigurationError(
+            f"method.preset {preset!r} of {task.method.name!r} is not private as the paper states: {'; '.join(steps)}",
+            "run it by `undersong simulate`, or leave method.preset out",
+            code="not-private",
+        )
     return task
 
 

@@ -22,6 +22,7 @@ from undersong_server import methods
 from undersong_server.evaluation.options import Head
 from undersong_server.generators.kinds import GeneratorTable
 from undersong_server.methods.interface import EXPECTED_RECORDS, MethodOptions
+from undersong_server.methods.parts import papers
 from undersong_server.prompts.rendering import TaskWords
 
 DEFAULT_PARTIES = 5
@@ -216,6 +217,16 @@ class Task(Section):
     folder: Path = Path()
     set_aside: tuple[str, ...] = Field(default=(), exclude=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_preset(cls, data: Any) -> Any:
+        """Adds the keys that [method] preset sets in other sections, where the file has none of its own."""
+        method = data.get("method")
+        if not isinstance(method, Mapping) or not method.get("preset"):
+            return data
+        theirs = papers.sections(str(method.get("name")), str(method["preset"]))
+        return {**data, **{name: {**keys, **data.get(name, {})} for name, keys in theirs.items() if name != "method"}}
+
     @model_validator(mode="after")
     def _names_differ(self) -> Task:
         names = [generator.name for generator in self.generators]
@@ -299,10 +310,17 @@ class Task(Section):
     @property
     def remarks(self) -> tuple[str, ...]:
         """Sentences for whoever runs the task; none where nothing of the file was set aside."""
-        if not self.set_aside:
-            return ()
-        names = ", ".join(self.set_aside)
-        return (f"set aside, since the method {self.method.name!r} has no such options: {names}",)
+        found = []
+        if self.set_aside:
+            names = ", ".join(self.set_aside)
+            found.append(f"set aside, since the method {self.method.name!r} has no such options: {names}")
+        given = self.method.model_extra or {}
+        if name := given.get("preset"):
+            theirs = papers.sections(self.method.name, name)["method"]
+            own = [f"{key} = {given[key]}, not {its}" for key, its in theirs.items() if given.get(key, its) != its]
+            if own:
+                found.append(f"the task changes the preset {name!r}: {'; '.join(own)}")
+        return tuple(found)
 
     @property
     def options(self) -> MethodOptions:

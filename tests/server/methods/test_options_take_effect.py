@@ -74,6 +74,10 @@ CASES = [
         ("contrastive=false", "prompts"),
         ("prune=true", "plan"),
         ("prune_share=0.5", "corpus", PRUNED),
+        ("overlap=true", "prompts", ["shortlist=16"]),
+        ("accounting=paper", "plan", (), "4.0"),
+        ("delta_iter=1e-9", "plan", ["accounting=paper"], "4.0"),
+        ("preset=paper", "plan", (), "4.0"),
     ),
     *cases(
         "dpga",
@@ -158,6 +162,10 @@ CASES = [
         ("keyphrases=3", "prompts", PRIVATE),
         ("false_terms=1", "keyphrases", PRIVATE),
         ("vocabulary_share=0.5", "plan", PRIVATE, "4.0"),
+        ("vocabulary_epsilon=1.0", "plan", PRIVATE, "4.0"),
+        ("corpus=30", "prompts"),
+        ("class_in_prompt=false", "prompts"),
+        ("preset=paper", "plan", ["corpus=24"]),
         ("prompt_terms=1", "prompts", PRIVATE),
     ),
     *cases(
@@ -167,6 +175,7 @@ CASES = [
         ("seeds=0.25", "prompts"),
         ("threshold=1000.0", "prompts", (), "4.0"),
         ("examples=1", "prompts"),
+        ("preset=paper", "prompts"),
     ),
     *cases(
         "fusegen",
@@ -176,6 +185,7 @@ CASES = [
         ("examples=1", "prompts"),
         ("easy=1.0", "prompts"),
         ("boosts=0", "corpus"),
+        ("preset=paper", "prompts"),
         ("rate=2.0", "corpus"),
     ),
     *cases(
@@ -212,6 +222,8 @@ ELSEWHERE = {  # options whose effect a test of their own shows, in a file besid
     "_and_judges_texts",
     ("discriminator", "student_model"): "test_discriminator.py::test_a_fine_tuned_student_needs_teachers_and_a_folder"
     "_with_a_model",
+    ("wasp", "base_contrast"): "test_papers.py::test_base_models_are_shown_bad_examples_by_the_preset_alone",
+    ("dpkps", "preset"): "test_papers.py::test_an_unknown_preset_is_refused_by_name",
     ("dpkps", "validation"): "test_paper_options.py::test_noise_of_the_validation_is_the_plan_s_for_the_records"
     "_expected",
 }

@@ -9,12 +9,13 @@ from pydantic import Field
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.terms import TermHistogram
-from undersong_server.methods.interface import MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.keyphrases import significant_terms
+from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.vocabulary import english_words, read_vocabulary
 
 
-class VocabularyOptions(MethodOptions):
+class VocabularyOptions(PresetOptions):
     """[method] keys of a method that asks for the records' vocabulary.
 
     Attributes:

@@ -81,7 +81,7 @@ def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
 def generator_weights(votes: Float64, generator_of: Int64, generators: int) -> Float64:
     """Weights proportional to (votes for k's samples / all votes) / (k's samples / all samples): float64 [K], sum 1.
 
-    WASP (Zou et al. 2025), section 3.3. Each generator's noisy votes are summed and the sum clipped at zero:
+    WASP (Zou et al. 2025), section 4.5, Eq. 8. Each generator's noisy votes are summed and the sum clipped at zero:
     normalising by a noisy, possibly negative total would reverse the ranking, and clipping single candidates would add
     0.4 sigma to each, which drowns the differences. A generator without samples keeps the mean weight of the others.
 

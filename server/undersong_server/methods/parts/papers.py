@@ -1,0 +1,69 @@
+"""The papers' elements, values and tables as data: ../papers/METHOD.toml, one file per method.
+
+``preset = NAME`` in [method] sets what the file's elements set; docs/papers/ is written from the same files.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any, ClassVar
+
+from pydantic import model_validator
+
+from undersong_server.methods.interface import MethodOptions
+
+PAPER = "paper"  # the preset that every file has
+FILES = resources.files("undersong_server.methods").joinpath("papers")
+
+
+class PresetOptions(MethodOptions):
+    """Base of the [method] keys of a method that follows a paper.
+
+    Attributes:
+        preset: "paper" (or another preset of the method's file) takes every value as the paper has it; keys that are
+            given beside it win. "" takes the product's defaults.
+    """
+
+    method: ClassVar[str]
+    preset: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_preset(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("preset"):
+            return {**sections(cls.method, given["preset"])["method"], **given}
+        return given
+
+
+@cache
+def table(method: str) -> Mapping[str, Any]:
+    """The contents of a method's file; empty if the method follows no paper."""
+    file = FILES.joinpath(f"{method}.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def elements(method: str, preset: str) -> list[Mapping[str, Any]]:
+    """The elements of a preset. Raises ValueError that lists the method's presets if there is no such one."""
+    rows = table(method).get("elements", [])
+    known = {name for row in rows for name in row.get("presets", [PAPER])}
+    if preset not in known:
+        raise ValueError(f"{method} has no preset {preset!r}; choose one of {', '.join(sorted(known)) or 'none'}")
+    return [row for row in rows if preset in row.get("presets", [PAPER])]
+
+
+def sections(method: str, preset: str) -> dict[str, dict[str, Any]]:
+    """Task-file keys that a preset sets, by section; [method] is always present."""
+    found: dict[str, dict[str, Any]] = {"method": {}}
+    for row in elements(method, preset):
+        for key, value in row.get("set", {}).items():
+            section, _, name = key.partition(".")
+            found.setdefault(section, {})[name] = value
+    return found
+
+
+def forbidden(method: str, preset: str) -> list[str]:
+    """Steps of a preset that are not private as the paper states; a daemon refuses a run with one of them."""
+    return [row["not_private"] for row in elements(method, preset) if "not_private" in row] if preset else []

@@ -1,0 +1,126 @@
+"""Writes docs/methods.md and docs/papers/ from the table of every paper (undersong_server/methods/papers).
+
+`python -m tests.papers` writes them; a test compares what it would write with what stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from undersong_server.methods.parts import papers
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+VERDICTS = {
+    "faithful": "as the paper has it; the test compares with an independent computation",
+    "as written": "as the paper says, in our wording; the test looks at what is done",
+    "otherwise": "done in another way, which the row states",
+    "not done": "missing",
+}
+HEAD = ("where in the paper", "element", "here", "`preset` sets", "code", "verdict", "test")
+INTRODUCTION = """# The papers, element by element
+
+Each page below is written from one table in the program (`server/undersong_server/methods/papers/METHOD.toml`): an
+element of the paper, where it stands there, what is done here, the file that does it, a verdict, and the test that
+checks it. What an element sets under `preset = "paper"` stands in the same row, so no value of a preset is without a
+place in the paper.
+
+    undersong simulate task.toml --method wasp --set 'method.preset="paper"'
+    undersong compare task.toml --methods 'wasp:preset=paper,wasp,augpe@NAME:preset=paper'
+
+A preset takes every value as the paper has it, its noise and accounting included; `undersong plan` prints what that
+noise really costs, and the ledgers charge the real cost. Keys that the task file or the command line gives beside a
+preset win, and the run names them. Without a preset the defaults are the product's: less noise at equal epsilon, and
+prompts with hints. `METHOD@GENERATOR` in `undersong compare` runs a method with one generator alone.
+
+Where a step of a paper is not private as the paper states, its row says so. Such a preset runs in `undersong simulate`
+and `undersong compare` only, with epsilon infinite and all outputs marked as not private; the epsilon of the task is
+then the one that the paper's accounting states. A coordinator refuses it, naming the steps.
+
+| verdict | meaning |
+|---|---|
+"""
+
+
+def page(method: str) -> str:
+    """The page of one method's paper."""
+    table = papers.table(method)
+    lines = [f"# {table['title']}: the paper, element by element", "", f"{table['paper']}", ""]
+    lines += [f'`[method] name = "{method}"`. {table["about"].strip()}', ""]
+    if steps := [row for row in table["elements"] if "not_private" in row]:
+        lines += ["**Not private as the paper states.** " + " ".join(f"{row['not_private']}." for row in steps), ""]
+    lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
+    lines += [f"| {' | '.join(cells)} |" for cells in map(_cells, table["elements"])]
+    if table.get("tables"):
+        lines += ["", "## The paper's tables", "", table.get("tables_about", TABLES).strip()]
+    for each in table.get("tables", []):
+        lines += ["", f"### {each['name']}", "", each["numbers"]]
+        if "command" in each:
+            lines += ["", *(f"    {line}" for line in each["command"].strip().splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+TABLES = """
+The commands give the panel's score beside the metrics of the paper that `compare` knows; FOLDER holds the data. The
+numbers are the paper's, with its models, data and task model; none of ours stand here, since models and data differ."""
+
+
+def index() -> str:
+    """The page that names all others."""
+    rows = [f"| {verdict} | {meaning} |" for verdict, meaning in VERDICTS.items()]
+    lines = [INTRODUCTION + "\n".join(rows), "", "| paper | method | page |", "|---|---|---|"]
+    for name in methods():
+        table = papers.table(name)
+        lines.append(f"| {table['paper'].split(': ')[0]} | `{name}` | [{table['title']}](papers/{name}.md) |")
+    return "\n".join([*lines, "", ENDING.strip()]) + "\n"
+
+
+ENDING = """
+Beside them stand `undersong` ([method.md](method.md)) and the baselines `mixture` (zero-shot texts of all generators
+in equal parts, nothing private), `mixture+labels` (the same with the records' label shares, from one private label
+histogram; `half_way = false` takes the shares as they are instead of half-way to equal ones) and `cleaned-mixture` (its
+texts, and where the other texts contradict a label it is replaced by the likelier one or the text is dropped, at most a
+fifth of each label's). The gain of a method over it is what the records are worth beyond their labels, see
+[results.md](results.md).
+
+Every option of every method is changed in tests/server/methods/test_options_take_effect.py, which compares prompts,
+plan, opened vectors or corpus with and without the change. Switching methods on the command line (`--method dpkps`)
+sets the task file's options of the other method aside and names them once."""
+
+
+def methods() -> list[str]:
+    """The methods that have a table, in the order of the index."""
+    return sorted(
+        (file.name.removesuffix(".toml") for file in papers.FILES.iterdir() if file.name.endswith(".toml")),
+        key=lambda name: (papers.table(name).get("order", 9), name),
+    )
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page by its path."""
+    return {DOCS / "methods.md": index()} | {DOCS / "papers" / f"{name}.md": page(name) for name in methods()}
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    given = [f"`{key.removeprefix('method.')} = {_toml(value)}`" for key, value in row.get("set", {}).items()]
+    names = [f"({', '.join(row['presets'])})"] if given and "presets" in row else []
+    here = row["here"] + (" **Not private as the paper states.**" if "not_private" in row else "")
+    code, test = (f"`{row[key]}`" if key in row else "" for key in ("code", "test"))
+    cells = [row["where"], row["element"], here, ", ".join(given) + "".join(f" {name}" for name in names)]
+    return [cell.replace("|", "\\|") for cell in [*cells, code, row["verdict"], test]]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return (
+        str(value).lower() if isinstance(value, bool) else repr(value) if not isinstance(value, str) else f'"{value}"'
+    )
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
