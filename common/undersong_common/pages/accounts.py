@@ -6,12 +6,16 @@ then by a password, or by the identity provider that the operator has named.
 
 from __future__ import annotations
 
+import ipaddress
+import math
 import re
 import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -29,17 +33,17 @@ LINK_S = 15 * 60.0
 IDLE_S, SESSION_S = 30 * 60.0, 12 * 3600.0
 LONGEST_NAME = 200  # characters by which a name at the log-in is counted
 FAILURES_S = 5 * 60.0  # a failed log-in counts for so long
-FAILURES, SOURCE_FAILURES, ACCOUNT_FAILURES = 5, 20, 100  # of an account at one source; of a source; of an account
+FAILURES, SOURCE_FAILURES = 5, 20  # of an account at one source; of a source
 HASHES_AT_ONCE = 2  # argon2id takes 64 MiB each
+SOURCE_TRIES_AT_ONCE, TRIES_AT_ONCE = 5, 20  # log-ins that wait for their hash: of a source; of all
 REMEDY_LINK = "ask for a new link on the terminal"
 
 
 class TooManyAttempts(PrivacyRefusal):
     """The source of these log-ins has to wait; ``wait_s`` says how long."""
 
-    def __init__(self, wait_s: float) -> None:
-        remedy = f"wait {wait_s / 60:.0f} min, then try again"
-        super().__init__("too many log-ins have failed", remedy, code="too-many-attempts")
+    def __init__(self, wait_s: float, problem: str = "too many log-ins have failed") -> None:
+        super().__init__(problem, f"wait {math.ceil(wait_s)} s, then try again", code="too-many-attempts")
         self.wait_s = wait_s
 
 
@@ -95,6 +99,8 @@ class Accounts:
         self._clock = clock
         self._hasher = hasher or PasswordHasher()
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
+        self._tries: Counter[str] = Counter()  # under way, by source
+        self._counting = threading.Lock()
         self._nobody = self._hasher.hash(secrets.token_urlsafe(16))
 
     # People
@@ -167,7 +173,7 @@ class Accounts:
             if known:
                 database.execute("DELETE FROM link WHERE secret = ?", (row["secret"],))
             else:
-                self._reserve(database, {f"link at {address}": FAILURES})
+                self._reserve(database, {f"link at {source_of(address)}": FAILURES})
         if not known:
             raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK)
         return self.begin(row["account"], address=address)
@@ -192,23 +198,38 @@ class Accounts:
 
         The try is counted before the password is looked at, and forgotten if the password fits.
         """
-        who = name[:LONGEST_NAME]
-        limits = {f"{who} at {address}": FAILURES, address: SOURCE_FAILURES, f"account {who}": ACCOUNT_FAILURES}
-        with self._store.transaction() as database:
-            tries = self._reserve(database, limits)
-            row = database.execute("SELECT password FROM account WHERE name = ?", (name,)).fetchone()
-        hashed = row["password"] if row is not None and row["password"] else self._nobody
-        try:
-            with self._hashing:
-                self._hasher.verify(hashed, password[:LONGEST_PASSWORD])
-            known = hashed != self._nobody
-        except (VerificationError, InvalidHashError):
-            known = False
+        source = source_of(address)
+        limits = {f"{name[:LONGEST_NAME]} at {source}": FAILURES, source: SOURCE_FAILURES}
+        with self._trying(source):
+            with self._store.transaction() as database:
+                tries = self._reserve(database, limits)
+                row = database.execute("SELECT password FROM account WHERE name = ?", (name,)).fetchone()
+            hashed = row["password"] if row is not None and row["password"] else self._nobody
+            try:
+                with self._hashing:
+                    self._hasher.verify(hashed, password[:LONGEST_PASSWORD])
+                known = hashed != self._nobody
+            except (VerificationError, InvalidHashError):
+                known = False
         if not known:
             raise PrivacyRefusal("name and password do not fit", "try again, or ask an administrator for a link")
         with self._store.transaction() as database:
             self._forget(database, tries)
         return self.begin(name, address=address)
+
+    @contextmanager
+    def _trying(self, source: str) -> Iterator[None]:
+        """Counts a try that is under way. Raises TooManyAttempts at once if there are too many already."""
+        with self._counting:
+            if self._tries[source] >= SOURCE_TRIES_AT_ONCE or self._tries.total() >= TRIES_AT_ONCE:
+                raise TooManyAttempts(1.0, "too many people log in at once")
+            self._tries[source] += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._tries[source] -= 1
+                self._tries += Counter()  # forgets sources without any
 
     def _reserve(self, database: sqlite3.Connection, limits: Mapping[str, int]) -> list[tuple[int | None]]:
         """Counts a try under each key of ``limits`` before it is made; returns its rows.
@@ -305,6 +326,23 @@ class Accounts:
 
     def end_token(self, identity: str) -> None:
         self._store.rows("DELETE FROM token WHERE substr(secret, 1, 12) = ?", identity)
+
+
+def source_of(address: str) -> str:
+    """Returns the address by which tries are counted: one for this machine, one for an IPv6 network of 64 bits.
+
+    >>> source_of("127.8.8.8"), source_of("::1"), source_of("192.0.2.7"), source_of("2001:db8::7:1")
+    ('this machine', 'this machine', '192.0.2.7', '2001:db8::/64')
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        found = found.ipv4_mapped or found
+    if found.is_loopback:
+        return "this machine"
+    return str(found) if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
 
 
 _SESSIONS = (

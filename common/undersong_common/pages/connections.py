@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -16,6 +17,8 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
 
     Whoever opens many and neither asks nor reads loses their own: time counts from the beginning, whatever trickles in.
     """
+
+    _ends: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -34,7 +37,7 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
         self._waits()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ends.cancel()
+        self._stop_waiting()
         super().connection_lost(exc)
 
     @property
@@ -43,10 +46,13 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
         return self.flow.write_paused or self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def _waits(self) -> None:
+        self._stop_waiting()
         self.since = self.loop.time()
-        if hasattr(self, "_ends"):
-            self._ends.cancel()
         self._ends = self.loop.call_later(PATIENCE_S, self._end_if_waiting)
+
+    def _stop_waiting(self) -> None:
+        if self._ends is not None:
+            self._ends.cancel()
 
     def _end_if_waiting(self) -> None:
         if self.waiting:

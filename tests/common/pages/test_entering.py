@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections import Counter
 
 import httpx
@@ -129,16 +130,57 @@ def test_who_has_to_wait_is_an_account_at_a_source(accounts, clock):
     accounts.enter_by_password("ada", PASSWORD, address="a")
 
 
-def test_guessing_many_names_from_one_source_and_one_name_from_many_ends_too(accounts):
+def test_guessing_many_names_from_one_source_ends_and_keeps_nobody_out_elsewhere(accounts):
     accounts.set_password("ada", PASSWORD)
     for number in range(module.SOURCE_FAILURES):
         wrong(accounts, f"name {number}", "a", 1)
     with pytest.raises(TooManyAttempts):
         accounts.enter_by_password("ada", PASSWORD, address="a")
-    for number in range(module.ACCOUNT_FAILURES):
+    for number in range(120):  # of one name from many sources: another one's password still fits
         wrong(accounts, "ada", f"b{number}", 1)
+    accounts.enter_by_password("ada", PASSWORD, address="c")
+
+
+@pytest.mark.parametrize("sources", ["127.0.{}.9", "::ffff:127.0.0.{}", "2001:db8::{}:1"])
+def test_addresses_that_one_person_can_choose_among_are_one_source(accounts, sources):
+    for number in range(module.SOURCE_FAILURES):
+        wrong(accounts, f"name {number}", sources.format(number), 1)
+    accounts.set_password("ada", PASSWORD)
     with pytest.raises(TooManyAttempts):
-        accounts.enter_by_password("ada", PASSWORD, address="c")
+        accounts.enter_by_password("ada", PASSWORD, address=sources.format(99))
+    accounts.enter_by_password("ada", PASSWORD, address="2001:db8:0:1::1")
+
+
+def test_tries_under_way_are_bounded_for_a_source_and_for_all(accounts, monkeypatch):
+    accounts.set_password("ada", PASSWORD)
+    go_on, verify = threading.Event(), PasswordHasher.verify
+    monkeypatch.setattr(PasswordHasher, "verify", lambda *given: go_on.wait(20) and verify(*given))
+    entered = []
+
+    def enter(source):
+        entered.append(accounts.enter_by_password("ada", PASSWORD, address=source))
+
+    def under_way(threads):
+        end = time.monotonic() + 20
+        while accounts._tries.total() < len(threads):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    threads = []
+    for source in "abcd":
+        threads += [threading.Thread(target=enter, args=(source,)) for _ in range(module.SOURCE_TRIES_AT_ONCE)]
+        for thread in threads[-module.SOURCE_TRIES_AT_ONCE :]:
+            thread.start()
+        under_way(threads)
+        with pytest.raises(TooManyAttempts):
+            enter(source)
+    with pytest.raises(TooManyAttempts):
+        enter("e")
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    enter("e")
+    assert len(entered) == module.TRIES_AT_ONCE + 1
 
 
 def test_sixty_posts_at_once_check_five_passwords_two_at_a_time_and_refusals_write_nothing(site, monkeypatch):
