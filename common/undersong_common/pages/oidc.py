@@ -1,21 +1,22 @@
-"""Log-in by an identity provider (OpenID Connect, authorization code with PKCE).
+"""Log-in by an identity provider (OpenID Connect, authorization code with PKCE), for every page.
 
-The provider identifies a person; the role is that of the account here, and a person without an account is refused.
+Authlib speaks the protocol and checks the claims; this file decides what is asked and who may enter. The provider
+identifies a person. The role is that of the account here, or that of the person's groups if groups are mapped to roles.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, cast
 
 import httpx
+from authlib.common.errors import AuthlibBaseError
+from authlib.oauth2.client import OAuth2Client
+from authlib.oidc.core import CodeIDToken
 from fastapi.concurrency import run_in_threadpool
 from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -24,26 +25,30 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.pages.accounts import ROLES, Account, Role
 from undersong_common.pages.serving import is_loopback
 from undersong_common.pages.site import Site, session_base
 from undersong_common.printable import printable
 
 ALGORITHMS = ["RS256", "ES256", "EdDSA", "PS256"]
 TIMEOUT_S = 10.0
-WAITS_S = 10 * 60.0
+WAITS_S = 10 * 60.0  # longest time between the begin of a log-in and the way back
 MOST_WAITING = 1000
 LEEWAY_S = 60
 
 
 @dataclass(frozen=True)
 class Provider:
-    """An identity provider as this page knows it.
+    """An identity provider as a page knows it.
 
     Attributes:
         issuer: its address.
         client, secret: this page's name and secret there.
         claim: name of the claim that names an account here; an e-mail address counts only if the provider verified it.
         redirect: this page's address to come back to.
+        groups: name of the claim that lists a person's groups.
+        roles: role by group; empty leaves roles to the accounts here. A person gets the highest role of the groups at
+            each log-in, and an account if there is none yet. Who is in none of the groups is refused.
     """
 
     issuer: str
@@ -51,83 +56,112 @@ class Provider:
     secret: str = field(repr=False)
     claim: str
     redirect: str
+    groups: str = "groups"
+    roles: Mapping[str, Role] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.client or not self.secret:
             raise ConfigurationError(
                 "the identity provider needs this page's name and secret", "see --oidc-client", code="no-client"
             )
-        try:
-            address = httpx.URL(self.issuer)  # as the client that connects to it reads it
-        except httpx.InvalidURL:
-            address = httpx.URL("")
-        encrypted = address.scheme == "https" or (address.scheme == "http" and is_loopback(address.host))
-        if not encrypted or not address.host or address.userinfo:
-            said = f"{printable(self.issuer)}: an identity provider is reached over TLS"
-            raise ConfigurationError(said, "give an https address without a user", code="provider-without-tls")
+        _origin(self.issuer)
+
+
+def group_roles(assignments: Sequence[str]) -> dict[str, Role]:
+    """Returns the role of each group, from ``GROUP=ROLE``. Raises ConfigurationError for another form or role.
+
+    >>> group_roles(["cn=IT,dc=example=operator"])
+    {'cn=IT,dc=example': 'operator'}
+    """
+    pairs = [each.rpartition("=")[::2] for each in assignments]
+    for group, role in pairs:
+        if not group or role not in ROLES:
+            raise ConfigurationError(
+                f"{group}={role}: is not GROUP=ROLE", f"name one of the roles {', '.join(ROLES)}", code="no-role"
+            )
+    return {group: cast(Role, role) for group, role in pairs}
+
+
+def _origin(address: str) -> tuple[str, str, int | None, str]:
+    """Scheme, host, port and path of an address as the client that connects reads them; default ports are None.
+
+    Raises ConfigurationError for an address that is not encrypted, unless it is on this machine, or names a user.
+    """
+    try:
+        url = httpx.URL(address)
+    except (httpx.InvalidURL, TypeError):
+        url = httpx.URL("")
+    encrypted = url.scheme == "https" or (url.scheme == "http" and is_loopback(url.host))
+    if not encrypted or not url.host or url.userinfo:
+        said = f"{printable(str(address))}: an identity provider is reached over TLS"
+        raise ConfigurationError(said, "give an https address without a user", code="provider-without-tls")
+    return url.scheme, url.host, url.port, url.path.rstrip("/")
 
 
 @dataclass(frozen=True)
 class _Started:
     """A log-in that was begun at one browser."""
 
-    nonce: str
-    verifier: str
-    until: float
+    nonce: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))
+    until: float = field(default_factory=lambda: time.monotonic() + WAITS_S)
 
 
-def mount_oidc(site: Site, provider: Provider) -> None:
-    """Adds the log-in to a page. The provider is asked for its addresses when somebody first logs in."""
-    _OidcLogin(site, provider)
+def mount_oidc(site: Site, provider: Provider, http: httpx.Client | None = None) -> None:
+    """Adds the log-in to a page. The provider is asked for its addresses when somebody first logs in.
+
+    Args:
+        http: connects to the provider and follows no redirect; None makes one.
+    """
+    _OidcLogin(site, provider, http or httpx.Client(timeout=TIMEOUT_S))
 
 
 class _OidcLogin:
-    def __init__(self, site: Site, provider: Provider) -> None:
+    def __init__(self, site: Site, provider: Provider, http: httpx.Client) -> None:
         self._site = site
         self._provider = provider
+        self._http = http
         self._started: dict[str, _Started] = {}
         self._lock = threading.Lock()
         self._cookie = f"{site.settings.cookie}_oidc"
-        site.raw("/oidc/start", self._start)
-        site.raw("/oidc/return", self._return)
+        site.raw("/oidc/start", self._guarded(self._begin))
+        site.raw("/oidc/return", self._guarded(self._finish))
         site.entrances.append(("/oidc/start", "Log in with your organisation"))
 
-    async def _start(self, request: Request) -> Response:
-        return await run_in_threadpool(self._guarded, self._begin, request)
+    def _guarded(self, act: Callable[[Request], Response]) -> Callable[[Request], Any]:
+        """The endpoint of a route, which runs in a thread and shows an error as a page."""
 
-    async def _return(self, request: Request) -> Response:
-        return await run_in_threadpool(self._guarded, self._finish, request)
+        def answered(request: Request) -> Response:
+            try:
+                return act(request)
+            except UndersongError as error:
+                problem = f"{error.problem}. {error.remedy}."
+                text = self._site.render_outside("refused.html.j2", "Log in", address=request.url.path, problem=problem)
+                return HTMLResponse(text, status_code=403)
 
-    def _guarded(self, act: Any, request: Request) -> Response:
-        try:
-            answer: Response = act(request)
-            return answer
-        except UndersongError as error:
-            problem = f"{error.problem}. {error.remedy}."
-            text = self._site.render_outside("refused.html.j2", "Log in", address=request.url.path, problem=problem)
-            return HTMLResponse(text, status_code=403)
+        async def endpoint(request: Request) -> Response:
+            return await run_in_threadpool(answered, request)
+
+        return endpoint
+
+    def _oauth(self) -> OAuth2Client:
+        """One client per request: it keeps the token that it was given."""
+        own = self._provider
+        settings = {"redirect_uri": own.redirect, "scope": "openid email profile", "code_challenge_method": "S256"}
+        return OAuth2Client(self._http, own.client, own.secret, **settings)
 
     def _begin(self, request: Request) -> Response:
-        addresses = self._addresses()
-        state, started = (
-            secrets.token_urlsafe(32),
-            _Started(secrets.token_urlsafe(32), secrets.token_urlsafe(48), time.monotonic() + WAITS_S),
+        state, started = secrets.token_urlsafe(32), _Started()
+        address, _ = self._oauth().create_authorization_url(
+            self._addresses()["authorization_endpoint"],
+            state=state,
+            nonce=started.nonce,
+            code_verifier=started.verifier,
         )
         with self._lock:
             alive = {key: each for key, each in self._started.items() if each.until > time.monotonic()}
             self._started = dict(list(alive.items())[-MOST_WAITING + 1 :]) | {state: started}
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(started.verifier.encode()).digest()).rstrip(b"=").decode()
-        query = {
-            "response_type": "code",
-            "client_id": self._provider.client,
-            "redirect_uri": self._provider.redirect,
-            "scope": "openid email profile",
-            "state": state,
-            "nonce": started.nonce,
-            "code_challenge": challenge,
-            "code_challenge_method": "S256",
-        }
-        answer = RedirectResponse(f"{addresses['authorization_endpoint']}?{urlencode(query)}", status_code=303)
+        answer = RedirectResponse(address, status_code=303)
         # Lax, unlike the session's: the provider's site leads back here.
         answer.set_cookie(
             self._cookie, state, httponly=True, secure=self._site.settings.tls, samesite="lax", path="/", max_age=600
@@ -144,16 +178,7 @@ class _OidcLogin:
         if "error" in request.query_params:
             said = printable(request.query_params["error"], 60)
             raise PrivacyRefusal(f"the identity provider refuses: {said}", "begin again")
-        claims = self._claims(request.query_params.get("code", ""), started)
-        name = str(claims.get(self._provider.claim, ""))
-        if self._provider.claim == "email" and claims.get("email_verified") is not True:
-            raise PrivacyRefusal("the identity provider has not checked this e-mail address", "have it checked there")
-        account = self._site.accounts.find(name) if name else None
-        if account is None:
-            self._site.audit.note("nobody", "log-in refused", printable(f"{name} by the identity provider", 100))
-            raise PrivacyRefusal(
-                f"{printable(name, 64) or 'this person'} has no account here", "ask an administrator to add it"
-            )
+        account = self._account(self._claims(request.query_params.get("code", ""), started))
         source = "" if request.client is None else request.client.host
         secret = self._site.accounts.begin(account.name, address=source)
         self._site.audit.note(account.name, "log in by the identity provider", source)
@@ -164,56 +189,74 @@ class _OidcLogin:
         answer.delete_cookie(self._cookie, path="/")
         return answer
 
+    def _account(self, claims: Mapping[str, Any]) -> Account:
+        """Returns the person's account, with the role of their groups if groups are mapped to roles."""
+        provider, accounts = self._provider, self._site.accounts
+        name = str(claims.get(provider.claim, ""))
+        if provider.claim == "email" and claims.get("email_verified") is not True:
+            raise PrivacyRefusal("the identity provider has not checked this e-mail address", "have it checked there")
+        if not name:
+            raise PrivacyRefusal(f"the identity provider names nobody (claim {provider.claim})", "correct --oidc-claim")
+        account = accounts.find(name)
+        groups = claims.get(provider.groups)
+        listed = map(str, groups if isinstance(groups, list) else [groups])
+        roles = [provider.roles[each] for each in listed if each in provider.roles]
+        role = max(roles, key=ROLES.index, default=None)
+        if (role if provider.roles else account) is None:
+            self._site.audit.note("nobody", "log-in refused", printable(f"{name} by the identity provider", 100))
+            said = "is in no group that may enter" if provider.roles else "has no account"
+            raise PrivacyRefusal(f"{printable(name, 64)} {said} here", "ask an administrator")
+        if role is not None and (account is None or account.role != role):
+            account = accounts.set_role(name, role)
+            self._site.audit.note(name, "role by the identity provider's groups", role)
+        assert account is not None
+        return account
+
     def _claims(self, code: str, started: _Started) -> Mapping[str, Any]:
         """Returns the claims that the provider has signed about the person, each of them checked."""
-        addresses = self._addresses()
-        given = self._asked(
-            "POST",
-            addresses["token_endpoint"],
-            data={
-                "grant_type": "authorization_code",
-                "code": code,
-                "redirect_uri": self._provider.redirect,
-                "code_verifier": started.verifier,
-            },
-            auth=(self._provider.client, self._provider.secret),
-        )
-        keys = self._asked("GET", addresses["jwks_uri"])
+        own, addresses = self._provider, self._addresses()
         try:
-            token = jwt.decode(str(given["id_token"]), KeySet.import_key_set(keys), algorithms=ALGORITHMS)
-            own = self._provider.client
-            registry = jwt.JWTClaimsRegistry(
-                leeway=LEEWAY_S,
-                iss={"essential": True, "value": self._provider.issuer},
-                aud={"essential": True, "value": own},
-                azp={"essential": token.claims.get("aud") not in (own, [own]), "value": own},
-                sub={"essential": True},
-                exp={"essential": True},
-                nonce={"essential": True, "value": started.nonce},
+            given = self._oauth().fetch_token(
+                addresses["token_endpoint"], code=code, code_verifier=started.verifier, auth=(own.client, own.secret)
             )
-            registry.validate(token.claims)
-        except (JoseError, KeyError, ValueError) as error:
+            keys = KeySet.import_key_set(self._asked(addresses["jwks_uri"]))
+            token = jwt.decode(str(given["id_token"]), keys, algorithms=ALGORITHMS)
+            wanted = {"iss": addresses["issuer"], "aud": own.client, "nonce": started.nonce}
+            claims = CodeIDToken(
+                token.claims,
+                token.header,
+                {"sub": {"essential": True}}
+                | {name: {"essential": True, "value": value} for name, value in wanted.items()},
+                {"client_id": own.client, "nonce": started.nonce, "access_token": given.get("access_token")},
+            )
+            claims.validate(leeway=LEEWAY_S)
+        except (AuthlibBaseError, JoseError, httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+            # What the provider says in an error is not shown: it may hold a code or a secret.
             raise PrivacyRefusal(
                 f"what the identity provider says does not hold ({type(error).__name__})", "begin again"
             ) from None
-        claims: dict[str, Any] = dict(token.claims)
-        if self._provider.claim not in claims and "userinfo_endpoint" in addresses:
+        if not {own.claim, *((own.groups,) if own.roles else ())} <= claims.keys() and "userinfo_endpoint" in addresses:
             bearer = {"authorization": f"Bearer {given.get('access_token', '')}"}
-            told = self._asked("GET", addresses["userinfo_endpoint"], headers=bearer)
-            if told.get("sub") == claims.get("sub"):
-                claims = {**told, **claims}
+            more = self._asked(addresses["userinfo_endpoint"], headers=bearer)
+            return {**more, **claims} if more.get("sub") == claims["sub"] else claims
         return claims
 
     def _addresses(self) -> Mapping[str, Any]:
-        found = self._asked("GET", f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
-        if found.get("issuer") != self._provider.issuer:
+        """The provider's addresses, each of them encrypted; its issuer is the one of the settings, read as an address.
+
+        The issuer is returned as the provider writes it, which is how its tokens name it.
+        """
+        found = self._asked(f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
+        names = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
+        optional = [name for name in ("userinfo_endpoint",) if name in found]
+        origins = {name: _origin(found.get(name, "")) for name in (*names, *optional)}
+        if origins["issuer"] != _origin(self._provider.issuer):
             raise PrivacyRefusal("the identity provider calls itself otherwise", "correct --oidc-issuer")
         return found
 
-    def _asked(self, method: str, address: str, **options: Any) -> dict[str, Any]:
-        """The provider's answer; what it says in an error is not shown, because it may hold a code or a secret."""
+    def _asked(self, address: str, **options: Any) -> dict[str, Any]:
         try:
-            answer = httpx.request(method, address, timeout=TIMEOUT_S, follow_redirects=False, **options)
+            answer = self._http.get(address, **options)
             answer.raise_for_status()
             return dict(answer.json())
         except (httpx.HTTPError, ValueError, TypeError) as error:

@@ -44,6 +44,17 @@ def serve(
     claim: Annotated[
         str, typer.Option("--oidc-claim", help="The provider's claim that names an account here.")
     ] = "email",
+    groups: Annotated[
+        str, typer.Option("--oidc-groups", help="The provider's claim that lists a person's groups.")
+    ] = "groups",
+    roles: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--oidc-role",
+            metavar="GROUP=ROLE",
+            help="Role of a group; repeat for several. Without it an administrator names people and roles here.",
+        ),
+    ] = None,
     home: HomeFolder = DEFAULT_HOME,
 ) -> None:
     """Serves the console until Ctrl-C, and prints a one-time link.
@@ -51,7 +62,7 @@ def serve(
     It is a process of its own: the process that serves the parties does not depend on it.
     """
     try:
-        from undersong_common.pages.oidc import Provider, mount_oidc
+        from undersong_common.pages.oidc import Provider, group_roles, mount_oidc
         from undersong_common.pages.serving import Listening, print_link
         from undersong_common.pages.serving import serve as serve_page
         from undersong_server.console.application import build
@@ -68,8 +79,8 @@ def serve(
     port = listener.getsockname()[1]
     site = build(context, hosts=listening.hosts(port), port=port, tls=listening.tls)
     if issuer:
-        own = listening.address(port)
-        mount_oidc(site, Provider(issuer, client, environment.get(secret_env, ""), claim, f"{own}/oidc/return"))
+        back, secret = f"{listening.address(port)}/oidc/return", environment.get(secret_env, "")
+        mount_oidc(site, Provider(issuer, client, secret, claim, back, groups, group_roles(roles or ())))
     print_link(operations.coordinator.console_folder(home), person, role, address=listening.address(port))
     serve_page(site, listening, listener)
 

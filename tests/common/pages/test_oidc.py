@@ -9,15 +9,17 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from urllib.parse import urljoin
+from urllib.parse import parse_qsl, urljoin
 
 import httpx
 import pytest
+from joserfc import jwt
+from joserfc.jwk import OctKey, RSAKey
 
 from tests.doubles.plain_browser import Browser
 from tests.doubles.processes import free_port
 from undersong_common.errors import ConfigurationError
-from undersong_common.pages.oidc import Provider, mount_oidc
+from undersong_common.pages.oidc import Provider, group_roles, mount_oidc
 from undersong_common.pages.site import PageSettings, Site
 
 VERSION = "9"
@@ -156,55 +158,149 @@ def test_a_provider_needs_tls_a_name_and_a_secret():
     assert "hidden" not in repr(Provider("https://idp.example", "console", "hidden", "email", "x"))
 
 
-def test_a_token_that_is_not_for_this_log_in_is_refused(tmp_path, monkeypatch):
-    from joserfc import jwt
-    from joserfc.jwk import OctKey, RSAKey
+class FakeProvider:
+    """A provider in this process. Changes of its answers: ``metadata``, and keywords of :meth:`enter`."""
 
-    settings = PageSettings("Test", (HOST,), 8700, False, tmp_path / "page", (("/", "Now", "viewer"),), ())
-    site = Site(settings)
-    site.get("/", lambda visit: visit.show("account.html.j2", "Inside"))
-    issuer = "https://idp.example"
-    mount_oidc(site, Provider(issuer, "console", SECRET, "email", f"http://{HOST}/oidc/return"))
-    site.accounts.set_role("ada@hospital.example", "operator")
-    own, other = RSAKey.generate_key(2048), RSAKey.generate_key(2048)
-    given = {}
+    def __init__(self, folder, issuer="https://idp.example", **settings):
+        self.site = Site(PageSettings("Test", (HOST,), 8700, False, folder, (("/", "Now", "viewer"),), ()))
+        self.site.get("/", lambda visit: visit.show("account.html.j2", "Inside"))
+        http = httpx.Client(transport=httpx.MockTransport(self.answered))
+        provider = Provider(issuer, "console", SECRET, "email", f"http://{HOST}/oidc/return", **settings)
+        mount_oidc(self.site, provider, http)
+        self.issuer = "https://idp.example"
+        self.key = RSAKey.generate_key(2048)
+        places = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
+        self.metadata = {"issuer": self.issuer, **{place: f"{self.issuer}/{place}" for place in places}}
+        self.userinfo = {}
+        self.token = ""
+        self.asked = []
 
-    def answered(method, address, **_):
-        if address.endswith("openid-configuration"):
-            places = ("authorization_endpoint", "token_endpoint", "jwks_uri")
-            body = {"issuer": issuer, **{place: f"{issuer}/{place}" for place in places}}
-        elif address.endswith("jwks_uri"):
-            body = {"keys": [own.as_dict(private=False)]}
-        else:
-            body = {"id_token": given["token"]}
-        return httpx.Response(200, json=body, request=httpx.Request(method, address))
+    def answered(self, request):
+        self.asked.append(request)
+        if request.url.path.endswith("openid-configuration"):
+            return httpx.Response(200, json=self.metadata)
+        if request.url.path.endswith("jwks_uri"):
+            return httpx.Response(200, json={"keys": [self.key.as_dict(private=False)]})
+        if request.url.path.endswith("userinfo_endpoint"):
+            return httpx.Response(200, json=self.userinfo)
+        return httpx.Response(200, json={"id_token": self.token, "access_token": "held", "token_type": "Bearer"})
 
-    monkeypatch.setattr(httpx, "request", answered)
-
-    def enter(*, key=own, algorithm="RS256", **changes):
-        browser = Browser(site)
-        begun = browser.get("/oidc/start").headers["location"]
-        state, nonce = (re.search(rf"{name}=([\w-]+)", begun)[1] for name in ("state", "nonce"))
-        claims = {"iss": issuer, "aud": "console", "sub": "1", "nonce": nonce, "exp": time.time() + 60}
+    def enter(self, *, key=None, algorithm="RS256", **changes):
+        """Logs in with changed claims; None leaves a claim out. Returns the status of the way back."""
+        browser = Browser(self.site)
+        begun = browser.get("/oidc/start")
+        if begun.status_code != 303:
+            return begun.status_code
+        address = begun.headers["location"]
+        state, nonce = (re.search(rf"{name}=([\w-]+)", address)[1] for name in ("state", "nonce"))
+        claims = {"iss": self.issuer, "aud": "console", "sub": "1", "nonce": nonce}
+        claims |= {"iat": time.time(), "exp": time.time() + 60}
         claims |= {"email": "ada@hospital.example", "email_verified": True, **changes}
         claims = {name: value for name, value in claims.items() if value is not None}
-        given["token"] = jwt.encode({"alg": algorithm}, claims, key, algorithms=[algorithm])
+        self.token = jwt.encode({"alg": algorithm}, claims, key or self.key, algorithms=[algorithm])
         return browser.get(f"/oidc/return?code=x&state={state}").status_code
 
-    assert enter() == 200
-    assert enter(aud="another") == 403
-    assert enter(iss="https://evil.example") == 403
-    assert enter(nonce="replayed") == 403
-    assert enter(sub=None) == 403
-    assert enter(sub="") == 403
-    assert enter(azp="another") == 403
-    assert enter(azp="console") == 200
-    assert enter(aud=["console"]) == 200
-    assert enter(aud=["console", "another"]) == 403
-    assert enter(aud=["console", "another"], azp="console") == 200
-    assert enter(exp=time.time() - 3600) == 403
-    assert enter(key=other) == 403
-    assert enter(email_verified=False) == 403
-    assert enter(email="eve@hospital.example") == 403
-    assert enter(key=OctKey.import_key(SECRET), algorithm="HS256") == 403
-    site.close()
+
+@pytest.fixture
+def fake(tmp_path):
+    made = FakeProvider(tmp_path / "page")
+    made.site.accounts.set_role("ada@hospital.example", "operator")
+    yield made
+    made.site.close()
+
+
+def test_a_token_that_is_not_for_this_log_in_is_refused(fake):
+    assert fake.enter() == 200
+    assert fake.enter(azp="console") == 200
+    assert fake.enter(aud=["console"]) == 200
+    assert fake.enter(aud=["console", "another"], azp="console") == 200
+    refused = (
+        {"aud": "another"},
+        {"aud": ["console", "another"]},
+        {"azp": "another"},
+        {"iss": "https://evil.example"},
+        {"iss": "https://idp.example/"},
+        {"nonce": "replayed"},
+        {"nonce": None},
+        {"sub": None},
+        {"sub": ""},
+        {"exp": time.time() - 3600},
+        {"exp": None},
+        {"at_hash": "AAAA"},
+        {"key": RSAKey.generate_key(2048)},
+        {"key": OctKey.import_key(SECRET), "algorithm": "HS256"},
+        {"algorithm": "RS512"},
+        {"email_verified": False},
+        {"email": "eve@hospital.example"},
+    )
+    assert {str(each): fake.enter(**each) for each in refused} == {str(each): 403 for each in refused}
+
+
+def test_the_code_is_exchanged_with_the_verifier_that_was_announced(fake):
+    assert fake.enter() == 200
+    exchange = next(each for each in fake.asked if each.method == "POST")
+    sent = dict(parse_qsl(exchange.content.decode()))
+    assert (sent["grant_type"], sent["code"]) == ("authorization_code", "x")
+    assert len(sent["code_verifier"]) >= 43
+    assert exchange.headers["authorization"] == httpx.BasicAuth("console", SECRET)._auth_header
+    begun = Browser(fake.site).get("/oidc/start").headers["location"]
+    assert "code_challenge_method=S256" in begun
+    assert "code_challenge=" in begun
+
+
+@pytest.mark.parametrize(
+    ("issuer", "status"),
+    [
+        ("https://idp.example", 200),
+        ("https://IDP.example:443/", 200),
+        ("https://idp.example:444", 403),
+        ("https://idp.example.evil.example", 403),
+        ("https://idp.example@evil.example", 403),
+        ("https://idp.example/realm", 403),
+        ("http://idp.example", 403),
+        (None, 403),
+    ],
+)
+def test_an_issuer_is_compared_by_its_parts(fake, issuer, status):
+    fake.metadata["issuer"] = fake.issuer = issuer
+    assert fake.enter() == status
+
+
+def test_no_address_of_the_provider_is_asked_in_clear(fake):
+    for place in ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"):
+        before = dict(fake.metadata)
+        fake.metadata[place] = f"http://idp.example/{place}"
+        assert fake.enter() == 403, place
+        fake.metadata = before
+    assert fake.enter() == 200
+
+
+def test_groups_decide_roles_at_each_log_in(tmp_path):
+    fake = FakeProvider(tmp_path / "page", roles={"it": "operator", "officers": "viewer", "heads": "administrator"})
+    accounts = fake.site.accounts
+    assert [fake.enter(groups=groups) for groups in (None, [], ["others"], "others", [["it"]])] == [403] * 5
+    assert accounts.people() == []
+    for groups, role in ((["officers", "it"], "operator"), (["officers"], "viewer"), ("heads", "administrator")):
+        assert fake.enter(groups=groups) == 200
+        assert accounts.find("ada@hospital.example").role == role
+    assert fake.enter(groups=["it"]) == 403  # the only administrator stays one
+    assert fake.enter(groups=["officers"], email="bo@hospital.example") == 200
+    fake.userinfo = {"sub": "1", "groups": ["it"]}
+    assert fake.enter(email="bo@hospital.example") == 200
+    assert accounts.find("bo@hospital.example").role == "operator"
+    fake.userinfo = {"sub": "2", "groups": ["heads"]}  # of somebody else
+    assert fake.enter(email="bo@hospital.example") == 403
+    noted = [entry.about for entry in fake.site.audit.entries() if entry.what.startswith("role by")]
+    assert noted == ["operator", "viewer", "administrator", "viewer", "operator"]
+    fake.site.close()
+
+
+def test_roles_of_groups_are_read_from_the_command_line():
+    assert group_roles(["cn=it,dc=example=operator", "all=viewer"]) == {
+        "cn=it,dc=example": "operator",
+        "all": "viewer",
+    }
+    for wrong in ("it", "=viewer", "it=root"):
+        with pytest.raises(ConfigurationError) as refused:
+            group_roles([wrong])
+        assert refused.value.code == "no-role"
