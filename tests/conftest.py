@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import secrets
 import shutil
@@ -157,3 +158,21 @@ def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(subprocess.Popen, "__init__", no_python)
     monkeypatch.setattr("undersong_common.embedding.Embedder._loaded", no_weights)
+
+
+@pytest.fixture(scope="session")
+def dpsgd_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The package of benchmarks/dpsgd as pip leaves it: its entry points are found."""
+    from tests.doubles.foreign_package import write_metadata
+
+    folder = tmp_path_factory.mktemp("installed")
+    write_metadata(
+        folder,
+        "undersong_dpsgd",
+        "0.2.0",
+        (Path(__file__).parent.parent / "benchmarks/dpsgd/pyproject.toml").read_text(),
+    )
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    yield
+    sys.path.remove(str(folder))

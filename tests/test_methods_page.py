@@ -17,7 +17,13 @@ from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("protocol/undersong_protocol", "client/undersong_client", "server/undersong_server", "simulation/undersong")
+PACKAGES = (
+    "protocol/undersong_protocol",
+    "client/undersong_client",
+    "server/undersong_server",
+    "simulation/undersong",
+    "benchmarks/dpsgd",
+)
 CODE = {
     str(path): path.read_text(encoding="utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")
 } | {str(path): path.read_text(encoding="utf-8") for path in (ROOT / "common").rglob("*.py")}
@@ -58,6 +64,7 @@ def test_a_row_names_code_and_a_test_that_exist(name: str, row: dict[str, Any]) 
     assert row["verdict"] not in ("faithful", "as written") or {"code", "test"} <= row.keys()
 
 
+@pytest.mark.usefixtures("dpsgd_installed")
 @pytest.mark.parametrize(("name", "table", "command"), COMMANDS, ids=lambda each: each[:30])
 def test_the_command_of_a_paper_s_table_can_be_planned(name: str, table: str, command: str, tmp_path: Path) -> None:
     words = shlex.split(command.replace("\\\n", " "))

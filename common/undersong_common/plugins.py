@@ -23,8 +23,8 @@ from typing import Any, Literal
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 
-Kind = Literal["methods", "statistics", "generators", "embedders"]
-KINDS: tuple[Kind, ...] = ("methods", "statistics", "generators", "embedders")
+Kind = Literal["methods", "statistics", "generators", "embedders", "references"]
+KINDS: tuple[Kind, ...] = ("methods", "statistics", "generators", "embedders", "references")
 
 
 @dataclass(frozen=True)

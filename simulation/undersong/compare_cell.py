@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from undersong import dp_classifier, dpsgd
+from undersong import references
 from undersong.records import check_units, dealt
 from undersong.simulation import simulate
 from undersong.workspace import Workspace
@@ -24,7 +24,7 @@ from undersong_common import embedders
 from undersong_common.arrays import Float32, Int16
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_common.table import Table, read_table
+from undersong_common.table import Table, concatenate, read_table
 from undersong_common.workers import one_numpy_thread
 from undersong_server import methods
 from undersong_server.defaults import public_cache_path
@@ -53,21 +53,21 @@ class Variant:
         method: the method's name; "" for ``private-only`` and where there is ``training``.
         options: [method] keys as written in TOML.
         generator: the only one to take part, or "" for all.
-        training: how ``dp-sgd``, ``dp-lora`` and the classifiers of undersong.dp_classifier train.
+        training: options of a centralised reference of another package.
     """
 
     name: str
     method: str
     options: tuple[tuple[str, str], ...] = ()
     generator: str = ""
-    training: dpsgd.Options | dp_classifier.Options | None = None
+    training: references.Reference | None = None
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """Reads ``METHOD[@GENERATOR][:key=value+key=value]`` (likewise dp-sgd and its kin) or ``private-only``."""
+        """Reads ``METHOD[@GENERATOR][:key=value+key=value]``, a reference's likewise, or ``private-only``."""
         if text == PRIVATE_ONLY:
             return cls(text, "")
-        if training := dpsgd.parse(text) or dp_classifier.parse(text):
+        if training := references.parse(text):
             return cls(text, "", training=training)
         written, _, given = text.partition(":")
         method, _, generator = written.partition("@")
@@ -184,10 +184,8 @@ class Bench:
         """
         task = self.task(cell)
         remarks: tuple[str, ...] = ()
-        if isinstance(cell.variant.training, dpsgd.Options):
-            dpsgd.check(task, cell.variant.training)
-        elif cell.variant.training is not None:
-            dp_classifier.check(task, cell.variant.training)
+        if cell.variant.training is not None:
+            cell.variant.training.check(task)
         if cell.variant.method:
             ConfigurationError.raise_together(cap_faults(plan_run(task)))
             remarks = task.remarks
@@ -212,18 +210,23 @@ class Bench:
         test, test_embeddings = self._test(task)
         truth = (test_embeddings, test.labels or ())
         found: dict[str, Any] = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None}
+        training = cell.variant.training
         if cell.variant.name == PRIVATE_ONLY:
-            texts, labels = self._private_records(task, cell.seed)
+            records = self._private_records(task, cell.seed)
+            texts, labels = records.texts, records.labels or ()
             embeddings = CachedEmbedder(embedder, private).encode(texts)
-        elif isinstance(cell.variant.training, dp_classifier.Options):
-            classified = self._classified(task, cell.variant.training, cell.seed, test)
-            seconds = {"simulation": round(time.monotonic() - start, 3), "evaluation": 0.0}
-            return found | classified | cell.described() | {"rows": None, "seconds": seconds}
-        elif cell.variant.training is not None:
-            corpus = self._trained(task, cell.variant.training, cell.seed)
-            texts, labels = corpus.texts, corpus.labels
-            embeddings = CachedEmbedder(embedder, private).encode(texts)  # without noise they are the records' likes
-            found |= corpus.facts
+        elif training is not None:
+            embed = CachedEmbedder(embedder, private).encode  # texts without noise are like the records
+            noise_seed, records = self._noise_seed(cell.seed), self._private_records(task, cell.seed)
+            trained = training.train(task, records, test, embed=embed, seed=cell.seed, insecure_noise_seed=noise_seed)
+            found |= trained.facts
+            if trained.corpus is None:
+                judged = score(test.labels or (), trained.predicted or ())
+                seconds = {"simulation": round(time.monotonic() - start, 3), "evaluation": 0.0}
+                scores = {name: figure(judged) for name, figure in FIGURES.items()}
+                return found | scores | cell.described() | {"rows": None, "seconds": seconds}
+            texts, labels = trained.corpus.texts, trained.corpus.labels or ()
+            embeddings = embed(texts)
         else:
             texts, labels, facts = self._simulated(task, cell.seed, truth)
             embeddings = CachedEmbedder(embedder, public).encode(texts)
@@ -301,36 +304,11 @@ class Bench:
         figures = methods.load(task.method.name).figures(records, embed, self._test(task)[0].texts, labels)
         return {"figures": dict(figures)} if figures else {}
 
-    def _trained(self, task: Task, options: dpsgd.Options, seed: int) -> dpsgd.Corpus:
-        texts, labels = self._private_records(task, seed)
-        return dpsgd.corpus(task, options, texts, labels, seed=seed, insecure_noise_seed=self._noise_seed(seed))
-
-    def _classified(self, task: Task, options: dp_classifier.Options, seed: int, test: Table) -> dict[str, Any]:
-        """Scores of a classifier that was trained on the records themselves, and facts of its training."""
-        texts, labels = self._private_records(task, seed)
-        embedder, _, private = self._shared(task)
-        predicted, facts = dp_classifier.predictions(
-            task,
-            options,
-            texts,
-            labels,
-            test.texts,
-            embed=CachedEmbedder(embedder, private).encode,
-            seed=seed,
-            insecure_noise_seed=self._noise_seed(seed),
-        )
-        found = score(test.labels or (), predicted)
-        return facts | {name: figure(found) for name, figure in FIGURES.items()}
-
     def _noise_seed(self, seed: int) -> int | None:
         return None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed
 
-    def _private_records(self, task: Task, seed: int) -> tuple[Sequence[str], Sequence[str]]:
-        tables = self._tables(task, seed).values()
-        return (
-            [text for table in tables for text in table.texts],
-            [label for table in tables for label in table.labels or ()],
-        )
+    def _private_records(self, task: Task, seed: int) -> Table:
+        return concatenate(list(self._tables(task, seed).values()))
 
     def _tables(self, task: Task, seed: int) -> dict[str, Table]:
         """Each party's records by its name. All cells deal the same files, which are read once."""

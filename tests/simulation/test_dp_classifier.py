@@ -5,14 +5,15 @@ import pytest
 
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_bert import write_bert
-from undersong import compare_table, comparison, dp_classifier
+from undersong import compare_table, comparison
 from undersong.compare_cell import Bench, Variant
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
+from undersong_dpsgd import dp_classifier
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("dpsgd_installed")]
 
 
 def embed(texts):
@@ -38,7 +39,7 @@ def trained(kind, bert, layers, *, clip=0.5):
     """A trainer of a fresh model, and five records as it reads them."""
     import torch
 
-    from undersong.dp_classifier_training import Labelled, TunedEncoder, on_embeddings
+    from undersong_dpsgd.dp_classifier_training import Labelled, TunedEncoder, on_embeddings
 
     torch.manual_seed(3)
     model = TunedEncoder(bert, 2, layers=layers, tokens=16) if layers else on_embeddings(embed, 2)
@@ -63,7 +64,7 @@ def summed(trainer, records):
 
 @pytest.mark.parametrize("layers", [0, 1])
 def test_both_ways_to_clip_give_the_same_sum_and_no_record_exceeds_the_norm(bert, layers):
-    from undersong.dp_classifier_training import ClassifierTrainer, GhostTrainer
+    from undersong_dpsgd.dp_classifier_training import ClassifierTrainer, GhostTrainer
 
     sums = {}
     for kind in (ClassifierTrainer, GhostTrainer):
@@ -78,7 +79,7 @@ def test_both_ways_to_clip_give_the_same_sum_and_no_record_exceeds_the_norm(bert
 
 
 def test_a_step_that_drew_nobody_is_noise(bert):
-    from undersong.dp_classifier_training import GhostTrainer
+    from undersong_dpsgd.dp_classifier_training import GhostTrainer
 
     trainer, _ = trained(GhostTrainer, bert, 0)
     assert not summed(trainer, []).any()
@@ -108,8 +109,8 @@ def test_what_cannot_run_is_refused(task_file):
     options = Variant.parse("ghost-classifier").training
     assert isinstance(options, dp_classifier.GhostOptions)
     with pytest.raises(ConfigurationError, match="unit"):
-        dp_classifier.check(task, options)
+        options.check(task)
     with pytest.raises(ConfigurationError, match="epoch"):
         Variant.parse("dp-sgd-classifier:epoch=3")
     with pytest.raises(ConfigurationError, match="config"):
-        dp_classifier.check(tasks.load(task_file), dp_classifier.Options(layers=1, model=str(task_file.parent)))
+        dp_classifier.Options(layers=1, model=str(task_file.parent)).check(tasks.load(task_file))

@@ -8,16 +8,18 @@ import pytest
 
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_llama import save_tiny_llama
-from undersong import compare_table, dpsgd
+from undersong import compare_table, references
 from undersong.compare_cell import Bench, Variant
 from undersong.compare_table import Grid
-from undersong.dpsgd_training import Example, Schedule, Trainer
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
+from undersong_common.table import Table
+from undersong_dpsgd import dpsgd
+from undersong_dpsgd.dpsgd_training import Example, Schedule, Trainer
 from undersong_server.runs import task as tasks
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("dpsgd_installed")]
 
 WORDS = ["my", "card", "was", "declined", "at", "the", "till", "and", "left", "knee", "hurts", "since", "this", "day"]
 
@@ -85,17 +87,25 @@ def test_variants_are_read_and_wrong_ones_are_refused(task_file, llama, tmp_path
 
     task = tasks.load(task_file)
     with pytest.raises(ConfigurationError, match="which model"):
-        dpsgd.check(task, dpsgd.Options())
+        dpsgd.Options().check(task)
     with pytest.raises(ConfigurationError, match=r"nowhere.*config\.json"):
-        dpsgd.check(task, dpsgd.LoraOptions(model=str(tmp_path / "nowhere")))
+        dpsgd.LoraOptions(model=str(tmp_path / "nowhere")).check(task)
     users = tasks.load(task_file, ["privacy.unit=user", "data.user=text"])
     with pytest.raises(ConfigurationError, match="unit is 'user'"):
-        dpsgd.check(users, dpsgd.Options(model=str(llama)))
-    dpsgd.check(task, dpsgd.Options(model=str(llama)))
+        dpsgd.Options(model=str(llama)).check(users)
+    dpsgd.Options(model=str(llama)).check(task)
     monkeypatch.setattr(dpsgd, "PACKAGES", ("opacus_that_nobody_has",))
     with pytest.raises(ConfigurationError) as missing:
-        dpsgd.check(task, dpsgd.Options(model=str(llama)))
+        dpsgd.Options(model=str(llama)).check(task)
     assert "undersong[coordinator,dpsgd]" in missing.value.remedy
+
+
+def test_a_wheel_without_the_references_names_where_they_are(monkeypatch):
+    monkeypatch.setattr(references.plugins, "installed", lambda _kind: ())
+    with pytest.raises(ConfigurationError) as missing:
+        Variant.parse("dp-lora:model=folder")
+    assert "./benchmarks/dpsgd" in missing.value.remedy
+    assert references.parse("wasp:rounds=3") is None
 
 
 def test_the_tasks_only_local_model_is_taken(task_file, llama):
@@ -239,7 +249,7 @@ def test_what_training_releases_is_what_is_charged(task_file, llama, monkeypatch
     options = dpsgd.Options(model=str(llama), batch=5, epochs=12, clip=0.3, tokens=4, samples=2)
     texts = [f"{word} {number}" for number, word in enumerate(WORDS * 2)]
     labels = ["a", "b"] * (len(texts) // 2)
-    found = dpsgd.corpus(task, options, texts, labels, seed=0, insecure_noise_seed=1)
+    found = dpsgd.corpus(task, options, Table(tuple(texts), tuple(labels), None), seed=0, insecure_noise_seed=1)
     rate, steps = 5 / len(texts), math.ceil(12 * len(texts) / 5)
     assert len(used) == len(drawn) == steps == found.facts["training"]["steps"]
     ((deviation, clip),) = set(used)
@@ -274,15 +284,15 @@ def test_what_is_written_is_what_was_learned(task_file, tmp_path, options, chat)
     said = {"a": "My card was declined.", "b": "He has a sore knee."}
     labels = ["a", "b"] * 8
     given = {"model": str(tmp_path / "model"), "batch": 8, "epochs": 40, "clip": 10.0, "tokens": 24, "temperature": 0.5}
-    texts = [said[label] for label in labels]
-    found = dpsgd.corpus(task, options.model_copy(update=given), texts, labels, seed=0, insecure_noise_seed=0)
+    records = Table(tuple(said[label] for label in labels), tuple(labels), None)
+    found = dpsgd.corpus(task, options.model_copy(update=given), records, seed=0, insecure_noise_seed=0)
     assert found.facts["epsilon_spent"] is None
     assert found.facts["training"]["noise_multiplier"] == 0.0
 
     def shared(text, label):
         return len(set(text.split()) & set(said[label].split()))
 
-    written = list(zip(found.texts, found.labels, strict=True))
+    written = list(zip(found.corpus.texts, found.corpus.labels, strict=True))
     own = np.mean([shared(text, label) for text, label in written])
     other = np.mean([shared(text, "b" if label == "a" else "a") for text, label in written])
     assert own + other > 1.5  # an untrained model writes none of these words

@@ -1,4 +1,4 @@
-"""The classifiers of undersong.dp_classifier, and their training: Opacus clips and adds noise, nothing here charges."""
+"""The classifiers of dp_classifier, and their training: Opacus clips and adds noise, nothing here charges."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from undersong.dpsgd_training import AGREEMENT, Trainer, quiet_hooks, refused
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import load
 from undersong_common.printable import encodable
+from undersong_dpsgd.dpsgd_training import AGREEMENT, Trainer, quiet_hooks, refused
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,6 +1,6 @@
 """Classifiers trained by DP-SGD on all private records together, as a reference point: no corpus, only a classifier.
 
-This is centralised, as undersong.dpsgd is: one trainer sees every record in the clear. What the trained classifier
+This is centralised, as dpsgd.py is: one trainer sees every record in the clear. What the trained classifier
 scores on the test set stands in a comparison beside what a task model learns from synthetic texts at the same
 (epsilon, delta); it answers one question only, where a corpus may be used for any. ``dp-sgd-classifier`` computes the
 gradient of each record (Abadi et al. 2016), ``ghost-classifier`` only its norm, and clips by weighing the records'
@@ -14,16 +14,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from undersong import dpsgd
+from undersong.references import Trained
 from undersong_common import model_files
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
+from undersong_common.model_files import check_language_model
+from undersong_common.table import Table
+from undersong_dpsgd import dpsgd
 from undersong_server.runs.task import Task
 
 
-class Options(BaseModel):
+class Options(dpsgd.Training):
     """``dp-sgd-classifier``: a linear layer on public embeddings, and the last layers of the encoder where wanted.
 
     The defaults are a start, not a recommendation: what trains best depends on the number of records.
@@ -40,7 +43,6 @@ class Options(BaseModel):
     """
 
     name: ClassVar[str] = "dp-sgd-classifier"
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     layers: Annotated[int, Field(ge=0, le=100)] = 0
     model: str = ""
@@ -51,6 +53,23 @@ class Options(BaseModel):
     tokens: Annotated[int, Field(ge=2)] = 128
     chunk: Annotated[int, Field(ge=1)] = 64
 
+    def check(self, task: Task) -> None:
+        """Raises ConfigurationError for a task without labels, another privacy unit, no package or no encoder."""
+        if not task.task.labels:
+            raise ConfigurationError(f"{self.name}: the task has no labels", "leave it out")
+        dpsgd.check_training(task, self, ("opacus",))
+        if self.layers:
+            check_language_model(_encoder_folder(task, self), self.name)
+
+    def train(
+        self, task: Task, records: Table, test: Table, *, embed: Embed, seed: int, insecure_noise_seed: int | None
+    ) -> Trained:
+        """Trains on the records and predicts the labels of the test texts (:func:`predictions`)."""
+        predicted, facts = predictions(
+            task, self, records, test.texts, embed=embed, seed=seed, insecure_noise_seed=insecure_noise_seed
+        )
+        return Trained(predicted=predicted, facts=facts)
+
 
 class GhostOptions(Options):
     """``ghost-classifier``: the same options, another way to clip."""
@@ -58,28 +77,10 @@ class GhostOptions(Options):
     name: ClassVar[str] = "ghost-classifier"
 
 
-KINDS: dict[str, type[Options]] = {kind.name: kind for kind in (Options, GhostOptions)}
-
-
-def parse(text: str) -> Options | None:
-    """``ghost-classifier:layers=1+epochs=5`` as options; None where ``text`` names another method."""
-    return dpsgd.parsed(text, KINDS)
-
-
-def check(task: Task, options: Options) -> None:
-    """Raises ConfigurationError where it could not run: no labels, another privacy unit, no package, no encoder."""
-    if not task.task.labels:
-        raise ConfigurationError(f"{options.name}: the task has no labels", "leave it out")
-    dpsgd.check_training(task, options, ("opacus",))
-    if options.layers:
-        dpsgd.check_model_folder(options, _encoder_folder(task, options))
-
-
 def predictions(
     task: Task,
     options: Options,
-    texts: Sequence[str],
-    labels: Sequence[str],
+    records: Table,
     test: Sequence[str],
     *,
     embed: Embed,
@@ -89,21 +90,27 @@ def predictions(
     """Trains on the records; the labels that the classifier gives the test texts, and facts as plain JSON values.
 
     Args:
-        texts, labels: every private record.
+        records: every private record.
         embed: texts -> unit embeddings, float32 [n, d]; for ``layers`` 0.
         seed: torch's; public.
         insecure_noise_seed: tests only; makes the Poisson samples and the noise reproducible.
 
     Raises:
-        ConfigurationError: what :func:`check` finds, an encoder that Opacus cannot train, or no records.
+        ConfigurationError: what :meth:`Options.check` finds, an encoder that Opacus cannot train, or no records.
         GenerationError: training ended in weights that are not finite.
     """
     import torch
 
-    from undersong.dp_classifier_training import ClassifierTrainer, GhostTrainer, Labelled, TunedEncoder, on_embeddings
+    from undersong_dpsgd.dp_classifier_training import (
+        ClassifierTrainer,
+        GhostTrainer,
+        Labelled,
+        TunedEncoder,
+        on_embeddings,
+    )
 
-    check(task, options)
-    records, plan, source = dpsgd.begun(task, options, texts, insecure_noise_seed)
+    options.check(task)
+    count, plan, source = dpsgd.begun(task, options, records.texts, insecure_noise_seed)
     names = task.task.labels
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -118,7 +125,7 @@ def predictions(
             model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
             clip=options.clip,
             rate=options.rate,
-            expected_batch=plan.sampling_rate * records,
+            expected_batch=plan.sampling_rate * count,
             chunk=options.chunk,
             pad=0,
         )
@@ -127,7 +134,10 @@ def predictions(
         trainer.check(public)
         numbers = {name: number for number, name in enumerate(names)}
         trainer.fit(
-            [Labelled(read, numbers[label]) for read, label in zip(model.read(texts), labels, strict=True)],
+            [
+                Labelled(read, numbers[label])
+                for read, label in zip(model.read(records.texts), records.labels or (), strict=True)
+            ],
             plan,
             entropy=source,
             oom_remedy=f"lower chunk ({options.chunk})",

@@ -11,19 +11,20 @@ import dataclasses
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from undersong.dpsgd_training import Example, Schedule, Trainer
+from undersong.references import Reference, Trained
 from undersong_client import keys
-from undersong_common import configuration
+from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import check_language_model
 from undersong_common.privacy import accounting
+from undersong_common.table import Table
+from undersong_dpsgd.dpsgd_training import Example, Schedule, Trainer
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.kinds.transformers import TransformersSettings
 from undersong_server.runs.task import Task
@@ -36,22 +37,14 @@ FORMAT = PromptFormat(reads=False, style="completion")  # the model learns to co
 PACKAGES = ("opacus", "peft")
 
 
-class Training(Protocol):
-    """The options of a training that is private by itself: what it is called, and what its schedule is made of."""
+class Training(Reference):
+    """The options that the schedule of a private training is made of."""
 
-    name: ClassVar[str]
-
-    @property
-    def batch(self) -> int: ...
-
-    @property
-    def epochs(self) -> float: ...
+    batch: Annotated[int, Field(ge=1)] = 64
+    epochs: Annotated[float, Field(gt=0, le=10_000)] = 3
 
 
-_Options = TypeVar("_Options", bound=BaseModel)
-
-
-class Options(BaseModel):
+class Options(Training):
     """``dp-sgd``: every weight of the model is trained.
 
     The defaults are a start, not a recommendation: what trains best depends on the model and on the number of records.
@@ -70,7 +63,6 @@ class Options(BaseModel):
     """
 
     name: ClassVar[str] = "dp-sgd"
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str = ""
     epochs: Annotated[float, Field(gt=0, le=10_000)] = 3
@@ -82,6 +74,18 @@ class Options(BaseModel):
     chunk: Annotated[int, Field(ge=1)] = 8
     samples: Annotated[int, Field(ge=1)] | None = None
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
+
+    def check(self, task: Task) -> None:
+        """Raises ConfigurationError for another privacy unit, missing packages or model folder, or no size."""
+        check_training(task, self, PACKAGES)
+        check_language_model(trained_model_folder(task, self), self.name)
+        _samples(task, self)
+
+    def train(
+        self, task: Task, records: Table, test: Table, *, embed: Embed, seed: int, insecure_noise_seed: int | None
+    ) -> Trained:
+        """Trains on the records and writes a corpus (:func:`corpus`)."""
+        return corpus(task, self, records, seed=seed, insecure_noise_seed=insecure_noise_seed)
 
 
 class LoraOptions(Options):
@@ -97,39 +101,6 @@ class LoraOptions(Options):
     rank: Annotated[int, Field(ge=1)] = 8
 
 
-KINDS: dict[str, type[Options]] = {kind.name: kind for kind in (Options, LoraOptions)}
-
-
-@dataclass(frozen=True, repr=False)
-class Corpus:
-    """Written texts with their labels, and facts about the training as plain JSON values."""
-
-    texts: Sequence[str]
-    labels: Sequence[str]
-    facts: dict[str, Any]
-
-
-def parse(text: str) -> Options | None:
-    """``dp-lora:model=FOLDER+epochs=3`` as options; None where ``text`` names another method."""
-    return parsed(text, KINDS)
-
-
-def parsed(text: str, kinds: Mapping[str, type[_Options]]) -> _Options | None:
-    """``NAME:key=value+key=value`` as options of the kind of that name; None where ``text`` names none of them."""
-    kind, _, given = text.partition(":")
-    if kind not in kinds:
-        return None
-    pairs = [part.partition("=") for part in given.split("+") if part]
-    return configuration.validate(kinds[kind], {key: value for key, _, value in pairs}, f"--methods {text}")
-
-
-def check(task: Task, options: Options) -> None:
-    """Raises ConfigurationError where it could not run: another privacy unit, no packages, no model folder, no size."""
-    check_training(task, options, PACKAGES)
-    check_model_folder(options, trained_model_folder(task, options))
-    _samples(task, options)
-
-
 def check_training(task: Task, options: Training, packages: Sequence[str]) -> None:
     """Raises ConfigurationError where records are not the privacy unit, or a package is not installed."""
     if task.privacy.unit != "sample":
@@ -142,11 +113,6 @@ def check_training(task: Task, options: Training, packages: Sequence[str]) -> No
         raise ConfigurationError(
             f"{options.name}: {' and '.join(missing)} not installed", "pip install 'undersong[coordinator,dpsgd]'"
         )
-
-
-def check_model_folder(options: Training, folder: Path) -> None:
-    """Raises ConfigurationError as :func:`undersong_common.model_files.check_language_model`."""
-    check_language_model(folder, options.name)
 
 
 def trained_model_folder(task: Task, options: Options) -> Path:
@@ -196,22 +162,20 @@ def begun(
 def corpus(
     task: Task,
     options: Options,
-    texts: Sequence[str],
-    labels: Sequence[str],
+    records: Table,
     *,
     seed: int,
     insecure_noise_seed: int | None,
-) -> Corpus:
+) -> Trained:
     """Trains on the records and writes.
 
     Args:
-        texts: every private record.
-        labels: of the same length, or empty where the task has none.
+        records: every private record; no labels if the task has none.
         seed: of the adapters' first weights and of the writing; public.
         insecure_noise_seed: tests only; makes the Poisson samples and the noise reproducible.
 
     Raises:
-        ConfigurationError: what :func:`check` finds, a model that cannot be loaded or that Opacus cannot train,
+        ConfigurationError: what :meth:`Options.check` finds, a model that cannot be loaded or that Opacus cannot train,
             prompts longer than its context, or no records.
         GenerationError: training ended in weights that are not finite.
     """
@@ -220,8 +184,9 @@ def corpus(
     from undersong_server.generators.kinds.transformers import TransformersGenerator, load
     from undersong_server.runs.planning import build_prompts
 
-    check(task, options)
-    records, plan, source = begun(task, options, texts, insecure_noise_seed)
+    options.check(task)
+    count, plan, source = begun(task, options, records.texts, insecure_noise_seed)
+    labels = records.labels or ("",) * len(records)
     folder = trained_model_folder(task, options)
     prompts = build_prompts(task, alike=True)
     model, tokenizer, device = load(folder, device=options.device, dtype="float32", place=options.name)
@@ -233,13 +198,13 @@ def corpus(
             tuned,
             clip=options.clip,
             rate=options.rate,
-            expected_batch=plan.sampling_rate * records,
+            expected_batch=plan.sampling_rate * count,
             chunk=options.chunk,
             pad=reader.pad,
         )
         trainer.check(reader.made_up(task))
         trainer.fit(
-            [reader.example(text, label) for text, label in zip(texts, labels or [""] * len(texts), strict=True)],
+            [reader.example(text, label) for text, label in zip(records.texts, labels, strict=True)],
             plan,
             entropy=source,
             oom_remedy=f"lower chunk ({options.chunk})",
@@ -259,7 +224,7 @@ def corpus(
     return _written(task, options, writer, prompts, seed, plan)
 
 
-def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: int, plan: Schedule) -> Corpus:
+def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: int, plan: Schedule) -> Trained:
     """Writes as many texts as the options or the task's method order, balanced over the labels.
 
     The author cleans the answers and repeats failed orders as it does for other methods.
@@ -283,10 +248,9 @@ def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: 
         journal.close()
     kept = [sample for sample in samples if sample is not None]
     usage = author.usage[options.name]
-    return Corpus(
-        [sample.text for sample in kept],
-        [sample.label for sample in kept],
-        {"generator_calls": usage.calls, "dropped": usage.dropped, **spending(task, plan)},
+    return Trained(
+        Table(tuple(sample.text for sample in kept), tuple(sample.label for sample in kept), None),
+        facts={"generator_calls": usage.calls, "dropped": usage.dropped, **spending(task, plan)},
     )
 
 

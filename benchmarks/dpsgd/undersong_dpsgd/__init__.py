@@ -1,0 +1,1 @@
+"""DP-SGD as centralised references of ``undersong compare`` (../README.md)."""
