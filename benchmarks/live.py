@@ -11,8 +11,9 @@ llama.cpp's, `llama-server -m gemma-3-270m.gguf -t 1 -c 16384 --parallel 16` (a 
 
 Per kind of prompt, and per generator of the mixed pool: texts kept, answers by their kind (refused, cut, duplicate,
 ...), label adherence (by a classifier of real texts), distance to the nearest real text of the label, panel
-score of the texts, tokens a second. `--methods` runs methods instead: with three temperatures of the
-model as generators, or (`--pool mixed`) with these, the model behind prefixes of different quality, and n-gram models.
+score of the texts, tokens a second. `--methods` runs methods instead: with the model as the one generator, with three
+temperatures of it (`--pool temperatures`), or (`--pool mixed`) with these, the model behind prefixes of different
+quality, and n-gram models.
 A base model then gets no number in its prompts, and with `--cache` all methods and seeds have the same texts wherever
 they order the same: the zero-shot ones.
 """
@@ -55,7 +56,6 @@ from undersong_server.runs import task as tasks
 TASKS = Path(__file__).parent / "tasks"
 SHOWN = 4  # examples in a prompt
 FEWEST_OF_A_LABEL = 50
-RECORDS = 1000
 TERMS = 3  # of a prompt that asks for some
 
 
@@ -241,6 +241,8 @@ def others(bench: Bench, given: argparse.Namespace, own: Sequence[tuple[str, str
 
 def pool(given: argparse.Namespace) -> list[Generator]:
     """The generators of ``--methods``."""
+    if given.pool == "one":
+        return [endpoint(given)]
     tables = heated(given)
     if given.pool == "mixed":
         bench = Bench(given)
@@ -258,7 +260,7 @@ def methods(given: argparse.Namespace) -> dict[str, Any]:
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "live.toml"
     path.write_text("\n\n".join([head.rstrip(), as_toml(pool(given)), tail]), encoding="utf-8")
-    sizes = (f"method.samples={given.samples}", f"privacy.expected_records={RECORDS}")
+    sizes = (f"method.samples={given.samples}", f"privacy.expected_records={given.records}")
     return compared(
         path,
         ComparisonOptions(
@@ -266,7 +268,7 @@ def methods(given: argparse.Namespace) -> dict[str, Any]:
             methods=given.methods,
             epsilons=[4.0],
             parties=[5],
-            records=[RECORDS],
+            records=[given.records],
             seeds=range(given.seeds),
             baseline="mixture" if "mixture" in given.methods else None,
             out=given.out,
@@ -298,6 +300,7 @@ def main() -> None:
     parser.add_argument("--pool", choices=POOLS, default=POOLS[0], help="generators of --methods")
     parser.add_argument("--samples", type=int, default=600, help="of --methods")
     parser.add_argument("--seeds", type=int, default=3, help="of --methods")
+    parser.add_argument("--records", type=int, default=300, help="of --methods, over five parties")
     parser.add_argument("--set", action="append", default=[], help="SECTION.KEY=VALUE of --methods")
     parser.add_argument("--cache", type=Path, help="a file that keeps answers across runs")
     parser.add_argument("--out", type=Path, default=Path("runs/live"))

@@ -23,7 +23,7 @@ PREFIXES = {
     "misled": "Peel the onions, cut them into thin rings and fry them in butter until they are golden. Add the"
     " tomatoes, a pinch of salt and a bay leaf, cover the pan and let everything simmer for twenty minutes.",
 }
-POOLS = ("temperatures", "mixed")
+POOLS = ("one", "temperatures", "mixed")
 
 Generator = dict[str, Any]
 """A ``[[generators]]`` table."""
