@@ -73,6 +73,26 @@ def test_a_description_may_be_long_but_not_endless():
         read(dataclasses.replace(GOOD, task={**TASK, "description": "a" * (LONGEST_DESCRIPTION + 1)}))
 
 
+@pytest.mark.parametrize(
+    "run",
+    [
+        "\u05e9\u05dc\u05d5\u05dd",
+        "abc \u05d0 1",
+        "sp\u0433ing",
+        "first ",
+        ".first",
+        "a" * 121,
+        "../first",
+        "\u202efirst",
+    ],
+    ids=ascii,
+)
+def test_a_run_s_name_which_people_type_is_of_plain_characters(run):
+    """Right-to-left letters are shown between marks that are copied with them, and others look like Latin ones."""
+    with pytest.raises(PrivacyRefusal):
+        read(dataclasses.replace(GOOD, run=run))
+
+
 def test_names_in_other_scripts_are_names():
     labels = ["\u05e9\u05dc\u05d5\u05dd", "\u5fc3\u81d3", "c\u0153ur", "\u0639\u0627\u062c\u0644"]
     assert read(dataclasses.replace(GOOD, task={**TASK, "labels": labels})).task["labels"] == labels

@@ -217,7 +217,7 @@ class HospitalPage:
 
     def _revoke(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
-        _typed(visit, request.run)
+        visit.check_typed(request.run)
         runs.revoke(self._home, request.run, visit.form.get("reason", ""), checkpoints=self._paths.checkpoints)
         visit.note("revoke", request.run)
         return visit.go(f"/requests/{request.manifest}", "Withdrawn: nothing more of this run leaves.")
@@ -358,7 +358,7 @@ class HospitalPage:
         return visit.go("/coordinator", f"{installed.words[0].upper()}{installed.words[1:]}.")
 
     def _leave(self, visit: Visit) -> str:
-        _typed(visit, PartyHome(self._home).settings.party)
+        visit.check_typed(PartyHome(self._home).settings.party)
         runs.leave(self._home, checkpoints=self._paths.checkpoints)
         visit.note("leave coordinator")
         return visit.go("/coordinator", "This party has left the coordinator. The ledger stays.")
@@ -409,12 +409,6 @@ def _tail(path: Path) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", "name another --log") from None
-
-
-def _typed(visit: Visit, name: str) -> None:
-    """Something that cannot be taken back is typed."""
-    if visit.form.get("typed", "").strip() != name:
-        raise ConfigurationError(f"what you typed is not {name!r}", "type the name exactly")
 
 
 def _despite(visit: Visit, cautions: Any) -> None:

@@ -163,6 +163,11 @@ class Visit:
         """Writes to the audit log what this person does."""
         self.site.audit.note(self.person.name, what, about)
 
+    def check_typed(self, name: str) -> None:
+        """Checks the name that a person typed to confirm what cannot be taken back. Raises ConfigurationError."""
+        if self.form.get("typed", "").strip() != name:
+            raise ConfigurationError(f"what you typed is not {name!r}", "type the name exactly")
+
     @property
     def base(self) -> str:
         """Prefix of every path in the address of this session's screens."""

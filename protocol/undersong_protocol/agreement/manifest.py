@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from undersong_protocol.secagg.keys import check_identity, verified
 from undersong_protocol.secagg.parameters import Member, SumParameters
 
 VERSION = 3
+RUN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,118}[A-Za-z0-9])?")  # which people compare, type and copy
 LONGEST_NAME = 120  # characters, of a run, a task, a method, a label, a party or a private sum
 LONGEST_DESCRIPTION = 20_000
 
@@ -125,6 +127,12 @@ class Manifest:
                 raise PrivacyRefusal(
                     f"{what} {fault}: {printable(str(name), 60)!r}", "choose a name that people can read"
                 )
+        if not RUN_NAME.fullmatch(self.run):
+            raise PrivacyRefusal(
+                f"the run's name {printable(self.run, 60)!r} has other characters than a name that people type",
+                "use letters, digits, spaces, points, hyphens and underscores of ASCII, 120 at most",
+                code="invalid-name",
+            )
         for member in self.roster:
             # As it is enrolled: no two look alike, and none holds what separates names in a list.
             try:

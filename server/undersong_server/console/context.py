@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from undersong_common.errors import ConfigurationError
-from undersong_common.pages.site import Visit
 from undersong_common.pages.stream import Pulse
 from undersong_server.operations import coordinator, runs
 from undersong_server.operations.following import Plans
@@ -56,9 +54,3 @@ class ConsoleContext:
     def live(self, topic: str) -> dict[str, Any]:
         """Returns the variables of a screen that renews itself."""
         return {"topic": topic, "pulse": self.pulse(topic).version}
-
-
-def confirm(visit: Visit, name: str) -> None:
-    """Checks the name that a person typed to confirm. Raises ConfigurationError for another one."""
-    if visit.form.get("typed", "").strip() != name:
-        raise ConfigurationError(f"what you typed is not {name!r}", "type the name exactly")

@@ -10,7 +10,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import ROLES
 from undersong_common.pages.site import Site, Visit, download, is_number, json_answer
 from undersong_server import defaults
-from undersong_server.console.context import ConsoleContext, confirm
+from undersong_server.console.context import ConsoleContext
 from undersong_server.operations import enrolment, generators, overview, runs
 
 RUNS_COUNTED = 50
@@ -109,7 +109,7 @@ class OversightScreens:
 
     def _remove(self, visit: Visit) -> str:
         name = visit.form.get("name", "")
-        confirm(visit, name)
+        visit.check_typed(name)
         visit.site.accounts.remove(name)
         visit.note("remove person", name)
         return visit.go("/people", f"{name} is removed; their sessions and tokens have ended.")

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import Site, Visit
 from undersong_server import defaults
-from undersong_server.console.context import ConsoleContext, confirm
+from undersong_server.console.context import ConsoleContext
 from undersong_server.operations import coordinator, enrolment, overview
 from undersong_server.operations.enrolment import PartyFacts
 
@@ -103,7 +103,7 @@ class PartyScreens:
 
     def _revoke(self, visit: Visit) -> str:
         name = visit.path["name"]
-        confirm(visit, name)
+        visit.check_typed(name)
         enrolment.revoke(self._home, name, visit.form.get("reason", "").strip())
         visit.note("revoke", name)
         return visit.go(f"/parties/one/{quote(name)}", f"{name} is revoked; its stream ends within seconds.")

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import Part, Site, Visit, download, is_number
 from undersong_server import defaults
-from undersong_server.console.context import ConsoleContext, confirm
+from undersong_server.console.context import ConsoleContext
 from undersong_server.operations import drafts, enrolment, following, overview, releases, runs
 from undersong_server.operations.following import LiveRun, RunPlanFacts
 
@@ -176,7 +176,7 @@ class RunScreens:
     def _act(self, action: str, visit: Visit) -> str:
         run = visit.path["run"]
         if action == "stop":
-            confirm(visit, run)
+            visit.check_typed(run)
         act, words = ACTIONS[action]
         requested = act(self._home, run)
         visit.note(f"run {action}", run)

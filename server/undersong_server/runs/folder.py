@@ -21,6 +21,7 @@ from pydantic import Field, TypeAdapter
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.printable import printable
+from undersong_protocol.agreement.manifest import RUN_NAME
 from undersong_server.runs.planning import Planned
 
 State = Literal["planned", "waiting", "running", "paused", "stopped", "finished", "failed"]
@@ -117,7 +118,6 @@ _STATUS = TypeAdapter(RunStatus)
 NEW_LINE = re.compile(r"\s*\n\s*")
 LIVE_END_BYTES = 2**18  # in which the last usage of the generators is looked for
 LONGEST_LINE = 4096  # characters of a line of a run's log
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,98}[A-Za-z0-9]")
 Action = Literal["run", "pause", "stop"]
 
 
@@ -150,7 +150,7 @@ class RunFolder:
 
     def create(self, planned: Planned) -> None:
         """Writes the plan. Raises ConfigurationError for a name that is invalid or taken."""
-        if not NAME.fullmatch(planned.name):
+        if not RUN_NAME.fullmatch(planned.name):
             raise ConfigurationError(
                 f"the run's name {planned.name!r} cannot be a folder",
                 "use letters, digits, spaces, points, hyphens and underscores",
