@@ -1,0 +1,16 @@
+"""The counts of CONTRIBUTING.md: statements, and docstrings that open with a subordinate clause."""
+
+from __future__ import annotations
+
+from tests.counts import PACKAGES, Size, sizes
+
+
+def test_statements_and_openings_are_counted():
+    size = Size()
+    size.add('"""Whether it holds."""\n\n\ndef f():\n    """Returns one."""\n    return 1\n')
+    assert size == Size(files=1, lines=6, statements=4, docstrings=2, clauses=1)
+
+
+def test_no_docstring_of_the_packages_opens_with_a_subordinate_clause():
+    found = sizes()
+    assert {name: found[name].clauses for name in PACKAGES} == dict.fromkeys(PACKAGES, 0)
