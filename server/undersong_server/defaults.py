@@ -1,9 +1,11 @@
-"""Default values of the operator's options."""
+"""The operator's options: how commands declare them, their default values, and the options of a run's plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 HOME = "coordinator"  # folder of a coordinator, below the current one
 BIND = "0.0.0.0:7443"  # host:port that a coordinator listens on
@@ -22,3 +24,44 @@ def public_cache_path(environment: Mapping[str, str]) -> Path:
     base = environment.get("UNDERSONG_CACHE") or environment.get("XDG_CACHE_HOME")
     folder = Path(base) if base else Path.home() / ".cache"
     return folder / "undersong" / "public-embeddings.sqlite"
+
+
+class Option(dict[str, Any]):
+    """A field's declaration on the command line, as arguments of ``typer.Option``.
+
+    Beside these: ``name``, ``type`` and ``default`` if they differ from the field's, and ``each`` for the type of the
+    parts of a comma-separated list.
+    """
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run's plan.
+
+    Attributes:
+        name: name of the run, used once; None takes the task's name and ``suffix``, which is random if None.
+        parties: names of the parties; None takes everyone enrolled.
+        seed: seed of everything but noise, keys and masks.
+        patience_s: longest wait for a party before the run continues without it.
+        insecure_noise_seed: tests only; the parties run with this seed, and the output is marked as not private.
+    """
+
+    name: Annotated[str | None, Option(help="The run's name, used once (else the task's name and a number).")] = None
+    suffix: str | None = None
+    parties: Annotated[
+        Sequence[str] | None, Option(help="Names of the parties, separated by commas (else all enrolled).", each=str)
+    ] = None
+    seed: Annotated[int, Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0
+    patience_s: Annotated[
+        float,
+        Option(
+            help="Seconds a request waits for a party before the run continues without it.", name="--patience", min=1
+        ),
+    ] = PATIENCE_S
+    insecure_noise_seed: Annotated[
+        int | None,
+        Option(help="TESTS ONLY: the parties run with this seed; the output is marked as not private.", min=0),
+    ] = None
+
+
+RUN_OPTIONS = RunOptions()

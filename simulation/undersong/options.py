@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
 from undersong_common.errors import ConfigurationError
-from undersong_server.evaluation.options import Option
+from undersong_server.defaults import Option
 
 Engine = Literal["inprocess", "flower"]  # parties in this process, or Flower's simulation engine (on Ray)
 

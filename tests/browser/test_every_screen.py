@@ -17,6 +17,7 @@ from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_client.storage.outbox import Outbox
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
 
 pytestmark = pytest.mark.slow
@@ -110,7 +111,7 @@ def test_nothing_at_all(chromium, window, tmp_path, monkeypatch):
 def test_one_party_and_one_run(chromium, window, tmp_path):
     home = make_home(tmp_path / "home", HOSPITALS[:1])
     task = make_task(tmp_path / "task", parties=1)
-    runs.plan(tmp_path / "home", task, name="only", parties=HOSPITALS[:1])
+    runs.plan(tmp_path / "home", task, RunOptions(name="only", parties=HOSPITALS[:1]))
     with served_console(home.path, task.parent) as served:
         operator = window(served.address, width=390).enter(served.link())
         for path in (
@@ -131,7 +132,7 @@ def test_one_party_and_one_run(chromium, window, tmp_path):
 def test_a_thousand_parties_and_two_thousand_runs(chromium, window, tmp_path):
     home = make_home(tmp_path / "home", HOSPITALS)
     add_parties(home, 1000 - len(HOSPITALS))
-    runs.plan(tmp_path / "home", CLINIC / "task.toml", name="run 0000", parties=HOSPITALS)
+    runs.plan(tmp_path / "home", CLINIC / "task.toml", RunOptions(name="run 0000", parties=HOSPITALS))
     repeat_run(tmp_path / "home" / "runs" / "run 0000", 2000)
     with served_console(tmp_path / "home") as served:
         operator = window(served.address).enter(served.link())

@@ -14,6 +14,7 @@ from tests.browser.conftest import CONSOLE_SCREENS, served_console, served_page
 from tests.client.cli.test_cli import proposed
 from tests.doubles.hospitals import CLINIC, HOSPITALS, hospital
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
 
 pytestmark = pytest.mark.heavy
@@ -122,7 +123,7 @@ def test_axe_finds_nothing_on_the_main_screens(console, page, party, window, loo
 
 @pytest.mark.slow
 def test_hostile_words_stay_words(console, coordinator, page, party, window):
-    runs.plan(coordinator, CLINIC / "task.toml", name="hostile", parties=HOSPITALS)
+    runs.plan(coordinator, CLINIC / "task.toml", RunOptions(name="hostile", parties=HOSPITALS))
     folder = CoordinatorHome(coordinator).run("hostile")
     folder.say(HOSTILE)
     usage = dict.fromkeys(("kept", "retried", "dropped", "prompt_tokens", "completion_tokens", "price_usd"), 1)
@@ -179,7 +180,7 @@ def test_a_session_that_ended_says_so_and_leads_to_the_login(console, window):
 
 @pytest.mark.slow
 def test_one_part_that_fails_leaves_the_others(console, coordinator, window):
-    runs.plan(coordinator, CLINIC / "task.toml", name="half", parties=HOSPITALS)
+    runs.plan(coordinator, CLINIC / "task.toml", RunOptions(name="half", parties=HOSPITALS))
     (CoordinatorHome(coordinator).path / "runs" / "half" / "live.jsonl").write_text("not json\n")
     operator = window(console.address).enter(console.link())
     operator.go("/runs/one/half")
@@ -296,7 +297,7 @@ def test_filters_and_position_survive_a_renewal(console, coordinator, window):
     operator = window(console.address).enter(console.link())
     operator.go("/runs?find=triage&state=planned")
     operator.page.wait_for_timeout(1200)
-    runs.plan(coordinator, CLINIC / "task.toml", name="triage later", parties=HOSPITALS)
+    runs.plan(coordinator, CLINIC / "task.toml", RunOptions(name="triage later", parties=HOSPITALS))
     operator.page.get_by_role("link", name="triage later").wait_for()
     assert operator.page.url.endswith("/runs?find=triage&state=planned")
     assert operator.page.locator("#find").input_value() == "triage"

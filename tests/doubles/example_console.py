@@ -13,6 +13,7 @@ from tests.doubles.parties import embed, public_of
 from tests.doubles.stream import Credentials, make_home
 from undersong.records import private_tables
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import RunOptions
 from undersong_server.operations import enrolment, runs
 from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import Signer
@@ -34,7 +35,7 @@ def example_coordinator(folder: Path) -> Path:
     task = clinic_task(folder)
     changes = ["method.samples=60", "method.rounds=4"]
     for name in ("triage spring", "triage summer", "triage autumn", "triage winter"):
-        runs.plan(home.path, task, name=name, assignments=changes)
+        runs.plan(home.path, task, RunOptions(name=name), assignments=changes)
     _running(home, "triage spring")
     waiting = Awaited(
         (AwaitedParty("stella-maris", False, 340.0),),
@@ -140,7 +141,7 @@ def _running(home: CoordinatorHome, name: str) -> None:
 def add_result(home: Path, folder: Path, name: str = "triage result") -> None:
     """A finished run: real private sums over the clinic's notes, and a release that the coordinator has signed."""
     task_file, changes = clinic_task(folder), ["method.samples=120", "method.rounds=3"]
-    runs.plan(home, task_file, name=name, assignments=changes)
+    runs.plan(home, task_file, RunOptions(name=name), assignments=changes)
     task = tasks.load(task_file, changes)
     run_plan = plan_run(task)
     outcome = run_federated(

@@ -17,7 +17,6 @@ import httpx
 from authlib.common.errors import AuthlibBaseError
 from authlib.oauth2.client import OAuth2Client
 from authlib.oidc.core import CodeIDToken
-from fastapi.concurrency import run_in_threadpool
 from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from joserfc import jwt
@@ -129,18 +128,15 @@ class _OidcLogin:
         site.entrances.append(("/oidc/start", "Log in with your organisation"))
 
     def _guarded(self, act: Callable[[Request], Response]) -> Callable[[Request], Any]:
-        """The endpoint of a route, which runs in a thread and shows an error as a page."""
+        """Returns the endpoint of a route, which shows an error as a page."""
 
-        def answered(request: Request) -> Response:
+        def endpoint(request: Request) -> Response:
             try:
                 return act(request)
             except UndersongError as error:
                 problem = f"{error.problem}. {error.remedy}."
                 text = self._site.render_outside("refused.html.j2", "Log in", address=request.url.path, problem=problem)
                 return HTMLResponse(text, status_code=403)
-
-        async def endpoint(request: Request) -> Response:
-            return await run_in_threadpool(answered, request)
 
         return endpoint
 

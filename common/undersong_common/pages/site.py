@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -207,11 +208,14 @@ class Site:
         self._open("/enter", "Enter by a link", self._enter)
         self._open("/login", "Log in", self._login)
         self._api.add_api_route("/csp-report", self._violation, methods=["POST"], response_model=None)
-        self._api.add_api_route("/assets/{version}/{name}", self._asset, methods=["GET"], response_model=None)
-        self.post("/logout", self._logout, least="viewer")
-        self.get("/account", lambda visit: visit.show("account.html.j2", "Your account"))
-        self.get("/download/{key}", self._download)
-        self.post("/account", self._set_password, least="viewer")
+        self.raw("/assets/{version}/{name}", self._asset)
+        self.routes(
+            {
+                "/account": lambda visit: visit.show("account.html.j2", "Your account"),
+                "/download/{key}": self._download,
+            },
+            {"/logout": self._logout, "/account": self._set_password},
+        )
         self.application = Frame(self._api, settings.hosts, tls=settings.tls)
 
     def close(self) -> None:
@@ -225,10 +229,10 @@ class Site:
     def get(self, path: str, handler: Handler, *, least: Role = "viewer") -> None:
         """Adds a screen. ``handler`` runs in a thread of its own and may wait."""
 
-        async def endpoint(request: Request) -> Response:
-            return await run_in_threadpool(self._answer, request, handler, least)
+        def endpoint(request: Request) -> Response:
+            return self._answer(request, handler, least)
 
-        self._api.add_api_route(path, endpoint, methods=["GET"], response_model=None)
+        self.raw(path, endpoint)
 
     def post(self, path: str, act: Callable[[Visit], str], *, least: Role = "operator") -> None:
         """Adds an action: it is done once per form, and returns the address that the browser is sent to."""
@@ -248,8 +252,21 @@ class Site:
 
         self._api.add_api_route(path, endpoint, methods=["POST"], response_model=None)
 
+    def routes(
+        self,
+        screens: Mapping[str, Handler],
+        actions: Mapping[str, Callable[[Visit], str]] = MappingProxyType({}),
+        *,
+        least: Role = "viewer",
+    ) -> None:
+        """Adds screens and actions by path, for people with at least the role ``least``."""
+        for path, handler in screens.items():
+            self.get(path, handler, least=least)
+        for path, act in actions.items():
+            self.post(path, act, least=least)
+
     def raw(self, path: str, endpoint: Callable[..., Any]) -> None:
-        """Adds a route that looks itself at who asks (:meth:`who`)."""
+        """Adds a route that looks itself at who asks (:meth:`who`); one that is not async runs in a thread."""
         self._api.add_api_route(path, endpoint, methods=["GET"], response_model=None)
 
     def who(self, request: Request, *, active: bool = True) -> tuple[Account, Session | None] | None:
@@ -308,8 +325,11 @@ class Site:
             return JSONResponse({"problem": "nobody is logged in"}, status_code=401)
         return RedirectResponse("/login", status_code=303)
 
-    async def _not_found(self, request: Request, error: Exception) -> Response:
-        return await run_in_threadpool(self._answer, request, _nothing_here, "viewer")
+    def _not_found(self, request: Request, error: Exception) -> Response:
+        def nothing_here(visit: Visit) -> Response:
+            raise ConfigurationError("there is no such page", "begin at the first one")
+
+        return self._answer(request, nothing_here, "viewer")
 
     # Log-in
 
@@ -424,7 +444,7 @@ class Site:
 
     # Assets and reports
 
-    async def _asset(self, request: Request) -> Response:
+    def _asset(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in ASSETS:
             return Response(status_code=404)
@@ -440,10 +460,6 @@ class Site:
             self.violations.append(printable(told, 1000))
             log.warning("a browser reports what the policy %r refused: %s", POLICY[:18], self.violations[-1])
         return Response(status_code=204)
-
-
-def _nothing_here(visit: Visit) -> Response:
-    raise ConfigurationError("there is no such page", "begin at the first one")
 
 
 async def _read_form(request: Request) -> tuple[dict[str, str], dict[str, list[str]], dict[str, bytes]]:

@@ -88,7 +88,7 @@ def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., Non
     def parameter_of(name: str) -> inspect.Parameter:
         settings = dict(declared[name])
         default, kind = settings.pop("default"), settings.pop("type")
-        kind = str if name in lists else kind
+        kind = kind if name not in lists else str if default is not None else str | None
         annotation = Annotated[kind, typer.Option(flags[name], **settings)]  # type: ignore[valid-type]
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -96,7 +96,8 @@ def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., Non
         @functools.wraps(command)
         def run(**given: Any) -> None:
             values = {name: given.pop(name) for name in declared}
-            values |= {name: _split(values[name], each, flags[name]) for name, each in lists.items()}
+            stated = {name: text for name in lists if (text := values[name]) is not None}
+            values |= {name: _split(text, lists[name], flags[name]) for name, text in stated.items()}
             command(options=options(**values), **given)
 
         parameters: list[inspect.Parameter] = []

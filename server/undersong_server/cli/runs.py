@@ -43,39 +43,19 @@ UNCONFIRMED = 8  # exit code: the papers are consistent, and nothing shows who m
 
 
 @app.command()
+@with_options(defaults.RunOptions)
 def plan(
     task_file: TaskFile,
-    name: Annotated[
-        str | None, typer.Option(help="The run's name, used once (else the task's name and a number).")
-    ] = None,
-    parties: Annotated[
-        str | None, typer.Option(help="Names of the parties, separated by commas (else all enrolled).")
-    ] = None,
+    options: defaults.RunOptions,
     assignments: Assignments = None,
     cache: CacheFile = None,
-    seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0,
-    patience: Annotated[
-        float, typer.Option(help="Seconds a request waits for a party before the run continues without it.", min=1)
-    ] = defaults.PATIENCE_S,
-    insecure_noise_seed: Annotated[
-        int | None,
-        typer.Option(help="TESTS ONLY: the parties run with this seed; the output is marked as not private.", min=0),
-    ] = None,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
     """Fixes a run: its task, parties, private sums and noise. Its [data] paths are ignored; no party is asked yet."""
-    planned = operations.runs.plan(
-        home,
-        task_file,
-        name=name,
-        parties=None if parties is None else operations.enrolment.party_names(parties),
-        assignments=with_cache(task_file, assignments or (), cache),
-        seed=seed,
-        patience_s=patience,
-        insecure_noise_seed=insecure_noise_seed,
-    )
+    given = with_cache(task_file, assignments or (), cache)
+    planned = operations.runs.plan(home, task_file, options, assignments=given)
     operations.coordinator.note_command(home, "run plan", planned.run)
     if as_json or quiet:
         print_result(planned.to_json(), as_json=as_json, quiet=True, brief=planned.run)

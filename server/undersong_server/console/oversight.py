@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi.responses import Response
@@ -22,21 +23,26 @@ class OversightScreens:
     def __init__(self, site: Site, context: ConsoleContext) -> None:
         self._context = context
         self._home = context.home
-        site.get("/generators", self._generators)
-        site.post("/generators/test", self._test)
-        site.get("/audit", self._audit)
-        site.get("/audit/audit.jsonl", self._audit_file)
-        site.get("/audit/support.zip", self._bundle, least="operator")
-        site.get("/people", self._people, least="administrator")
-        site.post("/people", self._set_person, least="administrator")
-        site.post("/people/link", self._link, least="administrator")
-        site.post("/people/remove", self._remove, least="administrator")
-        site.post("/people/session", self._end_session, least="administrator")
-        site.post("/people/token", self._token, least="administrator")
-        site.post("/people/token/end", self._end_token, least="administrator")
-        site.get("/api/parties", lambda _: json_answer([each.to_json() for each in enrolment.parties(self._home)]))
-        site.get("/api/runs", lambda _: json_answer([each.to_json() for each in context.index.runs()]))
-        site.get("/api/runs/{run}", lambda visit: json_answer(runs.show(self._home, visit.path["run"]).to_json()))
+        answers: dict[str, Callable[[Visit], Any]] = {
+            "/api/parties": lambda _: [each.to_json() for each in enrolment.parties(self._home)],
+            "/api/runs": lambda _: [each.to_json() for each in context.index.runs()],
+            "/api/runs/{run}": lambda visit: runs.show(self._home, visit.path["run"]).to_json(),
+        }
+        site.routes({"/generators": self._generators, "/audit": self._audit, "/audit/audit.jsonl": self._audit_file})
+        site.routes({path: lambda visit, of=of: json_answer(of(visit)) for path, of in answers.items()})
+        site.routes({"/audit/support.zip": self._bundle}, {"/generators/test": self._test}, least="operator")
+        site.routes(
+            {"/people": self._people},
+            {
+                "/people": self._set_person,
+                "/people/link": self._link,
+                "/people/remove": self._remove,
+                "/people/session": self._end_session,
+                "/people/token": self._token,
+                "/people/token/end": self._end_token,
+            },
+            least="administrator",
+        )
 
     # Generators
 

@@ -22,13 +22,16 @@ class PartyScreens:
     def __init__(self, site: Site, context: ConsoleContext) -> None:
         self._context = context
         self._home = context.home
-        site.get("/parties", self._list)
-        site.get("/parties/invite", self._invite_form, least="operator")
-        site.post("/parties/invite", self._invite)
-        site.get("/parties/sign", self._sign_form, least="operator")
-        site.post("/parties/sign", self._sign)
-        site.get("/parties/one/{name}", self._one)
-        site.post("/parties/one/{name}/revoke", self._revoke)
+        site.routes({"/parties": self._list, "/parties/one/{name}": self._one})
+        site.routes(
+            {"/parties/invite": self._invite_form, "/parties/sign": self._sign_form},
+            {
+                "/parties/invite": self._invite,
+                "/parties/sign": self._sign,
+                "/parties/one/{name}/revoke": self._revoke,
+            },
+            least="operator",
+        )
 
     def _list(self, visit: Visit) -> Response:
         find, state = visit.query.get("find", "").strip(), visit.query.get("state", "")

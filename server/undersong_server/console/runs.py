@@ -14,6 +14,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import Part, Site, Visit, download, is_number
 from undersong_server import defaults
 from undersong_server.console.context import ConsoleContext
+from undersong_server.defaults import RunOptions
 from undersong_server.operations import drafts, enrolment, following, overview, releases, runs
 from undersong_server.operations.following import LiveRun, RunPlanFacts
 
@@ -35,19 +36,27 @@ class RunScreens:
     def __init__(self, site: Site, context: ConsoleContext) -> None:
         self._context = context
         self._home = context.home
-        site.get("/runs", self._list)
-        site.get("/runs/new", self._sources, least="operator")
-        site.post("/runs/new", self._draft)
-        site.get("/runs/new/{draft}", self._form, least="operator")
-        site.post("/runs/new/{draft}", self._change)
-        site.post("/runs/new/{draft}/plan", self._plan)
-        site.get("/runs/one/{run}", self._one)
-        for action in ACTIONS:
-            site.post(f"/runs/one/{{run}}/{action}", partial(self._act, action))
-        site.get("/runs/one/{run}/result", self._result)
-        site.get("/runs/one/{run}/file/{name}", self._file)
-        site.get("/runs/one/{run}/report", self._report)
-        site.get("/compare", self._compare)
+        one = "/runs/one/{run}"
+        site.routes(
+            {
+                "/runs": self._list,
+                one: self._one,
+                f"{one}/result": self._result,
+                f"{one}/file/{{name}}": self._file,
+                f"{one}/report": self._report,
+                "/compare": self._compare,
+            }
+        )
+        site.routes(
+            {"/runs/new": self._sources, "/runs/new/{draft}": self._form},
+            {
+                "/runs/new": self._draft,
+                "/runs/new/{draft}": self._change,
+                "/runs/new/{draft}/plan": self._plan,
+                **{f"{one}/{action}": partial(self._act, action) for action in ACTIONS},
+            },
+            least="operator",
+        )
 
     # Lists and new runs
 
@@ -133,10 +142,12 @@ class RunScreens:
             self._home,
             draft.data,
             Path(draft.folder),
-            name=visit.form.get("name", "").strip() or None,
-            parties=parties,
-            seed=_whole(visit.form.get("seed", "0")),
-            patience_s=float(_whole(visit.form.get("patience", ""))),
+            RunOptions(
+                name=visit.form.get("name", "").strip() or None,
+                parties=parties,
+                seed=_whole(visit.form.get("seed", "0")),
+                patience_s=float(_whole(visit.form.get("patience", ""))),
+            ),
         )
         visit.note("run plan", planned.run)
         return visit.go(f"/runs/one/{quote(planned.run)}", "Planned: no party is asked until you start it.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -16,7 +15,7 @@ from typing import Any
 from undersong_common import embedders
 from undersong_common.embedding import CachedEmbedder, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError, TransportError, UndersongError
-from undersong_common.logs import without_numbers
+from undersong_common.logs import place_of, without_numbers
 from undersong_common.printable import counted
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.wire import codec
@@ -148,9 +147,7 @@ class RunDriver(ABC):
         except UndersongError as error:
             self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code))
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are kept
-            frames = traceback.extract_tb(error.__traceback__)
-            place = " < ".join(f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-5:]))
-            problem = f"internal error: {type(error).__name__} at {place}"
+            problem = f"internal error: {place_of(error)}"
             self._end("failed", RunFailure(problem, "", InternalError.exit_code))
 
     def _end(self, state: State, error: RunFailure | None = None, **changes: Any) -> None:

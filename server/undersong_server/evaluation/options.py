@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+from undersong_server.defaults import Option
 
 Head = Literal["auto", "linear", "mlp", "three-layer"]
 HEADS: tuple[Head, ...] = ("auto", "linear", "mlp", "three-layer")
@@ -15,14 +17,6 @@ if TYPE_CHECKING:
     Source: TypeAlias = Path | Table  # a file, or a table that has been read with the columns that its purpose needs
 else:
     Source = Path  # on the command line, which must not load what reads tables
-
-
-class Option(dict[str, Any]):
-    """A field's declaration on the command line, as arguments of ``typer.Option``.
-
-    Beside these: ``name``, ``type`` and ``default`` if they differ from the field's, and ``each`` for the type of the
-    parts of a comma-separated list.
-    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import holding
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import RunDriver, tell
-from undersong_server.defaults import public_cache_path
+from undersong_server.defaults import RunOptions, public_cache_path
 from undersong_server.federation.driver import Transport
 from undersong_server.flower.transport import FlowerTransport
 from undersong_server.operations import enrolment, releases, runs
@@ -94,12 +94,14 @@ def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
     planned = runs.plan(
         settings.coordinator,
         settings.task_file,
-        name=settings.run or None,
-        suffix=f"{flower_run:x}",
-        parties=enrolment.party_names(settings.parties) if settings.parties else None,
-        seed=settings.seed,
-        patience_s=settings.patience_s,
-        insecure_noise_seed=settings.insecure_noise_seed if settings.insecure_noise_seed >= 0 else None,
+        RunOptions(
+            name=settings.run or None,
+            suffix=f"{flower_run:x}",
+            parties=enrolment.party_names(settings.parties) if settings.parties else None,
+            seed=settings.seed,
+            patience_s=settings.patience_s,
+            insecure_noise_seed=settings.insecure_noise_seed if settings.insecure_noise_seed >= 0 else None,
+        ),
     )
     return planned.run
 

@@ -19,8 +19,8 @@ from undersong_common.printable import counted, printable
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
-from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.operations.coordinator import file_versions
 from undersong_server.operations.enrolment import identities, parties, roster
 from undersong_server.runs.folder import ENDED, FINAL, Action, RunFolder, RunStatus, logged
@@ -50,64 +50,31 @@ class PlannedRun:
 
 
 def plan(
-    home: Path,
-    task_file: Path,
-    *,
-    name: str | None = None,
-    suffix: str | None = None,
-    parties: Sequence[str] | None = None,
-    assignments: Sequence[str] = (),
-    seed: int = 0,
-    patience_s: float = defaults.PATIENCE_S,
-    insecure_noise_seed: int | None = None,
+    home: Path, task_file: Path, options: RunOptions = RUN_OPTIONS, *, assignments: Sequence[str] = ()
 ) -> PlannedRun:
     """Fixes a run: its task, parties, private sums and noise.
 
     Args:
         task_file: its [data] paths are ignored.
-        name: name of the run, used once; None takes the task's name and ``suffix``, which is random if None.
-        parties: names of the parties; None takes everyone enrolled.
         assignments: ``section.key=value`` overrides of the task file.
-        seed: seed of everything but noise, keys and masks.
-        patience_s: longest wait for a party before the run continues without it.
-        insecure_noise_seed: tests only; the parties run with this seed, and the output is marked as not private.
 
     Raises ConfigurationError that names what is invalid.
     """
-    return plan_task(
-        home,
-        configuration.override(configuration.read_toml(task_file), assignments),
-        task_file.absolute().parent,
-        name=name,
-        suffix=suffix,
-        parties=parties,
-        seed=seed,
-        patience_s=patience_s,
-        insecure_noise_seed=insecure_noise_seed,
-    )
+    data = configuration.override(configuration.read_toml(task_file), assignments)
+    return plan_task(home, data, task_file.absolute().parent, options)
 
 
-def plan_task(
-    home: Path,
-    data: Mapping[str, Any],
-    folder: Path,
-    *,
-    name: str | None = None,
-    suffix: str | None = None,
-    parties: Sequence[str] | None = None,
-    seed: int = 0,
-    patience_s: float = defaults.PATIENCE_S,
-    insecure_noise_seed: int | None = None,
-) -> PlannedRun:
+def plan_task(home: Path, data: Mapping[str, Any], folder: Path, options: RunOptions = RUN_OPTIONS) -> PlannedRun:
     """Fixes a run of parsed task data, like :func:`plan`; its relative paths start at ``folder``."""
     if CoordinatorHome(home).settings.drill:
         data = _rehearsed(data)
-    made = preview(home, data, folder, parties)
+    made = preview(home, data, folder, options.parties)
+    name, suffix, insecure = options.name, options.suffix, options.insecure_noise_seed
     if name is None:
         if suffix is None:
-            suffix = os.urandom(4).hex() if insecure_noise_seed is None else f"insecure-{insecure_noise_seed}"
+            suffix = os.urandom(4).hex() if insecure is None else f"insecure-{insecure}"
         name = f"{data['task']['name']} {suffix}"
-    planned = Planned(name, data, str(folder), made.parties, seed, insecure_noise_seed, patience_s)
+    planned = Planned(name, data, str(folder), made.parties, options.seed, insecure, options.patience_s)
     CoordinatorHome(home).run(name).create(planned)
     return replace(made, run=name)
 

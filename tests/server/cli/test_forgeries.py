@@ -17,6 +17,7 @@ from undersong_common.errors import PeerFault, UndersongError
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as fed
 from undersong_server.cli.app import app
+from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 
@@ -30,7 +31,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(home, tmp_path_factory):
-    runs.plan(home.path, make_task(tmp_path_factory.mktemp("task")), name="first")
+    runs.plan(home.path, make_task(tmp_path_factory.mktemp("task")), RunOptions(name="first"))
     return home.run("first")
 
 

@@ -17,6 +17,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import Accounts
 from undersong_common.pages.store import PageStore
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import RunOptions
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import coordinator, releases, runs
 from undersong_server.operations.releases import EVALUATION_FILE, Evaluated, evaluate_run
@@ -30,7 +31,7 @@ def home(tmp_path):
     make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
     task = make_task(tmp_path)
     for name in ("first", "second"):
-        runs.plan(tmp_path / "home", task, name=name)
+        runs.plan(tmp_path / "home", task, RunOptions(name=name))
         folder = CoordinatorHome(tmp_path / "home").run(name)
         generator = folder.planned().task["generators"][0]["name"]
         tokens = {"prompt_tokens": 10, "completion_tokens": 5}

@@ -20,6 +20,7 @@ from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, ne
 from undersong_server.console.application import build
 from undersong_server.console.context import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import RunOptions
 from undersong_server.operations import drafts, enrolment, runs
 from undersong_server.runs.folder import RunFailure, RunStatus, replace_json
 
@@ -204,7 +205,7 @@ def test_only_task_files_are_offered(home, tmp_path):
 
 
 def test_actions_of_a_run_are_those_of_the_commands(console, home, tasks):
-    runs.plan(home, next(tasks.glob("*.toml")), name="acted")
+    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="acted"))
     address = "/runs/one/acted"
     assert "Start</button>" in console.get(address).text
     console.post(f"{address}/start", of=address)
@@ -243,7 +244,7 @@ def test_a_file_that_is_no_task_is_refused_in_words(home, task):
 
 
 def test_a_damaged_run_is_one_line_and_the_others_are_shown(console, home, tasks):
-    runs.plan(home, next(tasks.glob("*.toml")), name="damaged")
+    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="damaged"))
     (home / "runs" / "damaged" / "plan.json").write_text("{")
     text = console.get("/runs?find=damaged").text
     assert "its files are damaged" in text
@@ -251,7 +252,7 @@ def test_a_damaged_run_is_one_line_and_the_others_are_shown(console, home, tasks
 
 
 def test_what_models_and_peers_say_is_text(console, home, tasks):
-    runs.plan(home, next(tasks.glob("*.toml")), name="hostile")
+    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="hostile"))
     folder = CoordinatorHome(home).run("hostile")
     folder.say(HOSTILE)
     usage = {
@@ -281,7 +282,7 @@ def test_filters_stand_in_the_address_and_survive_in_every_link(console, home, t
         made = CoordinatorHome(home).path / "runs" / "many 000"
         if number == 0:
             folder.rmdir()
-            runs.plan(home, next(tasks.glob("*.toml")), name="many 000")
+            runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="many 000"))
             continue
         for name in ("plan.json", "status.json"):
             (folder / name).write_bytes((made / name).read_bytes())
@@ -321,7 +322,7 @@ def test_people_links_and_tokens(console, site):
 
 
 def test_the_support_bundle_holds_no_text_and_no_key(console, home, tasks):
-    runs.plan(home, next(tasks.glob("*.toml")), name="bundled")
+    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="bundled"))
     folder = CoordinatorHome(home).run("bundled")
     folder.tell("texts", {"step": "1", "round": 0, "texts": [("a secret sentence", "", "g")]})
     enrolment.invite(home, "epsilon", contact="Dr. Strange")
@@ -337,7 +338,7 @@ def test_the_support_bundle_holds_no_text_and_no_key(console, home, tasks):
 
 
 def test_a_chart_has_the_runs_numbers(console, home, tasks):
-    runs.plan(home, next(tasks.glob("*.toml")), name="drawn")
+    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="drawn"))
     folder = CoordinatorHome(home).run("drawn")
     for round_, row in enumerate(([0.5, 0.5], [0.7, 0.3])):
         folder.tell("record", {"name": "weights", "round": round_, "value": row})
@@ -395,7 +396,7 @@ def test_home_adds_up_what_runs_have_spent_with_their_deltas(tmp_path, tasks):
     )
     for name, epsilon, delta, status in ends:
         changes = [f"privacy.epsilon={epsilon}", f"privacy.delta={delta}"]
-        runs.plan(home.path, next(tasks.glob("*.toml")), name=name, assignments=changes)
+        runs.plan(home.path, next(tasks.glob("*.toml")), RunOptions(name=name), assignments=changes)
         home.run(name).write_status(status)
     site = build(ConsoleContext(home.path), hosts=(HOST,), port=8700)
     site.accounts.set_role("ada", "administrator")
@@ -411,8 +412,7 @@ def test_a_thousand_parties_and_two_thousand_runs_are_fast_and_small(tmp_path, t
     runs.plan(
         tmp_path / "home",
         next(tasks.glob("*.toml")),
-        name="run 0000",
-        parties=["party-0001", "party-0002", "party-0003"],
+        RunOptions(name="run 0000", parties=["party-0001", "party-0002", "party-0003"]),
     )
     repeat_run(tmp_path / "home" / "runs" / "run 0000", 2000)
     site = build(ConsoleContext(tmp_path / "home"), hosts=(HOST,), port=8700)

@@ -12,6 +12,7 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.run_driver import tell
+from undersong_server.defaults import RunOptions
 from undersong_server.journal import Journal
 from undersong_server.operations import runs
 from undersong_server.runs.folder import RunFailure, RunStatus
@@ -39,7 +40,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def run(home, tmp_path):
-    runs.plan(home.path, make_task(tmp_path / "task"), name="first")
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
     return home.run("first")
 
 

@@ -16,6 +16,7 @@ from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.service import Coordinator
+from undersong_server.defaults import RunOptions
 from undersong_server.operations import coordinator as operations
 from undersong_server.operations import runs
 from undersong_server.runs.folder import RunStatus
@@ -24,7 +25,7 @@ from undersong_server.runs.folder import RunStatus
 @pytest.fixture
 def home(tmp_path):
     made = make_home(tmp_path / "home", ("alpha", "beta", "gamma"), metrics="127.0.0.1:0")
-    runs.plan(made.path, make_task(tmp_path / "task"), name="first")
+    runs.plan(made.path, make_task(tmp_path / "task"), RunOptions(name="first"))
     return made.path
 
 

@@ -17,6 +17,7 @@ from tests.doubles.tasks import make_task
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.word_embedding import embed
 from undersong_common.errors import ConfigurationError
+from undersong_server.defaults import RunOptions
 from undersong_server.generators import kinds
 from undersong_server.generators.interface import Generator, GeneratorSettings, Surroundings
 from undersong_server.generators.kinds import GeneratorTable
@@ -120,7 +121,7 @@ def test_a_kind_of_one_file_is_known_everywhere(task: Path, tmp_path: Path) -> N
         "One. (number 2)",
     ]
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma")).path
-    runs.plan(home, task, name="first")
+    runs.plan(home, task, RunOptions(name="first"))
     (shown,) = generators.usage(home, ["first"])
     assert (shown.name, shown.kind) == ("book", "canned")
     called = generators.try_in_run(home, "first", "book", environment={}, public_cache=tmp_path / "cache.sqlite")

@@ -16,6 +16,7 @@ from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError, TransportError
 from undersong_protocol.agreement import bounds
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
 from undersong_server.operations.runs import watch
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
@@ -38,7 +39,7 @@ def folder_of(home, run):
 
 
 def test_a_planned_run_is_fixed_and_listed(home, task):
-    planned = runs.plan(home, task, name="first", assignments=["privacy.epsilon=2"], seed=3)
+    planned = runs.plan(home, task, RunOptions(name="first", seed=3), assignments=["privacy.epsilon=2"])
     assert planned.parties == PARTIES
     assert planned.figures.privacy.epsilon == 2
     assert planned.figures.quorum.parties == 3
@@ -52,23 +53,23 @@ def test_a_planned_run_is_fixed_and_listed(home, task):
 
 
 def test_the_name_is_the_tasks_and_a_suffix_and_is_used_once(home, task):
-    assert runs.plan(home, task, suffix="1f").run == "small 1f"
-    assert runs.plan(home, task, insecure_noise_seed=4).run == "small insecure-4"
+    assert runs.plan(home, task, RunOptions(suffix="1f")).run == "small 1f"
+    assert runs.plan(home, task, RunOptions(insecure_noise_seed=4)).run == "small insecure-4"
     assert runs.plan(home, task).run != runs.plan(home, task).run
     with pytest.raises(ConfigurationError, match="exists already"):
-        runs.plan(home, task, name="small 1f")
+        runs.plan(home, task, RunOptions(name="small 1f"))
 
 
 def test_only_enrolled_parties_take_part_each_once(home, task):
-    assert runs.plan(home, task, parties=["gamma", "alpha", "beta", "alpha"]).parties == PARTIES
+    assert runs.plan(home, task, RunOptions(parties=["gamma", "alpha", "beta", "alpha"])).parties == PARTIES
     with pytest.raises(ConfigurationError, match="not enrolled: delta"):
-        runs.plan(home, task, parties=["alpha", "delta"])
+        runs.plan(home, task, RunOptions(parties=["alpha", "delta"]))
     with pytest.raises(ConfigurationError, match="nobody was named"):
-        runs.plan(home, task, parties=[])
+        runs.plan(home, task, RunOptions(parties=[]))
 
 
 def test_requested_actions_are_numbered_and_a_run_that_ended_takes_none(home, task):
-    runs.plan(home, task, name="second")
+    runs.plan(home, task, RunOptions(name="second"))
     folder = folder_of(home, "second")
     assert (folder.requested().action, folder.requested().number) == (None, 0)
     assert runs.start(home, "second").to_json() == {"run": "second", "requested": "run", "served": False}
@@ -85,7 +86,7 @@ def test_requested_actions_are_numbered_and_a_run_that_ended_takes_none(home, ta
 
 
 def test_a_status_is_read_as_it_was_written(home, task):
-    runs.plan(home, task, name="third")
+    runs.plan(home, task, RunOptions(name="third"))
     waiting = Awaited((AwaitedParty("beta", True, 2.5), AwaitedParty("gamma", False, None)), 1.0, 4.0, 3, "waiting")
     written = RunStatus("running", 2, None, 1.5, "round 1", 3, 7, "a line", waiting, RunFailure("why", "how", 3))
     folder_of(home, "third").write_status(written)
@@ -99,7 +100,7 @@ def test_a_status_is_read_as_it_was_written(home, task):
 
 @pytest.mark.heavy
 def test_following_a_run_tells_each_change_once_and_ends_with_it(home, task):
-    runs.plan(home, task, name="fourth")
+    runs.plan(home, task, RunOptions(name="fourth"))
     runs.start(home, "fourth")
     folder = folder_of(home, "fourth")
     for number in range(30):
@@ -131,7 +132,7 @@ def test_following_a_run_tells_each_change_once_and_ends_with_it(home, task):
 
 
 def test_following_gives_up_in_time(home, task):
-    runs.plan(home, task, name="fifth")
+    runs.plan(home, task, RunOptions(name="fifth"))
     with pytest.raises(TransportError, match="did not end within"):
         list(watch(home, "fifth", timeout_s=0.1))
     with pytest.raises(ConfigurationError, match="no run"):
@@ -144,7 +145,7 @@ def test_a_cap_is_raised_while_a_run_goes_on_and_nothing_that_was_signed_changes
     written.write_text(task.read_text(encoding="utf-8") + endpoint + "token_budget = 30000\n", encoding="utf-8")
     for corpus in ("good.jsonl", "poor.jsonl"):
         (tmp_path / corpus).write_text((task.parent / corpus).read_text(encoding="utf-8"), encoding="utf-8")
-    runs.plan(home, written, name="amended")
+    runs.plan(home, written, RunOptions(name="amended"))
     runs.start(home, "amended")
     before = runs.show(home, "amended").figures.sums
     runs.resume(home, "amended", ["generators.2.token_budget=90000", "generators.2.concurrency=2"])
@@ -173,14 +174,14 @@ def test_a_plan_says_which_shared_policies_would_refuse_it(home, task):
                 registry.seen(name, now=1.0, software="", embedder="", epsilon_left=None, paused=False, policy=text)
 
     shared()
-    planned = runs.plan(home, task, name="refused")
+    planned = runs.plan(home, task, RunOptions(name="refused"))
     ((party, why),) = planned.refusals
     assert party == "alpha"
     assert "the policy allows 0.5" in why
     assert planned.to_json()["would_refuse"] == {"alpha": why}
-    assert not runs.plan(home, task, name="modest", assignments=["privacy.epsilon=0.4"]).refusals
+    assert not runs.plan(home, task, RunOptions(name="modest"), assignments=["privacy.epsilon=0.4"]).refusals
     shared(statistics=frozenset({"label_histogram"}))
-    foreign = runs.plan(home, task, name="foreign", assignments=["privacy.epsilon=0.4"])
+    foreign = runs.plan(home, task, RunOptions(name="foreign"), assignments=["privacy.epsilon=0.4"])
     assert "does not allow the statistic" in dict(foreign.refusals)["alpha"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong_common.errors import ConfigurationError
-from undersong_server.defaults import public_cache_path
+from undersong_server.defaults import RunOptions, public_cache_path
 from undersong_server.operations import releases, runs, tasks
 from undersong_server.release.files import JSONL_NAME, MANIFEST_NAME
 from undersong_server.runs import task
@@ -119,14 +119,14 @@ def test_columns_are_named_by_options(tmp_path):
 @pytest.mark.parametrize(("name", "said"), [("first", "'first' is planned"), ("second", "no run 'second'")])
 def test_only_a_finished_run_has_a_dossier(tmp_path, name, said):
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
-    runs.plan(home.path, make_task(tmp_path / "task"), name="first")
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
     with pytest.raises(ConfigurationError, match=said):
         releases.dossier(home.path, name, fingerprint=None, parties={}, audit=None)
 
 
 def test_only_a_finished_run_is_exported(tmp_path):
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
-    runs.plan(home.path, make_task(tmp_path / "task"), name="first")
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
     with pytest.raises(ConfigurationError, match="'first' is planned"):
         releases.export(home.path, "first", tmp_path / "out")
     folder = home.run("first")
