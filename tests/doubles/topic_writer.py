@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,10 @@ def topic_writer(monkeypatch: pytest.MonkeyPatch, mistaken: Sequence[str] = ()) 
             if request.kind == "keywords":
                 topics = GOOD_WORDS.get(request.label, "a b c").split()
                 yield index, Answer("1. " + "\n2. ".join([*topics, "nobody votes", "nor for this"]))
+                continue
+            if request.kind == "keywords_by_label":
+                lists = {name: [*GOOD_WORDS[name].split(), f"{name} nobody votes"] for name in request.terms}
+                yield index, Answer(json.dumps(lists))
                 continue
             label = others.get(request.label, "") if self.name in mistaken else request.label
             text = f"{GOOD_WORDS.get(label, 'pan rose soil')} {request.seed} " + "very " * (request.seed % 7)

@@ -115,7 +115,8 @@ class SumRequest:
         epsilon: a Laplace sum's own, fixed epsilon; the Gaussian sums are calibrated to what it leaves. None divides
             the run's epsilon among the Laplace sums by ``budget_share``, where no sum is Gaussian.
         noise_multiplier: a Gaussian sum's own, fixed noise over its L2 sensitivity (a paper's figure), which the other
-            Gaussian sums are calibrated around. None calibrates it too.
+            Gaussian sums are calibrated around. None calibrates it too. Both are kept in a run that promises no
+            privacy, which alone may have a multiplier of 0.
         first_rung_s: the first rung of the ladder at whose rungs parties send this sum's vectors (ladder.py); a higher
             one, for a sum that takes long to compute, shows less of how long.
     """
@@ -477,7 +478,7 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
         pure = {name: one * lowered if name in sharing else one for name, one in pure.items()}
     for request in requests:
         if request.noise_multiplier is not None:
-            planned[request.name] = _own(request, request.noise_multiplier if private else 0.0, privacy, quorum)
+            planned[request.name] = _own(request, request.noise_multiplier, privacy, quorum)
     gaussian = [request for request in requests if request.name not in planned]
     total = sum(request.budget_share for request in gaussian)
     shares = [request.budget_share / total for request in gaussian]
@@ -507,9 +508,9 @@ def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) 
             raise ConfigurationError(f"{request.name}: its epsilon is {request.epsilon}", "give a number above 0")
         if request.sampling_rate != 1.0:
             raise ConfigurationError(f"{request.name}: Laplace noise with subsampling", "use Gaussian noise")
-    if not math.isfinite(epsilon):
-        return {request.name: math.inf for request in laplace}
     own = {request.name: request.epsilon for request in laplace if request.epsilon is not None}
+    if not math.isfinite(epsilon):
+        return {request.name: math.inf for request in laplace} | own
     sharing = [request for request in laplace if request.epsilon is None]
     if not sharing:
         return own

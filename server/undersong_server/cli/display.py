@@ -208,7 +208,10 @@ def _paper(paper: Mapping[str, float]) -> str:
         f" {paper['epsilon_really_spent']:.3f}"
     )
     if "sigma_composed_jointly" in paper:
-        sentence += f"; its mechanisms composed together would need {paper['sigma_composed_jointly']:.4f}"
+        sentence += (
+            f"; exact accounting of its votes would need {paper['sigma_accounted_exactly']:.4f}, of all its mechanisms"
+            f" together {paper['sigma_composed_jointly']:.4f}"
+        )
     if "epsilon_of_accounted_votes" in paper:
         sentence += f" ({paper['epsilon_of_accounted_votes']:.3f} without the last vote, for which it does not account)"
     return sentence + "."

@@ -7,6 +7,7 @@ writes an equal part, and a text's variations go to them in turn.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -100,7 +101,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if not options.private_vocabulary:
         return votes
     share = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's own is 1
-    epsilon = options.vocabulary_epsilon
+    private = setting.privacy is None or math.isfinite(setting.privacy.epsilon)
+    epsilon = options.vocabulary_epsilon if private else None
     return [SumRequest("vocabulary", options.histogram(setting), share, law=options.law, epsilon=epsilon), *votes]
 
 

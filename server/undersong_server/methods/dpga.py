@@ -1,12 +1,12 @@
 """DPGA-TextSyn (Sun et al. 2025): private metadata, then a genetic algorithm that selects by votes with suppression.
 
-The comments in ``run`` name the steps of docs/dpga.md. Deviations from the paper: the budget is composed over the whole
-plan instead of divided (``accounting = "paper"`` divides it); label, length and keyword histograms are one release; the
-length range comes from tail sums of a noisy histogram, since several parties cannot keep the counts of a sparse vector
-search to themselves; noisy histograms are lowered to their total before they become shares, and keywords are drawn by
-those shares instead of their softmax; tau starts at a private estimate only where that is precise enough. Votes among
-the texts of a record's label, and a part of the elite for each label, are those of the notebook published for labelled
-data (``label_votes`` and ``elite_by_label`` false: votes among all texts, and one elite).
+The comments in ``run`` name the paper's sections. Deviations by default: the budget is composed over the whole plan
+instead of divided (4.1 to 4.3); label, length and keyword histograms are one release; the length range comes from tail
+sums of a noisy histogram, since several parties cannot keep the counts of a sparse vector search to themselves;
+keywords are drawn by their noisy shares instead of a softmax; tau starts at a private estimate only where that is
+precise enough; votes are among the texts of a record's label and each label has its part of the elite, as in the
+notebook published for labelled data; the corpus is the last population. ``preset = "paper"`` does all of it as the
+paper does; two of its steps are not private as the paper states.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.agreement.plan import Plan, SumRequest
+from undersong_protocol.agreement.plan import Plan, Privacy, SumRequest
 from undersong_protocol.statistics import LengthHistogram, TopQVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.metadata import MetadataHistograms
 from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import Method, RunContext, Setting
 from undersong_server.methods.parts import dpga_paper
 from undersong_server.methods.parts.keywords import keywords as keywords_of
+from undersong_server.methods.parts.keywords import keywords_by_label
 from undersong_server.methods.parts.metadata import (
     RANGE_EDGES,
     Metadata,
@@ -38,6 +39,7 @@ from undersong_server.methods.parts.metadata import (
     shares_by_label,
     shares_of_counts,
 )
+from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.methods.parts.selection import highest, largest_remainder, places_by_label
 from undersong_server.methods.parts.suppression import mean_similarity, suppressed
 from undersong_server.pool import Sample
@@ -48,17 +50,21 @@ Proportion = Annotated[float, Field(ge=0)]
 LARGEST_ERROR = 0.03  # standard error up to which the private mean similarity is used
 
 
-class Options(MethodOptions):
+class Options(StatedOptions):
     """[method] keys.
 
     Attributes:
         population, elite, rounds, sampling: N, N_e, T and the Poisson rate q.
         samples: generator calls in all, in place of ``population`` (and of ``elite``, which keeps its ratio to it).
         accounting: "joint" composes everything exactly; "paper" gives each mechanism the paper's share of epsilon.
+        curator: the length range by AboveThreshold (App. B.2) and tau from the records' mean similarity (3.3.2), both
+            from exact sums, as one curator who holds all records would; for a run that promises no privacy.
         split: of the joint budget (mu squared), between length range, histograms, mean similarity and votes.
         length, keywords, suppression: components that ablations switch off.
         length_bins: of the length histogram.
         keywords_per_label, keyword_answers: most keywords per label, and calls per label that propose them.
+        keyword_request: "label" asks label by label; "all" asks for the keywords of all labels at once, as JSON.
+        keyword_shares: chances of a label's keywords: their noisy shares of its votes, or the "softmax" of these votes.
         keyword_generator: name of the generator that proposes them, with a temperature of its own, and where there are
             others writes no text; "" takes the first.
         label_votes: whether a record votes among the texts of its own label; the paper's compares it with all texts.
@@ -67,7 +73,13 @@ class Options(MethodOptions):
         fallback_similarity: tau where that estimate is too noisy (and under "paper", which has no such sum).
         embedding_size: coordinates of the embedding model, for that sum.
         rewrite, fill_in, cross, generate: proportions of the expansion.
+        strong_rewrite: rewriting changes the content too.
+        mates: the texts that an elite text is crossed with: those of its "label", or all of the "elite".
+        cross_keyword: whether the prompt of a crossed text has a keyword.
+        corpus: the last "population", or the last "elite".
     """
+
+    method: ClassVar[str] = "dpga"
 
     population: Annotated[int, Field(ge=2)] = 10_000
     elite: Annotated[int, Field(ge=1)] = 2_000
@@ -75,12 +87,15 @@ class Options(MethodOptions):
     sampling: Annotated[float, Field(gt=0, le=1)] = 0.8
     samples: Annotated[int, Field(ge=1)] | None = None
     accounting: Literal["joint", "paper"] = "joint"
+    curator: bool = False
     split: tuple[Part, Part, Part, Part] = (0.05, 0.25, 0.1, 0.6)
     length: bool = True
     length_bins: Annotated[int, Field(ge=1, le=10_000)] = 100
     keywords: bool = True
     keywords_per_label: Annotated[int, Field(ge=2, le=1000)] = 50
     keyword_answers: Annotated[int, Field(ge=1, le=100)] = 2
+    keyword_request: Literal["label", "all"] = "label"
+    keyword_shares: Literal["shares", "softmax"] = "shares"
     keyword_generator: str = ""
     label_votes: bool = True
     elite_by_label: bool = True
@@ -92,6 +107,10 @@ class Options(MethodOptions):
     fill_in: Proportion = 0.25
     cross: Proportion = 0.25
     generate: Proportion = 0.25
+    strong_rewrite: bool = False
+    mates: Literal["label", "elite"] = "label"
+    cross_keyword: bool = True
+    corpus: Literal["population", "elite"] = "population"
 
     @model_validator(mode="after")
     def _usable(self) -> Options:
@@ -107,7 +126,14 @@ class Options(MethodOptions):
 
     @property
     def estimates_similarity(self) -> bool:
-        return self.suppression and self.similarity is None and self.accounting == "joint"
+        return self.suppression and self.similarity is None and (self.accounting == "joint" or self.curator)
+
+    def offspring(self, sizes: Sizes) -> int:
+        """Texts written after the first population; the offspring of an elite that is the corpus are not written."""
+        return (self.rounds - (self.corpus == "elite")) * (sizes.population - sizes.elite)
+
+    def keyword_requests(self, setting: Setting) -> int:
+        return 1 if self.keyword_request == "all" else max(1, len(setting.labels))
 
     def proposer(self, setting: Setting) -> str:
         """The generator that proposes keywords. Raises ConfigurationError where no generator has the name."""
@@ -128,10 +154,11 @@ class Options(MethodOptions):
 
         Raises ConfigurationError where ``samples`` is too few for two texts.
         """
-        asked = self.keyword_answers * max(1, len(setting.labels)) if self.keywords else 0
+        asked = self.keyword_answers * self.keyword_requests(setting) if self.keywords else 0
         if self.samples is None:
             return Sizes(self.population, self.elite, asked)
-        texts = 1 + self.rounds * (1 - self.elite / self.population)  # calls for each text of a population
+        expansions = self.rounds - (self.corpus == "elite")
+        texts = 1 + expansions * (1 - self.elite / self.population)  # calls for each text of a population
         population = int((self.samples - asked) / texts)
         if population < 2:
             raise ConfigurationError(
@@ -159,8 +186,20 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     metadata = _metadata_statistic(options, labels)
     voting_labels = labels if options.label_votes else 0
     votes = TopQVotes(q=1, candidates=options.sizes(setting).population, labels=voting_labels, furthest=False)
+    if options.curator and (options.accounting == "joint" or setting.privacy is None or promised(setting.privacy)):
+        raise ConfigurationError(
+            "method.curator opens the records' lengths and their mean similarity without noise",
+            'set method.accounting = "paper" and privacy.epsilon = inf in a simulation, or method.curator = false',
+            code="not-private",
+        )
     if options.accounting == "paper":
-        return dpga_paper.requests(setting.privacy, metadata, votes, rounds=options.rounds, sampling=options.sampling)
+        stated = None if setting.privacy is None else options.stated(setting.privacy)
+        sizes = {"rounds": options.rounds, "sampling": options.sampling}
+        requests = dpga_paper.requests(stated, metadata, votes, curator=options.curator, **sizes)
+        if options.estimates_similarity:
+            exact = SumRequest("similarity", EmbeddingSum(options.embedding_size), noise_multiplier=0.0)
+            requests.insert(-options.rounds, exact)
+        return requests
     spread, histograms, similarity, voting = options.split
     requests = [SumRequest("length range", LengthHistogram(RANGE_EDGES), spread)] if options.length else []
     requests.append(SumRequest("metadata", metadata, histograms))
@@ -172,13 +211,17 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     ]
 
 
+def promised(privacy: Privacy) -> bool:
+    return math.isfinite(privacy.epsilon)
+
+
 def notes(options: Options, setting: Setting) -> list[str]:
     """Returns the split of the budget for ``undersong plan``; empty if epsilon is unknown or infinite."""
-    if setting.privacy is None or not math.isfinite(setting.privacy.epsilon):
+    if setting.privacy is None or not promised(options.stated(setting.privacy)):
         return []
     requests = plan(options, setting)
     if options.accounting == "paper":
-        return [dpga_paper.note(requests, setting.privacy.epsilon)]
+        return [dpga_paper.note(requests, options.stated(setting.privacy).epsilon)]
     total = sum(request.budget_share for request in requests)
     shares: dict[str, float] = {}
     for request in requests:
@@ -189,34 +232,35 @@ def notes(options: Options, setting: Setting) -> list[str]:
 
 
 def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
-    """The paper's sigma, what its mechanisms really spend with it, and (under "paper") its sigma composed jointly."""
-    divided = options.accounting == "paper"
-    return dpga_paper.figures(plan.privacy, rounds=options.rounds, sampling=options.sampling, divided=divided)
+    """The paper's sigma, what its mechanisms really spend with it, and its sigma accounted exactly."""
+    return dpga_paper.figures(plan.privacy, rounds=options.rounds, sampling=options.sampling)
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
     sizes = options.sizes(setting)
-    return sizes.keyword_calls + sizes.population + options.rounds * (sizes.population - sizes.elite)
+    return sizes.keyword_calls + sizes.population + options.offspring(sizes)
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the last population: the elite of the last votes with its offspring."""
+    """The method. Returns the last population, the elite of the last votes with its offspring; or that elite."""
     sizes = options.sizes(run.setting)
     if options.estimates_similarity:
         run.check_embedding_size(options.embedding_size)
-    metadata = _metadata(options, run)  # steps 1 to 3
-    tau = _first_tau(options, run, metadata)  # step 4
-    # Step 5: the first population
+    metadata = _metadata(options, run)  # 3.2.1, 3.2.2
+    tau = _first_tau(options, run, metadata)  # 3.3.2 (1)
+    # 3.2: the first population
     population = run.generate("round 0", 0, _fresh(options, run, metadata, sizes.population, "round 0"))
     if not population:
         raise ConfigurationError("the generators wrote no text at all", "look at their counts above")
-    # Step 6: votes, selection, expansion
+    # 3.3 votes and selection, 3.4 expansion
     for t in range(1, options.rounds + 1):
         shown, population = run.publish_samples("candidates", f"round {t}", population)
         run.record("population", t - 1, [sample.text for sample in population])
         votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]
         elite = _elite(options, run, t, population, votes, tau, metadata.labels)
         run.record("elite", t, [sample.text for sample in elite])
+        if t == options.rounds and options.corpus == "elite":
+            return elite
         orders = _expansion(options, run, t, elite, metadata, sizes.population - sizes.elite)
         population = [*elite, *run.generate(f"round {t}", t, orders)]
     return population
@@ -229,7 +273,11 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
     edges = None
     if options.length:
         opened = run.private_sum("length range", [])
-        edges = length_edges(*length_range(opened.natural, opened.sigma), options.length_bins)
+        if options.curator:
+            ends = dpga_paper.length_range(opened.natural, options.stated_epsilon, run.rng("length range"))
+        else:
+            ends = length_range(opened.natural, opened.sigma)
+        edges = length_edges(*ends, options.length_bins)
         inputs.append(run.publish_numbers("length_edges", edges))
     words: list[Sample] = []
     if options.keywords:
@@ -247,7 +295,9 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
             tuple(word.text for word, its in zip(words, label_of, strict=True) if its == label)
             for label in range(max(1, labels))
         ),
-        keyword_shares=tuple(shares_by_label(by_keyword[: len(words)], label_of, max(1, labels))),
+        keyword_shares=tuple(
+            shares_by_label(by_keyword[: len(words)], label_of, max(1, labels), options.keyword_shares == "softmax")
+        ),
         records_sigma=sigma * math.sqrt(len(by_label)),
     )
     run.record("label shares", 0, found.labels.tolist())
@@ -273,20 +323,29 @@ def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
 
 
 def _proposed(options: Options, run: RunContext) -> list[Sample]:
-    """Step 2: keywords of subclasses that one generator proposes for each label; not part of the corpus."""
+    """3.2.2 (1): keywords of subclasses that one generator proposes for each label; not part of the corpus."""
     author = options.proposer(run.setting)
     labels = run.setting.labels or ("",)
+    together = options.keyword_request == "all" and len(labels) > 1
+    asked = ("",) if together else labels
     orders = [
-        Order(author, "keywords", label, words=options.keywords_per_label)
-        for label in labels
+        Order(
+            author,
+            "keywords_by_label" if together else "keywords",
+            label,
+            terms=labels if together else (),
+            words=options.keywords_per_label,
+        )
+        for label in asked
         for _ in range(options.keyword_answers)
     ]
     written = run.write("keywords", 0, orders)
-    answers: list[list[str]] = [[] for _ in labels]
+    answers: list[list[str]] = [[] for _ in asked]
     for number, sample in enumerate(written):
         if sample is not None:
             answers[number // options.keyword_answers].append(sample.text)
-    found = keywords_of(answers, options.keywords_per_label)
+    most = options.keywords_per_label
+    found = keywords_by_label(answers[0], labels, most) if together else keywords_of(answers, most)
     if not any(found):
         raise ConfigurationError(
             "the generator proposed no keyword for any label", "set method.keywords = false, or use another generator"
@@ -305,7 +364,7 @@ def _first_tau(options: Options, run: RunContext, metadata: Metadata) -> float:
         return options.fallback_similarity
     opened = run.private_sum("similarity", [])
     found = mean_similarity(opened.natural, opened.sigma, metadata.records, metadata.records_sigma)
-    believed = found.error <= LARGEST_ERROR
+    believed = options.curator or found.error <= LARGEST_ERROR
     run.record("tau", 0, {"estimate": found.value, "error": found.error, "believed": believed})
     return float(np.clip(found.value, -1.0, 1.0)) if believed else options.fallback_similarity
 
@@ -360,10 +419,11 @@ def _expansion(
     """Orders for the offspring: rewritten, filled in and crossed elite texts and fresh ones, in their proportions."""
     rng = run.rng(f"round {t}: expansion")
     rewritten, filled, crossed, fresh = largest_remainder(options.operators, count)
-    kinds = ["paraphrase"] * rewritten + ["fill_in"] * filled + ["cross"] * crossed
+    rewriting = "rewrite" if options.strong_rewrite else "paraphrase"
+    kinds = [rewriting] * rewritten + ["fill_in"] * filled + ["cross"] * crossed
     mates: dict[str, list[Sample]] = {}
     for sample in elite:
-        mates.setdefault(sample.label, []).append(sample)
+        mates.setdefault(sample.label if options.mates == "label" else "", []).append(sample)
     turns = [turn for _ in range(-(-len(kinds) // len(elite))) for turn in rng.permutation(len(elite))]
     writers = options.writers(run.setting)
     numbers = {label: number for number, label in enumerate(run.setting.labels)}
@@ -371,13 +431,15 @@ def _expansion(
     for number, (kind, turn) in enumerate(zip(kinds, turns, strict=False)):
         parent = elite[int(turn)]
         generator = writers[number % len(writers)]
-        others = [mate for mate in mates[parent.label] if mate is not parent] if kind == "cross" else []
+        group = mates[parent.label if options.mates == "label" else ""]
+        others = [mate for mate in group if mate is not parent] if kind == "cross" else []
         parents = (parent.text, others[int(rng.integers(len(others)))].text) if others else (parent.text,)
         if kind == "cross" and not others:
-            kind = "paraphrase"  # a label's only elite text has none to be crossed with
+            kind = rewriting  # a label's only elite text has none to be crossed with
         # The old text's length, or the parents' mean: what a model is not told it shortens, round after round.
         words = round(sum(len(text.split()) for text in parents) / len(parents)) if options.length else None
-        terms = metadata.draw_terms(numbers.get(parent.label, 0), rng) if others else ()
+        drawn = others and options.cross_keyword
+        terms = metadata.draw_terms(numbers.get(parent.label, 0), rng) if drawn else ()
         orders.append(Order(generator, kind, parent.label, parents=parents, terms=terms, words=words))
     return orders + _fresh(options, run, metadata, int(fresh), f"round {t}")
 

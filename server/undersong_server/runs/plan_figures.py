@@ -14,6 +14,7 @@ from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum
 from undersong_server import methods
 from undersong_server.generators.interface import Estimate, GeneratorSettings
 from undersong_server.generators.orders import Order, Requests
+from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.runs.planning import RunPlan, build_prompts
 
 PUBLIC_NOTICE = (
@@ -104,7 +105,9 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     """The figures of a plan."""
     private = math.isfinite(run.plan.privacy.epsilon)
     method = methods.load(run.task.method.name)
-    paper = method.paper_figures(run.task.options, run.plan) if private else {}
+    options = run.task.options
+    stated = options.stated(run.plan.privacy) if isinstance(options, StatedOptions) else run.plan.privacy
+    paper = method.paper_figures(options, replace(run.plan, privacy=stated)) if math.isfinite(stated.epsilon) else {}
     return PlanFigures(
         method=run.task.method.name,
         privacy=run.plan.privacy,

@@ -220,12 +220,21 @@ class Task(Section):
     @model_validator(mode="before")
     @classmethod
     def _with_preset(cls, data: Any) -> Any:
-        """Adds the keys that [method] preset sets in other sections, where the file has none of its own."""
+        """Adds the keys that [method] preset sets in other sections, where the file has none of its own.
+
+        A preset with steps that are not private promises nothing: the epsilon of the file is the one that its paper
+        states, from which the noise is computed.
+        """
         method = data.get("method")
         if not isinstance(method, Mapping) or not method.get("preset"):
             return data
-        theirs = papers.sections(str(method.get("name")), str(method["preset"]))
-        return {**data, **{name: {**keys, **data.get(name, {})} for name, keys in theirs.items() if name != "method"}}
+        name, preset, privacy = str(method.get("name")), str(method["preset"]), data.get("privacy", {})
+        theirs = papers.sections(name, preset)
+        found = {key: {**keys, **data.get(key, {})} for key, keys in theirs.items() if key != "method"}
+        if papers.forbidden(name, preset) and privacy.get("epsilon", math.inf) != math.inf:
+            found["method"] = {"stated_epsilon": privacy["epsilon"], **method}
+            found["privacy"] = {**privacy, "epsilon": math.inf}
+        return {**data, **found}
 
     @model_validator(mode="after")
     def _names_differ(self) -> Task:

@@ -19,12 +19,14 @@ from undersong_protocol.secagg.noise_share import noise_plan
 from undersong_server import methods
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.orders import Order, Requests, shown_once
-from undersong_server.methods import augpe, fusegen, pretext, wasp
+from undersong_server.methods import augpe, dpga, fusegen, pretext, wasp
 from undersong_server.methods.interface import Setting
-from undersong_server.methods.parts import papers
+from undersong_server.methods.parts import dpga_paper, papers
+from undersong_server.methods.parts.metadata import shares_by_label
+from undersong_server.methods.parts.suppression import mean_similarity
 from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs.plan_figures import plan_figures
-from undersong_server.runs.planning import plan_run
+from undersong_server.runs.planning import coordinator_task, plan_run
 from undersong_server.runs.task import load
 
 ALONE = Quorum(1, 1, 0, 0)
@@ -51,6 +53,7 @@ def ran(tmp_path, monkeypatch):
         path = make_task(tmp_path, parties=1, records=40, samples=60)
         path.write_text(path.read_text().replace("samples = 60\n", "").replace("rounds = 3\n", ""))
         path.write_text(path.read_text().replace("votes = 3\n", ""))
+        asked.clear()
         task = load(path, [f"method.name={name}", "privacy.epsilon=inf", "method.preset=paper", *changes])
         run_plan = plan_run(task)
         samples, made = run_method(task, run_plan, seed=3)
@@ -71,6 +74,11 @@ def test_presets_hold_the_papers_values():
     assert (one.population, one.rounds) == (6000, 5)
     other = augpe.Options(preset="dpga")
     assert other.population == 2000
+    for preset in ("paper", "pubmed"):
+        genetic = dpga.Options(preset=preset)
+        assert (genetic.population, genetic.elite, genetic.rounds, genetic.sampling) == (10_000, 2_000, 10, 0.8)
+        assert (genetic.length_bins, genetic.keywords_per_label, genetic.keyword_answers) == (100, 50, 1)
+        assert [round(8_000 * part) for part in genetic.operators] == [2000] * 4
     for module in (pretext, fusegen):
         assert (module.Options(preset="paper").samples, module.Options(preset="paper").rounds) == (6000, 5)
 
@@ -93,10 +101,10 @@ def test_a_task_names_the_values_that_it_changes(tmp_path):
     assert load(make_task(tmp_path), ["method.preset=paper", "prompts.variety=true"]).prompts.variety
 
 
-@pytest.mark.parametrize("name", ["wasp", "augpe", "pretext", "fusegen"])
+@pytest.mark.parametrize("name", ["wasp", "dpga", "augpe", "pretext", "fusegen"])
 def test_presets_order_prompts_without_hints(ran, name):
-    changes = {"augpe": ["method.corpus=20"]}.get(name, ["method.samples=40"])
-    asked, samples, _, _ = ran(name, [*changes, "method.rounds=2"])
+    changes = {"augpe": ["method.corpus=20", "method.rounds=2"], "dpga": SMALL}
+    asked, samples, _, _ = ran(name, changes.get(name, ["method.samples=40", "method.rounds=2"]))
     assert samples
     assert asked
     assert all("let this shape it" not in request.prompt for _, request in asked)
@@ -192,6 +200,121 @@ def test_base_models_are_shown_bad_examples_by_the_preset_alone():
         assert made[0].prompt.endswith('"')
         assert ("Bad example" in made[0].prompt) == shows
     assert shown_once(Order("g", "contrast", bad=("b",), bad_continued=True), "completion").bad == ()
+
+
+# DPGA-TextSyn
+
+N = 8396
+DELTA = 1 / (N * math.log(N))
+
+
+def analytic_gaussian(epsilon, delta):
+    """Sigma at sensitivity 1 by Lemma B.3, by bisection."""
+    low, high = 1e-3, 1e3
+    for _ in range(200):
+        sigma = math.sqrt(low * high)
+        at = PHI(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * PHI(-0.5 / sigma - epsilon * sigma)
+        low, high = (sigma, high) if at > delta else (low, sigma)
+    return high
+
+
+@pytest.mark.parametrize(("epsilon", "sigma", "exact"), [(1.0, 18.37, 17.566), (2.0, 10.11, 9.389), (4.0, 5.65, 5.079)])
+def test_dpga_s_votes_have_the_noise_of_its_formulas(tmp_path, epsilon, sigma, exact):
+    """4.2 with D.3's half of epsilon, written out; Laplace histograms of scale 1 / (0.1 epsilon)."""
+    whole = math.log(1 + (math.exp(0.5 * epsilon) - 1) / 0.8)
+    expected = math.sqrt(10) * analytic_gaussian(whole, DELTA / 0.8)
+    assert expected == pytest.approx(sigma, abs=0.005)
+    changes = ["method.name=dpga", "method.preset=paper", f"privacy.epsilon={epsilon}", f"privacy.delta={DELTA}"]
+    path = make_task(tmp_path)
+    path.write_text(path.read_text().replace("samples = 24\n", "").replace("rounds = 3\n", ""))
+    run_plan = plan_run(load(path, changes))
+    plan = run_plan.plan
+    assert [plan[f"votes/{t}"].sigma for t in range(1, 11)] == pytest.approx([expected] * 10, rel=1e-4)
+    for name in ("label", "length", "keyword"):
+        assert plan[f"metadata/{name}"].sigma == pytest.approx(math.sqrt(2) / (0.1 * epsilon))
+    assert (plan["length range"].sigma, plan["similarity"].sigma) == (0.0, 0.0)  # a curator's, who opens nothing else
+    figures = plan_figures(run_plan).to_json()["paper"]
+    assert figures["sigma"] == pytest.approx(sigma, abs=0.005)
+    assert figures["sigma_accounted_exactly"] == pytest.approx(exact, rel=0.002)
+    assert figures["epsilon_really_spent"] < epsilon
+
+
+def test_a_preset_that_is_not_private_is_refused_by_a_coordinator_naming_its_steps(tmp_path):
+    path = make_task(tmp_path)
+    task = load(path, ["method.name=dpga", "method.preset=paper", "privacy.epsilon=2.0"])
+    assert (task.privacy.epsilon, task.options.stated_epsilon) == (math.inf, 2.0)
+    data = task.model_dump(mode="python", exclude={"folder"})
+    with pytest.raises(ConfigurationError, match=r"AboveThreshold.*mean similarity") as refused:
+        coordinator_task(data, tmp_path, ["a", "b", "c"])
+    assert refused.value.code == "not-private"
+    with pytest.raises(ConfigurationError) as refused:  # nor without the preset's name
+        plan_run(load(path, ["method.name=dpga", "method.curator=true", "method.accounting=paper"]))
+    assert refused.value.code == "not-private"
+
+
+def test_above_threshold_stops_as_often_as_its_noise_says():
+    """A query of 3 against threshold 0 stops if 3 + Lap(4 / e) <= Lap(2 / e): integrated over the densities."""
+    epsilon, runs = 0.8, 40_000
+    rng = np.random.default_rng(0)
+    stopped = sum(dpga_paper.above_threshold(np.array([3.0, -1e9]), epsilon, rng) == 0 for _ in range(runs))
+    grid = np.linspace(-80, 80, 160_001)
+    answers = np.exp(-np.abs(grid) * epsilon / 4) * epsilon / 8
+    at = grid + 3.0
+    above = np.where(at > 0, 0.5 * np.exp(-np.abs(at) * epsilon / 2), 1 - 0.5 * np.exp(-np.abs(at) * epsilon / 2))
+    expected = float((answers * above).sum() * (grid[1] - grid[0]))
+    assert stopped / runs == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / runs))
+    counts = np.bincount([4, 5, 5, 7, 9], minlength=20).astype(float)
+    assert dpga_paper.length_range(counts, None, rng) == (4, 10)  # half open: of lengths 4 to 9
+
+
+def test_keywords_are_drawn_by_the_softmax_of_their_noisy_votes():
+    votes = np.array([2.0, 1.0, -0.5, 7.0])
+    first, second = shares_by_label(votes, np.array([0, 0, 0, 1]), 2, softmax=True)
+    total = sum(math.exp(vote) for vote in votes[:3])
+    assert first == pytest.approx([math.exp(vote) / total for vote in votes[:3]])
+    assert second.tolist() == [1.0]
+
+
+def test_tau_is_the_mean_of_the_off_diagonal_similarities():
+    vectors = embed([f"text {n}" for n in range(12)]).astype(float)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    pairs = [vectors[i] @ vectors[j] for i in range(12) for j in range(12) if i != j]
+    assert mean_similarity(vectors.sum(axis=0), 0.0, 12.0, 0.0).value == pytest.approx(np.mean(pairs), abs=1e-9)
+
+
+SMALL = ["method.population=24", "method.elite=8", "method.rounds=2", "method.embedding_size=48"]
+
+
+def test_dpga_s_corpus_is_its_last_elite(ran):
+    _, samples, run, _ = ran("dpga", SMALL)
+    assert [sample.text for sample in samples] == dict(run.records["elite"])[2]
+    assert len(samples) == 8
+    assert run.ordered == 1 + 24 + 16  # keywords, the first population, the offspring of the first elite
+    assert run.ordered == dpga.generator_calls(
+        dpga.Options(preset="paper", population=24, elite=8, rounds=2), run.setting
+    )
+
+
+def test_dpga_asks_once_for_the_keywords_of_all_labels(ran):
+    asked, _, run, _ = ran("dpga", SMALL)
+    (request,) = [request for _, request in asked if request.kind == "keywords_by_label"]
+    assert all(label in request.prompt for label in LABELS)
+    assert request.words == 50
+    assert set(dict(run.records["keywords"][0][1])) == set(LABELS)
+
+
+def test_dpga_s_operators_are_those_of_3_4(ran):
+    asked, _, run, _ = ran("dpga", SMALL)
+    elite = set(dict(run.records["elite"])[1])
+    crossed = [request for _, request in asked if request.kind == "cross"]
+    assert all(set(request.parents) <= elite and request.terms for request in crossed)
+    of = {sample.text: sample.label for sample in run.pool.samples}
+    assert any(len({of[parent] for parent in request.parents}) == 2 for request in crossed)  # mates of any label
+    assert not [request for _, request in asked if request.kind == "rewrite"]
+    asked.clear()
+    asked, _, _, _ = ran("dpga", [*SMALL, "method.preset=pubmed"])
+    assert not [request for _, request in asked if request.kind == "cross" and request.terms]
+    assert {request.kind for _, request in asked if request.parents} == {"rewrite", "fill_in", "cross"}
 
 
 # Baselines

@@ -19,6 +19,8 @@ KINDS = (
     "fill_in",
     "keyphrases",
     "keywords",
+    "keywords_by_label",
+    "rewrite",
     "metadata",
     "paraphrase",
     "random",
@@ -57,8 +59,8 @@ def test_every_kind_renders_in_full(prompts: Prompts, kind: str) -> None:
 def test_every_kind_has_a_form_that_a_base_model_continues(prompts: Prompts, kind: str) -> None:
     prompt = prompts.render(kind, style="completion", **FULL)
     assert not prompt.system
-    assert prompt.user.endswith('category "cardiac":' if kind == "keywords" else ': "')
-    assert prompt.stop == (("\n",) if kind == "keywords" else ('"', "\n"))
+    assert prompt.user.endswith({"keywords": 'category "cardiac":', "keywords_by_label": "ECG:"}.get(kind, ': "'))
+    assert prompt.stop == (("\n",) if kind in rendering.LIST_KINDS else ('"', "\n"))
     assert "a nurse's triage note" in prompt.user.casefold()
     assert "\n\n" not in prompt.user
     assert ("bad one" in prompt.user) == (kind == "contrast")  # orders decide if a completion gets bad examples
@@ -143,7 +145,7 @@ def test_language_and_attributes_stand_in_every_prompt_that_asks_for_a_text() ->
     for kind in KINDS:
         texts = [prompts.render(kind, number=number, **FULL).user for number in range(12)]
         assert all("German" in text for text in texts)
-        if kind != "keywords":
+        if kind not in rendering.LIST_KINDS:
             assert {"child", "adult"} == {age for age in ("child", "adult") for text in texts if f"age: {age}" in text}
 
 

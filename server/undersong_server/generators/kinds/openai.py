@@ -55,7 +55,7 @@ from undersong_server.generators.interface import (
     prompt_room,
 )
 from undersong_server.journal import Journal
-from undersong_server.prompts.rendering import KINDS, LIST_KINDS, estimated_tokens
+from undersong_server.prompts.rendering import KINDS, estimated_tokens
 
 if TYPE_CHECKING:
     import httpx
@@ -342,7 +342,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
             "reasoning_effort": own.reasoning_effort or None,
             "stop": list(dict.fromkeys((*request.stop, *own.stop)))[:_MOST_STOPS] or None,
             "seed": request.seed % 2**31 if own.send_seed else None,  # a signed 32-bit number everywhere
-            "response_format": _LIST_SCHEMA if self.structured and request.kind in LIST_KINDS else None,
+            "response_format": _LIST_SCHEMA if self.structured and request.kind == "keywords" else None,
         }
         prompt = {"messages": turns} if chat else {"prompt": turns[0]["content"]}
         sent = {name: value for name, value in fields.items() if value is not None}

@@ -1,11 +1,13 @@
-"""DPGA-TextSyn's own accounting (Sun et al. 2025), for comparison: epsilon is divided, each mechanism stands alone.
+"""DPGA-TextSyn's own accounting (Sun et al. 2025, section 4, App. B, D.3): epsilon is divided, each part stands alone.
 
 0.2 of epsilon is for two searches of the length range, 0.1 for each of three Laplace histograms, 0.5 for all votes.
-Here one coarse Laplace histogram takes the place of the two searches (docs/dpga.md).
+Several parties cannot run the searches; one coarse Laplace histogram takes their place (docs/dpga.md), or in a
+simulation a curator's AboveThreshold over exact lengths.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -22,12 +24,23 @@ from undersong_server.methods.interface import RunContext
 from undersong_server.methods.parts.metadata import RANGE_EDGES
 
 RANGE, HISTOGRAM, VOTES = 0.2, 0.1, 0.5  # of epsilon
+LONGEST = 1023  # words, in the exact histogram of a curator
 
 
 def requests(
-    privacy: Privacy | None, metadata: MetadataHistograms, votes: TopQVotes, *, rounds: int, sampling: float
+    privacy: Privacy | None,
+    metadata: MetadataHistograms,
+    votes: TopQVotes,
+    *,
+    rounds: int,
+    sampling: float,
+    curator: bool = False,
 ) -> list[SumRequest]:
     """The private sums of the paper's division: the parts of ``metadata`` one by one, then ``rounds`` votes.
+
+    Args:
+        privacy: what the paper states.
+        curator: counts every length without noise, for AboveThreshold.
 
     Raises ConfigurationError where epsilon is not known.
     """
@@ -36,9 +49,11 @@ def requests(
     labels, one = metadata.labels, HISTOGRAM * privacy.epsilon
     asked = []
     if metadata.length_bins:
-        coarse = LengthHistogram(RANGE_EDGES)
+        found = SumRequest("length range", LengthHistogram(RANGE_EDGES), law="laplace", epsilon=RANGE * privacy.epsilon)
+        if curator:
+            found = SumRequest("length range", LengthHistogram(tuple(range(LONGEST + 1))), noise_multiplier=0.0)
         lengths = MetadataHistograms(labels, length_bins=metadata.length_bins, count_labels=False)
-        asked.append(SumRequest("length range", coarse, law="laplace", epsilon=RANGE * privacy.epsilon))
+        asked.append(found)
         asked.append(SumRequest("metadata/length", lengths, law="laplace", epsilon=one))
     asked.append(SumRequest("metadata/label", MetadataHistograms(labels), law="laplace", epsilon=one))
     if metadata.keywords:
@@ -68,13 +83,53 @@ def histograms(run: RunContext, inputs: Sequence[Input]) -> tuple[tuple[Float64,
     return (by_label.natural, by_length, by_keyword), by_label.sigma
 
 
+def length_range(counts: Float64, epsilon: float | None, rng: np.random.Generator) -> tuple[int, int]:
+    """Shortest and longest length by two searches of half of the part of ``epsilon`` each (3.2.1, 4.1).
+
+    From 0 up, the first length that no more records than a noisy threshold of 0 exceed; from there down, likewise, the
+    first below which there are no more. The paper says of the minimum that it is found in the same way.
+
+    Args:
+        counts: exact records of each length, float64 [n].
+        epsilon: of all mechanisms; None adds no noise.
+    """
+    half = math.inf if epsilon is None else RANGE * epsilon / 2
+    longest = above_threshold(counts.sum() - np.cumsum(counts), half, rng)
+    shorter = np.cumsum(counts)[:longest][::-1] - counts[:longest][::-1]  # than longest - 1, longest - 2, ...
+    shortest = longest - 1 - above_threshold(shorter, half, rng)
+    return max(0, shortest), max(longest, shortest, 0) + 1
+
+
+def above_threshold(queries: Float64, epsilon: float, rng: np.random.Generator) -> int:
+    """App. B.2, Algorithm 1, with threshold 0: number of the first query whose noisy answer does not exceed it.
+
+    Noise of Laplace scale 2 / epsilon for the threshold and 4 / epsilon for each answer; the last query if none ends.
+    """
+    threshold = rng.laplace(0.0, 2.0 / epsilon)
+    ended = np.flatnonzero(queries + rng.laplace(0.0, 4.0 / epsilon, len(queries)) <= threshold)
+    return int(ended[0]) if len(ended) else max(0, len(queries) - 1)
+
+
 @cache
 def sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
-    """Noise of one vote where all votes have half of epsilon for themselves, accounted exactly.
+    """Noise of one vote by 4.2: analytic Gaussian of sigma / sqrt(T) (Lemma B.4), amplified as one mechanism (B.5).
 
-    >>> sigma(float("inf"), 1e-5, 10, 0.8)
+    The votes have half of epsilon, which is ln(1 + q (e^e - 1)), and delta, which is q d; sigma is that of (e, d).
+
+    >>> round(sigma(1.0, 1 / (8396 * math.log(8396)), 10, 0.8), 2)
+    18.37
+    >>> sigma(math.inf, 1e-5, 10, 0.8)
     0.0
     """
+    whole = math.log1p(math.expm1(min(VOTES * epsilon, 700.0)) / sampling)
+    if math.isinf(epsilon):
+        return 0.0
+    return accounting.calibrate(lambda one: [accounting.Gaussian(one, count=rounds)], whole, delta / sampling)
+
+
+@cache
+def exact_sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
+    """Noise of one vote where all votes have half of epsilon, by exact accounting of a fresh subsample a round."""
     return accounting.calibrate(lambda one: [accounting.Gaussian(one, sampling, rounds)], VOTES * epsilon, delta)
 
 
@@ -86,15 +141,17 @@ def sigma_composed_jointly(epsilon: float, delta: float, rounds: int, sampling: 
     )
 
 
-def figures(privacy: Privacy, *, rounds: int, sampling: float, divided: bool) -> Mapping[str, float]:
-    """The paper's sigma and what its mechanisms really spend with it; if ``divided``, its sigma composed jointly."""
+def figures(privacy: Privacy, *, rounds: int, sampling: float) -> Mapping[str, float]:
+    """The paper's sigma, what its mechanisms really spend with it, and sigma accounted exactly, apart and jointly."""
     given = privacy.epsilon, privacy.delta, rounds, sampling
     own = sigma(*given)
     spent = accounting.epsilon([*_metadata(privacy.epsilon), accounting.Gaussian(own, sampling, rounds)], privacy.delta)
-    found = {"sigma": own * privacy.norm_factor, "epsilon_really_spent": spent}
-    if divided:
-        found["sigma_composed_jointly"] = sigma_composed_jointly(*given) * privacy.norm_factor
-    return found
+    return {
+        "sigma": own * privacy.norm_factor,
+        "epsilon_really_spent": spent,
+        "sigma_accounted_exactly": exact_sigma(*given) * privacy.norm_factor,
+        "sigma_composed_jointly": sigma_composed_jointly(*given) * privacy.norm_factor,
+    }
 
 
 def note(asked: Sequence[SumRequest], epsilon: float) -> str:

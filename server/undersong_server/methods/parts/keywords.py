@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -35,6 +36,33 @@ def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
             else:
                 texts[-1].append(answer)
     return [_different([*items, *words], most) for items, words in zip(lists, _distinctive(texts, most), strict=True)]
+
+
+def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) -> list[list[str]]:
+    """At most ``most`` keywords of each label from answers that hold one JSON object of lists; no two labels share one.
+
+    >>> keywords_by_label(['Sure: {"a card": ["lost", "Stolen"], "fee": ["lost", "yearly"]}'], ["a_card", "fee"], 9)
+    [['lost', 'Stolen'], ['yearly']]
+    """
+    found: list[list[str]] = [[] for _ in labels]
+    numbers = {_folded(label): number for number, label in enumerate(labels)}
+    taken: set[str] = set()
+    for answer in answers:
+        try:
+            values = json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
+        except ValueError:
+            continue
+        for label, items in values.items():
+            number = numbers.get(_folded(label))
+            for item in items if number is not None and isinstance(items, list) else ():
+                if isinstance(item, str) and item.casefold() not in taken and len(found[number]) < most:
+                    taken.add(item.casefold())
+                    found[number].append(item)
+    return found
+
+
+def _folded(label: str) -> str:
+    return label.replace("_", " ").strip().casefold()
 
 
 def _distinctive(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:

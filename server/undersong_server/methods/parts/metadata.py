@@ -67,21 +67,27 @@ def length_edges(shortest: int, longest: int, bins: int) -> Float64:
     return np.unique(np.rint(np.linspace(shortest, longest, min(bins, longest - shortest) + 1)))
 
 
-def shares_by_label(votes: Float64, label_of: Int64, labels: int) -> list[Float64]:
+def shares_by_label(votes: Float64, label_of: Int64, labels: int, softmax: bool = False) -> list[Float64]:
     """For each label its keywords' noisy shares of its votes; empty without keywords.
 
-    Sun et al. 2025 take the softmax of these shares, which are below 1: it is nearly uniform, so that most draws go to
-    keywords that no record voted for.
+    Sun et al. 2025 (3.2.2) take the softmax of the noisy histogram, which is nearly one-hot; the code published for
+    them takes that of the shares, which is nearly even.
 
     Args:
         votes: noisy votes, float64 [K]; ``label_of``: each keyword's label, int64 [K].
+        softmax: of the noisy votes, as in 3.2.2.
 
     >>> shares_by_label(np.array([9.0, 3.0, 0.0]), np.array([0, 0, 0]), 1)[0].tolist()
     [0.75, 0.25, 0.0]
     """
-    return [
-        shares_of_counts(mine) if len(mine) else mine for mine in (votes[label_of == label] for label in range(labels))
-    ]
+    chances = _softmax if softmax else shares_of_counts
+    return [chances(mine) if len(mine) else mine for mine in (votes[label_of == label] for label in range(labels))]
+
+
+def _softmax(votes: Float64) -> Float64:
+    raised = np.exp(votes - votes.max())
+    found: Float64 = raised / raised.sum()
+    return found
 
 
 @dataclass(frozen=True, eq=False)

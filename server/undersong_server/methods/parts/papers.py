@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
+from undersong_protocol.agreement.plan import Privacy
 from undersong_server.methods.interface import MethodOptions
 
 PAPER = "paper"  # the preset that every file has
@@ -36,6 +38,21 @@ class PresetOptions(MethodOptions):
         if isinstance(given, Mapping) and given.get("preset"):
             return {**sections(cls.method, given["preset"])["method"], **given}
         return given
+
+
+class StatedOptions(PresetOptions):
+    """Base of the [method] keys of a method with steps that are not private as its paper states.
+
+    Attributes:
+        stated_epsilon: epsilon from which a run that promises no privacy computes the paper's noise; None adds none.
+            A task with such a preset has its own epsilon here (undersong_server/runs/task.py).
+    """
+
+    stated_epsilon: Annotated[float, Field(gt=0)] | None = None
+
+    def stated(self, privacy: Privacy) -> Privacy:
+        """The promise that the paper's own accounting states."""
+        return replace(privacy, epsilon=self.stated_epsilon or privacy.epsilon)
 
 
 @cache
