@@ -35,7 +35,7 @@ from undersong_common.embedding import CachedEmbedder, Embedder, MemoryCache, Pu
 from undersong_common.table import Table, read_table
 from undersong_protocol.statistics.phrases import Terms
 from undersong_server.evaluation import task_model
-from undersong_server.evaluation.sequences import joined, sequences_of
+from undersong_server.evaluation.evaluate import joined, sequences_of
 from undersong_server.methods.dpkps import Options
 from undersong_server.methods.parts import sampler_choice
 from undersong_server.methods.parts.sampler_choice import SAMPLERS

@@ -164,9 +164,8 @@ def measure(
 ) -> dict[str, Any]:
     """The figures of one size; see the module's docstring."""
     from undersong.flower import over_flower
-    from undersong.parties import SimulatedParties
     from undersong.records import private_tables
-    from undersong.workspace import Workspace
+    from undersong.workspace import SimulatedParties, Workspace
 
     watch = Memory()
     seconds: dict[str, float] = {}

@@ -39,8 +39,7 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server import methods
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import panel
-from undersong_server.evaluation.metrics import mauve
-from undersong_server.evaluation.next_word import next_word_accuracy, next_word_loss
+from undersong_server.evaluation.metrics import mauve, next_word_accuracy, next_word_loss
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.replay import ReplayGenerator, ReplaySettings

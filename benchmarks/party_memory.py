@@ -166,7 +166,7 @@ def _counted(embedder: Any) -> list[int]:
 
 
 def _rounds(folder: Path, party: Any, records: int, report: Callable[[str], None]) -> tuple[list[float], float]:
-    from undersong.inprocess import InProcess
+    from undersong.simulation import InProcess
     from undersong_common.embedding import publishable
     from undersong_protocol.agreement.manifest import Manifest
     from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums

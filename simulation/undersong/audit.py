@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from undersong.canaries import Canary, make_canaries, planted
-from undersong.corpus_attacks import attack_corpus
+from undersong.canaries import Canary, attack_corpus, make_canaries, planted
 from undersong_client.answering.grid_vectors import grid_vector
 from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders
@@ -458,10 +457,9 @@ _LOADED: dict[str, Any] = {}  # of one worker process: the embedder, and what it
 
 def observe(settings: AuditSettings, number: int) -> Observations:
     """One simulation with its own canaries and coins, attacked."""
-    from undersong.parties import ledger_path
     from undersong.records import private_tables
     from undersong.simulation import simulate
-    from undersong.workspace import Workspace
+    from undersong.workspace import Workspace, ledger_path
     from undersong_client.storage import store
 
     task = tasks.load(settings.task_file, list(settings.assignments))

@@ -30,9 +30,9 @@ from undersong_server import methods
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import metrics, panel
 from undersong_server.evaluation.label_errors import corpus_label_errors
-from undersong_server.evaluation.next_word import next_word_loss
+from undersong_server.evaluation.metrics import next_word_loss
+from undersong_server.evaluation.panel import FIGURES
 from undersong_server.evaluation.scores import score
-from undersong_server.evaluation.trained import FIGURES
 from undersong_server.generators.interface import Surroundings
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks

@@ -20,8 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong.parties import SimulatedParties, clocks
 from undersong.records import private_tables
+from undersong.workspace import SimulatedParties, clocks
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
 from undersong_server import cluster
 from undersong_server.federation.driver import Lazily, Transport

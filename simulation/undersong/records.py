@@ -1,12 +1,22 @@
-"""The private records of a simulation's parties: one file that is dealt, or one file per party."""
+"""The private records of a simulation's parties: one file that is dealt, or one file per party.
+
+A file is dealt unit by unit: no unit's party depends on another unit. Whoever adds or removes a unit moves no other
+one, so the opened sums of two neighbouring files differ by that unit's own contribution (docs/privacy.md). The same holds
+for the units that a smaller file keeps.
+"""
 
 from __future__ import annotations
 
+import hmac
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from undersong.partition import deal, subsample
+import numpy as np
+
 from undersong_client.records.private import unit_count
+from undersong_common.arrays import Float64
+from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.agreement.plan import Privacy
@@ -47,3 +57,68 @@ def check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
                 f"privacy.delta {privacy.delta:g} is not below 1 / {units}, one over the privacy units of {name}",
                 "choose a smaller privacy.delta",
             )
+
+
+def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> list[list[int]]:
+    """Row numbers of each party, sorted; every row goes to exactly one party, and a party may get none.
+
+    A label's shares are drawn from Dirichlet(alpha) over the parties (Hsu, Qi, Brown 2019; Yurochkin et al. 2019), by
+    ``seed`` and the label alone; ``alpha`` inf gives every party the same share. A record's party is then drawn from
+    the shares of its label by a hash of its user id, or of its text and label where there are no users, keyed by
+    ``seed``; equal records go together. Deviation from those papers: they divide a shuffle of each label's rows, where
+    one row less moves others across every cut.
+
+    Args:
+        unit: "sample" draws by each record's own label. Else a user's records go together, by the label that most of
+            them have (the first in alphabetical order of several).
+    """
+    labels = table.labels or ("",) * len(table)
+    if unit != "sample" and table.users is not None:
+        labels = _by_user(table.users, labels)
+    positions = _positions(table, tagged_hash("units dealt to parties", str(seed).encode()))
+    upper = {label: np.cumsum(_shares(label, parties, alpha, seed)) for label in set(labels)}
+    dealt: list[list[int]] = [[] for _ in range(parties)]
+    for row, label in enumerate(labels):
+        # the cumulated shares end at 1 up to rounding
+        party = min(int(np.searchsorted(upper[label], positions[row], side="right")), parties - 1)
+        dealt[party].append(row)
+    return dealt
+
+
+def subsample(table: Table, rate: float, seed: int) -> Table:
+    """The records whose own keyed hash, as a number in [0, 1), is below ``rate``; of a user all or none.
+
+    ``rate`` must not come from the file: one unit more would lower everybody's.
+    """
+    positions = _positions(table, tagged_hash("units of a smaller file", str(seed).encode()))
+    return table.take(np.flatnonzero(positions < rate).tolist())
+
+
+def _shares(label: str, parties: int, alpha: float, seed: int) -> Float64:
+    if math.isinf(alpha):
+        return np.full(parties, 1.0 / parties)
+    digest = tagged_hash("shares of a label", str(seed).encode(), label.encode("utf-8", "surrogatepass"))
+    return np.random.default_rng(np.frombuffer(digest, dtype="<u4")).dirichlet(np.full(parties, alpha))
+
+
+def _by_user(users: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
+    counts: dict[str, Counter[str]] = {}
+    for user, label in zip(users, labels, strict=True):
+        counts.setdefault(user, Counter())[label] += 1
+    chosen = {user: min(own, key=lambda label: (-own[label], label)) for user, own in counts.items()}
+    return tuple(chosen[user] for user in users)
+
+
+def _positions(table: Table, key: bytes) -> Float64:
+    """A number in [0, 1) for each row, float64 [M]: the same for all records of a user, and for equal records."""
+    if table.users is not None:
+        names = [user.encode("utf-8", "surrogatepass") for user in table.users]
+    else:
+        labels = table.labels or ("",) * len(table)
+        names = [
+            f"{len(label)} {label}{text}".encode("utf-8", "surrogatepass")
+            for label, text in zip(labels, table.texts, strict=True)
+        ]
+    digests = b"".join(hmac.digest(key, name, "sha256")[:8] for name in names)
+    numbers = np.frombuffer(digests, dtype="<u8") >> np.uint64(11)
+    return numbers.astype(np.float64) * 2.0**-53

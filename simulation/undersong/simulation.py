@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from undersong.inprocess import InProcess
 from undersong.options import Engine
-from undersong.parties import SimulatedParties, clocks
 from undersong.records import check_units
-from undersong.workspace import Workspace
+from undersong.workspace import SimulatedParties, Workspace, clocks
 from undersong_client.answering.grid_vectors import Contribution, grid_vector
+from undersong_client.answering.party import Party
 from undersong_common import embedders
 from undersong_common.arrays import Float32, Int16
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EmbeddingCache, MemoryCache
@@ -164,3 +163,30 @@ def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None)
         workspace.journal.put_json("run/name", known)
     name: str = known
     return name
+
+
+class InProcess:
+    """Hands every request to the party of that name, one after the other.
+
+    Args:
+        parties: by name.
+        reachable: asked before every delivery, by party name and the number of messages it had so far; False loses
+            the message (a simulated dropout).
+    """
+
+    def __init__(
+        self, parties: Mapping[str, Party], *, reachable: Callable[[str, int], bool] = lambda _name, _message: True
+    ) -> None:
+        self._parties = parties
+        self._reachable = reachable
+        self._messages = dict.fromkeys(parties, 0)
+
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
+        """``timeout_s`` has no meaning here: a party answers at once or not at all."""
+        replies = {}
+        for name, request in requests.items():
+            number = self._messages[name]
+            self._messages[name] += 1
+            if self._reachable(name, number):
+                replies[name] = self._parties[name].handle(request)
+        return replies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from undersong.inprocess import InProcess
+from undersong.simulation import InProcess
 
 
 class InProcessBatches(InProcess):

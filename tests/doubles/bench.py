@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.doubles.parties import EMBEDDER, embed, make_party
-from undersong.inprocess import InProcess
+from undersong.simulation import InProcess
 from undersong_common.table import Table, read_table
 from undersong_protocol.agreement.plan import PlannedSum
 from undersong_protocol.statistics.contribution import contribute

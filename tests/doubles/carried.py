@@ -15,7 +15,7 @@ from tests.doubles.batches import InProcessBatches
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import Served, make_home
 from tests.doubles.typed import typed
-from undersong.inprocess import InProcess
+from undersong.simulation import InProcess
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.hospital import HospitalComputation

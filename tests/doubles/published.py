@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from tests.doubles.parties import embed, identity_of, make_manifest, make_party, make_tables
-from undersong.inprocess import InProcess
+from undersong.simulation import InProcess
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_protocol.agreement import receipt
 from undersong_protocol.agreement.manifest import Manifest

@@ -26,9 +26,18 @@ from tests.noninterference.public_examples import well_formed
 from tests.noninterference.questions import LABELS, NAMES, facts_of
 from undersong import audit as module
 from undersong.audit import AuditReport, AuditSettings, NoiseSize, Observations, report
-from undersong.audit_cli import lines
-from undersong.canaries import KINDS, Canary, make_canaries, planted
-from undersong.corpus_attacks import CONFIDENCE, ENTROPY, SIMILARITY, TRIPLES, attack_corpus
+from undersong.canaries import (
+    CONFIDENCE,
+    ENTROPY,
+    KINDS,
+    SIMILARITY,
+    TRIPLES,
+    Canary,
+    attack_corpus,
+    make_canaries,
+    planted,
+)
+from undersong.cli import lines
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.party import Party
 from undersong_client.records.private import PrivateRecords

@@ -17,9 +17,8 @@ from tests.doubles.tasks import LABELS, Row, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
 from undersong import deliver as deliver_module
 from undersong.deliver import deliver
-from undersong.parties import SimulatedParties
 from undersong.records import private_tables
-from undersong.workspace import Workspace, read_keys
+from undersong.workspace import SimulatedParties, Workspace, read_keys
 from undersong_client.records.private import fingerprint
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError

@@ -18,7 +18,7 @@ from tests.doubles.cluster import PickledCalls
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, sentence
 from undersong import front, simulation
-from undersong.notebook_progress import NotebookProgress
+from undersong.front import NotebookProgress
 from undersong.results import Money
 from undersong.task_files import Task
 from undersong_common.embedding import Embedder

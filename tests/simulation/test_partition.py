@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.tasks import LABELS, make_task, write_rows
-from undersong.partition import deal, subsample
-from undersong.records import private_tables
+from undersong.records import deal, private_tables, subsample
 from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table

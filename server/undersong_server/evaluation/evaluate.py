@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,19 +19,24 @@ from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
 from undersong_common.table import Table, read_table
 from undersong_common.workers import one_numpy_thread
+from undersong_protocol.statistics.phrases import Terms, words
 from undersong_server.evaluation import metrics, panel, task_model
-from undersong_server.evaluation.fine_tuning import fine_tune
 from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.label_errors import LabelErrors, corpus_label_errors
 from undersong_server.evaluation.membership import Membership, attacks_over_trainings, train_and_attack
-from undersong_server.evaluation.metrics import FEWEST_TEXTS, ClosestRecords, closest_records, mauve, neighbourhoods
-from undersong_server.evaluation.next_word import next_word_loss
+from undersong_server.evaluation.metrics import (
+    FEWEST_TEXTS,
+    ClosestRecords,
+    closest_records,
+    mauve,
+    neighbourhoods,
+    next_word_loss,
+)
 from undersong_server.evaluation.options import EvaluationOptions, Head, Source
 from undersong_server.evaluation.overlap import Overlap, find_overlap
+from undersong_server.evaluation.panel import Predicted, Trained, judged, over_trainings
 from undersong_server.evaluation.personal_data import PersonalData, personal_data, presidio
-from undersong_server.evaluation.sequences import sequences_of
-from undersong_server.evaluation.task_model import adapt
-from undersong_server.evaluation.trained import Predicted, Trained, judged, over_trainings
+from undersong_server.evaluation.task_model import adapt, fine_tune
 
 SEQUENCES = "keyphrase sequences alone"
 OWN_SEQUENCES = "the private texts' own sequences, no privacy"
@@ -400,3 +407,38 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return value
+
+
+def read_sequences(path: Path) -> Table:
+    """A run's sequences: one text per sequence, its terms with commas between them, and its label.
+
+    Raises ConfigurationError where the run wrote none.
+    """
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{path.parent}: holds no {path.name}", "only a method that writes from keyphrases (dpkps) leaves one"
+        )
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return Table(tuple(joined(row["terms"]) for row in rows), tuple(row["label"] for row in rows), None)
+
+
+def sequences_of(table: Table, sequences: Table) -> Table:
+    """The records' own sequences of the terms in ``sequences``, as long as those: the reference without privacy.
+
+    A record without any of the terms is left out.
+    """
+    texts = [text.split(", ") for text in sequences.texts]
+    known: dict[str, str] = {}
+    for sequence in texts:
+        for term in sequence:
+            known.setdefault(" ".join(words(term)), term)
+    terms = list(known.values())
+    matcher, most = Terms(terms), max(map(len, texts))
+    found = [matcher.of(text, most) for text in table.texts]
+    kept = table.take([row for row, one in enumerate(found) if one])
+    return Table(tuple(joined([terms[term] for term in one]) for one in found if one), kept.labels, None)
+
+
+def joined(terms: Sequence[str]) -> str:
+    """Writes a sequence for the embedder."""
+    return ", ".join(terms)

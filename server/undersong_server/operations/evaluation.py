@@ -20,9 +20,9 @@ from undersong_server.evaluation.evaluate import (
     computed,
     evaluate_tables,
     in_this_process,
+    read_sequences,
 )
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.sequences import read_sequences
 from undersong_server.release.files import JSONL_NAME, SEQUENCES_NAME
 
 

@@ -18,7 +18,7 @@ from tests.noninterference import coordinator as hostile
 from tests.noninterference.coordinator import Course
 from tests.noninterference.hospital import NAME, TotalEmbedder
 from tests.noninterference.questions import Asked
-from undersong.inprocess import InProcess
+from undersong.simulation import InProcess
 from undersong_client.answering import party as party_module
 from undersong_client.answering.computation import KEPT_STATES, RecordComputation, VectorRequest
 from undersong_client.answering.grid_vectors import poisson_subsample

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
-from undersong.inprocess import InProcess
+from undersong.simulation import InProcess
 from undersong_client.records.private import PrivateRecords
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError, PrivacyRefusal

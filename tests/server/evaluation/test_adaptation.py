@@ -8,8 +8,8 @@ import pytest
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.evaluation import evaluate as evaluation
+from undersong_server.evaluation.evaluate import read_sequences, sequences_of
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.sequences import read_sequences, sequences_of
 from undersong_server.evaluation.task_model import WEIGHTS, adapt, covariance_distance, evaluate
 from undersong_server.operations.evaluation import evaluate as evaluate_run
 

@@ -4,7 +4,7 @@ import pytest
 from tests.doubles.tiny_bert import write_bert
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
-from undersong_server.evaluation.fine_tuning import fine_tune
+from undersong_server.evaluation.task_model import fine_tune
 
 pytestmark = pytest.mark.heavy
 

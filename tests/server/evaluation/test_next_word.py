@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from undersong_server.evaluation.next_word import END, BaseFrequencies, _Trigrams, next_word_accuracy, next_word_loss
+from undersong_server.evaluation.metrics import END, BaseFrequencies, _Trigrams, next_word_accuracy, next_word_loss
 
 CARDS = [f"my card was {verb} at the {place} today" for verb in ("stolen", "declined") for place in ("shop", "bank")]
 TEST = ["my card was stolen at the bank today", "my card was declined at the shop"]

@@ -6,7 +6,7 @@ import pytest
 
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.intervals import over_seeds
-from undersong_server.evaluation.trained import judged
+from undersong_server.evaluation.panel import judged
 
 TRUE = list("aabbcabc")
 PREDICTED = {3: list("aabbcabc"), 4: list("abbbcaac"), 5: list("cabbcabb")}

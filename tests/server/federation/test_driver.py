@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
-from undersong.inprocess import InProcess
+from undersong.simulation import InProcess
 from undersong_client.answering.party import StandingConsent
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.parties import make_manifest, make_party, make_tables
-from undersong.inprocess import InProcess
+from undersong.simulation import InProcess
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums

@@ -15,7 +15,7 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.fine_tuning import FineTuning
-from undersong_server.evaluation.fine_tuning import FineTunedModel, fine_tune
+from undersong_server.evaluation.task_model import FineTunedModel, fine_tune
 
 SETTINGS = FineTuning(Path(), epochs=8, batch=16, learning_rate=5e-5, max_tokens=256)
 PRIVATE, OTHER = "private", "synthetic"

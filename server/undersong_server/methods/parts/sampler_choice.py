@@ -19,7 +19,7 @@ from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs, Statistic
 from undersong_server.evaluation import task_model
-from undersong_server.evaluation.sequences import joined
+from undersong_server.evaluation.evaluate import joined
 from undersong_server.methods.parts.keyphrases import Densities
 
 Sampler = Literal["independent", "iterative"]
