@@ -1,8 +1,8 @@
 """The private records of a simulation's parties: one file that is dealt, or one file per party.
 
 A file is dealt unit by unit: no unit's party depends on another unit. Whoever adds or removes a unit moves no other
-one, so the opened sums of two neighbouring files differ by that unit's own contribution (docs/privacy.md). The same holds
-for the units that a smaller file keeps.
+one, so the opened sums of two neighbouring files differ by that unit's own contribution (docs/privacy.md). The same
+holds for the units that a smaller file keeps.
 """
 
 from __future__ import annotations
