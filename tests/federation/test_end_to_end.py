@@ -9,7 +9,7 @@ import pytest
 
 from tests.doubles.hospitals import CLINIC, HOSPITALS, Federation, no_note_in_any_log, simulated, some_notes
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 
 SEED = 7
 REDUCED = ["--set", "method.samples=60", "--set", "method.rounds=3"]
@@ -19,7 +19,6 @@ def test_five_hospitals_enrol_approve_run_export_and_verify_as_the_simulation_do
     check(clinic, clinic.task, REDUCED, tmp_path, 150.0)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_whole_clinic_equals_its_simulation(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -422,6 +422,7 @@ def test_a_party_that_does_not_read_is_cut_off(served, home, monkeypatch):
         wait_for(lambda: "deaf" not in served.server.connected, 10.0)
 
 
+@pytest.mark.slow
 def test_two_hundred_parties_are_held_at_once(served, home):
     names = [f"p{number}" for number in range(200)]
     streams = []
