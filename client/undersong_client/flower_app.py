@@ -79,10 +79,9 @@ def _not_ready() -> bytes:
 def _answered(home: PartyHome, requests: Sequence[bytes]) -> list[Answer]:
     from undersong_client.answering.assemble import assemble_for_a_message
     from undersong_client.answering.journaled import JournaledParty
-    from undersong_client.storage.outbox import Outbox
 
     assembled = assemble_for_a_message(home, checkpoints=checkpoints_folder(), clock=time.time)
-    recorded = JournaledParty(home, assembled, Outbox(home.outbox))
+    recorded = JournaledParty(home, assembled)
     return [recorded.answer(request) for request in requests]
 
 

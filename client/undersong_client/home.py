@@ -8,8 +8,7 @@
     ledger.jsonl       what every release of the data set cost
     requests/          runs that were proposed, and what was decided
     shown.json         which of them a terminal has shown, and when
-    outbox.log         the exact bytes that left
-    journal.sqlite     state of the protocol, encrypted
+    journal.sqlite     state of the protocol, encrypted, and the exact bytes that left
     drill/             a drill's invented records
     attempts/          keys of the attempts under way in it, each destroyed when its attempt ends
     blocks/            public data of runs, named by content
@@ -160,7 +159,6 @@ class PartyHome:
     ledger = _inside("ledger.jsonl")
     requests = _inside("requests")
     shown = _inside("shown.json")
-    outbox = _inside("outbox.log")
     journal = _inside("journal.sqlite")
     attempts = _inside("attempts")
     blocks = _inside("blocks")

@@ -15,6 +15,7 @@ from tests.doubles.example_console import add_result
 from tests.doubles.hospitals import CLINIC, HOSPITALS, hospital
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
+from undersong_client.home import PartyHome
 from undersong_client.storage.outbox import Outbox
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
@@ -68,7 +69,7 @@ def test_the_published_report(coordinator, finished, window, dark):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_screen_of_a_hospital(page, party, window, width):
     manifest = proposed(party, run=f"autumn {width}").hash.hex()
-    Outbox(party / "outbox.log").record(b"", at=time.time(), kind="signature", answer_to="propose", run="autumn")
+    Outbox(PartyHome(party)).record(b"", at=time.time(), kind="signature", answer_to="propose", run="autumn")
     screens = {**PAGE_SCREENS, "request": f"/requests/{manifest}", "approval": f"/requests/{manifest}/approve"}
     for dark in (False, True):
         privacy = window(page.address, width=WIDTHS[width], dark=dark).enter(page.link(f"p-{width}-{dark}"))

@@ -118,7 +118,7 @@ class Secrets:
 
     def left(self, home: Path) -> set[str]:
         """The names of the secrets that messages carried out of the house: no disk can take these back."""
-        kept = Outbox(PartyHome(home).outbox)
+        kept = Outbox(PartyHome(home))
         messages = [kept.data(entry.number) for entry in kept.entries()]
         return {name for name, secret in self.named.items() if any(secret in message for message in messages)}
 

@@ -30,9 +30,7 @@ from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome
 from undersong_client.keys import from_system
-from undersong_client.storage import attempts as attempts_module
 from undersong_client.storage import checkpoints, datasets, store
-from undersong_client.storage.outbox import Outbox
 from undersong_common.privacy import ledger as ledger_module
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg import coordinator as secagg
@@ -111,7 +109,7 @@ class Hospital:
             embedder=HashedEmbedder(),
             computation=HospitalComputation(home, HashedEmbedder()),
         )
-        return JournaledParty(home, assembled, Outbox(home.outbox), clock=lambda: self.now)
+        return JournaledParty(home, assembled, clock=lambda: self.now)
 
     def kept(self, into: Path) -> None:
         """Copies what a sudden end would leave on the disk."""
@@ -294,7 +292,7 @@ def after_each_step(act: Callable[[str], None]) -> Iterator[None]:
         stack.enter_context(patch.object(party_module.Party, "_vector", vector))
         stack.enter_context(then(ledger_module.Ledger, "charge", "charged"))
         stack.enter_context(then(party_module.Party, "_grid", "computed"))
-        stack.enter_context(then(attempts_module.Attempts, "keep", "journaled"))
+        stack.enter_context(then(store.Store, "commit", "journaled"))
         stack.enter_context(then(ledger_module.Ledger, "send", "noted"))
         stack.enter_context(then(checkpoints.LedgerCheckpoints, "keep", "marked"))
         real_answer = JournaledParty.answer

@@ -36,7 +36,6 @@ from undersong_client.home import PartyHome, PartySettings
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_client.storage import datasets, store
 from undersong_client.storage.attempts import COINS_PURPOSE
-from undersong_client.storage.outbox import Outbox
 from undersong_common.arrays import Float32
 from undersong_common.embedding import quantise
 from undersong_common.errors import UndersongError
@@ -243,7 +242,7 @@ class Copy:
             encapsulate=encapsulate,
             computation=HospitalComputation(self.home, TotalEmbedder()),  # type: ignore[arg-type]
         )
-        self._party = JournaledParty(self.home, self.assembled, Outbox(self.home.outbox), clock=self.clock)
+        self._party = JournaledParty(self.home, self.assembled, clock=self.clock)
 
     def close(self) -> None:
         store.close(self.home.journal)

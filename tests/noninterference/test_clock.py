@@ -24,7 +24,6 @@ from tests.noninterference.questions import Asked
 from undersong_client.answering.journaled import Answering
 from undersong_client.records.private import DataSet
 from undersong_client.storage import datasets
-from undersong_client.storage.outbox import Outbox
 from undersong_common.arrays import Float32
 from undersong_common.embedding import publishable
 from undersong_common.table import Table
@@ -103,7 +102,6 @@ def _times(pair: Pair, first_rung_s: float, monkeypatch: pytest.MonkeyPatch) -> 
     answering = Answering(
         copy.home,
         copy.assembled,
-        Outbox(copy.home.outbox),
         send=lambda reply: sent.put((reply.id, clock())),
         clock=copy.clock,
         monotonic=clock,

@@ -14,7 +14,7 @@ from undersong_client.answering.assemble import Assembled
 from undersong_client.answering.party import Answer
 from undersong_client.consent import enrolment, plugins, policy
 from undersong_client.home import PartyHome
-from undersong_client.storage.outbox import Outbox
+from undersong_client.storage.outbox import NOTHING, Outbox
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.files import MISSING, FileState, file_state
 from undersong_protocol.agreement import ladder
@@ -37,13 +37,11 @@ class JournaledParty:
         clock: seconds since the epoch.
     """
 
-    def __init__(
-        self, home: PartyHome, assembled: Assembled, outbox: Outbox, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, home: PartyHome, assembled: Assembled, *, clock: Callable[[], float] = time.time) -> None:
         self._home = home
         self._requests, self._coordinator, self._policy = map(str, (home.requests, home.coordinator, home.policy))
         self._assembled = assembled
-        self._outbox = outbox
+        self._outbox = Outbox(home)
         self._clock = clock
         self._policy_read: list[FileState] = []
         self._looked_after: list[object] = []
@@ -62,25 +60,32 @@ class JournaledParty:
         coordinator = file_state(self._coordinator)
         self._look_after(coordinator)
         try:
+            with self._outbox.together():
+                answer = self._answer(data, begun, coordinator)
+                self._journal(answer, time.monotonic() - begun)
+        except BaseException:
+            self._assembled.party.forget()
+            raise
+        return answer
+
+    def _answer(self, data: bytes, begun: float, coordinator: FileState) -> Answer:
+        try:
             self._follow_policy(coordinator)
         except UndersongError as error:
             log.error("%s", error.problem)
             refusal = PrivacyRefusal("this party's policy does not let it answer", "its people must look into its log")
-            answer = Answer(codec.refusal(refusal).SerializeToString(), request=_request(data), kind="refusal")
-            self._journal(answer, time.monotonic() - begun)
-            return answer
+            return Answer(codec.refusal(refusal).SerializeToString(), request=_request(data), kind="refusal")
         answer = self._assembled.party.answer(data, begun)
         try:
             self._assembled.keep_checkpoints()
         except UndersongError as error:
             log.error("%s", error.problem)
-            answer = replace(answer, reply=codec.refusal(error).SerializeToString(), kind="refusal")
-        self._journal(answer, time.monotonic() - begun)
+            answer = replace(answer, reply=codec.refusal(error).SerializeToString(), kind="refusal", stored=NOTHING)
 
         def may_leave() -> bool:
             return file_state(self._coordinator) != MISSING and answer.may_leave()
 
-        return Answer(answer.reply, answer.first_rung_s, may_leave, answer.request, answer.kind)
+        return replace(answer, may_leave=may_leave)
 
     def look_after(self) -> None:
         """Destroys the secrets of attempts that will not go on: at once, hourly, and when people have decided."""
@@ -101,7 +106,16 @@ class JournaledParty:
     def _journal(self, answer: Answer, took_s: float) -> None:
         asked, run, query, attempt = self._described(answer.request)
         reply, kind = answer.reply, answer.kind
-        self._outbox.record(reply, at=self._clock(), kind=kind, answer_to=asked, run=run, query=query, attempt=attempt)
+        self._outbox.record(
+            reply,
+            at=self._clock(),
+            kind=kind,
+            answer_to=asked,
+            run=run,
+            query=query,
+            attempt=attempt,
+            stored=answer.stored,
+        )
         self.last = (self._clock(), f"{asked} {run} {query}".strip())
         log.info(
             "answered %s with %s%s: %d bytes, %.3f s",
@@ -196,14 +210,13 @@ class Answering:
         self,
         home: PartyHome,
         assembled: Assembled,
-        outbox: Outbox,
         *,
         send: Callable[[Outgoing], None],
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._recorded = JournaledParty(home, assembled, outbox, clock=clock)
+        self._recorded = JournaledParty(home, assembled, clock=clock)
         self._send = send
         self._monotonic = monotonic
         self._sleep = sleep

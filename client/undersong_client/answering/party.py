@@ -22,6 +22,7 @@ from undersong_client.answering.computation import Computation, VectorRequest
 from undersong_client.answering.grid_vectors import check_public_inputs
 from undersong_client.consent import guard
 from undersong_client.storage.attempts import Attempt, Attempts
+from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal, UndersongError
@@ -107,6 +108,7 @@ class Answer:
             consent meanwhile.
         request: what was asked; None for bytes that are no request.
         kind: which of a reply's bodies it is.
+        stored: the end of the reply, if the party's journal holds it.
     """
 
     reply: bytes = field(repr=False)
@@ -114,6 +116,7 @@ class Answer:
     may_leave: Callable[[], bool] = field(default=_always, repr=False, compare=False)
     request: wire.Request | None = field(default=None, repr=False)
     kind: str = ""
+    stored: Stored = NOTHING
 
 
 @dataclass
@@ -123,6 +126,7 @@ class AnswerTiming:
     begun: float
     first_rung_s: float = 0.0
     may_leave: Callable[[], bool] = _always
+    stored: Stored = NOTHING
 
 
 class Party:
@@ -205,6 +209,11 @@ class Party:
         with self._lock:
             self._policy = policy
 
+    def forget(self) -> None:
+        """Reads attempts from the journal again: what was written last could not be kept."""
+        with self._lock:
+            self._attempts.forget()
+
     def end_abandoned(self, left: str = "") -> bool:
         """Destroys the secrets of attempts that will not go on; False where a request is being answered.
 
@@ -259,7 +268,9 @@ class Party:
                 log.error("%s: internal error %s", self.name, place_of(error))
                 reply = codec.refusal(UndersongError("internal"))
             kind = reply.WhichOneof("body") or ""
-            return Answer(reply.SerializeToString(), timing.first_rung_s, timing.may_leave, request, kind)
+            return Answer(
+                reply.SerializeToString(), timing.first_rung_s, timing.may_leave, request, kind, timing.stored
+            )
 
     def _answer(self, request: wire.Request, timing: AnswerTiming) -> wire.Reply:
         match request.WhichOneof("body"):
@@ -422,6 +433,7 @@ class Party:
         if step.vector:
             self._send(attempt, step.payload)
             timing.may_leave = partial(self._consents, manifest)
+        timing.stored = self._attempts.stored(attempt, step.payload)
         return self._reply(sum_reply=wire.SumReply(payload=step.payload))
 
     def _consents(self, manifest: Manifest) -> bool:
@@ -445,6 +457,7 @@ class Party:
 
     def _send(self, attempt: Attempt, payload: bytes) -> None:
         """Before a vector leaves, for the first time or again."""
+        self._store.commit()  # the ledger must not name a vector that the journal may lose
         charge = self._charge_of(attempt)
         try:
             if self._ledger.state(charge) == "unknown":  # an older ledger than the journal, before anything left

@@ -79,8 +79,8 @@ class Daemon:
         self._use_proxy = use_proxy
         self._warm = warm
         self._clock = clock
-        self._outbox = Outbox(home.outbox)
-        self._answering = Answering(home, assembled, self._outbox, send=self._send, clock=clock)
+        self._outbox = Outbox(home)
+        self._answering = Answering(home, assembled, send=self._send, clock=clock)
         self._requests = Requests(home)
         self._reassembler = Reassembler("coordinator")
         self._boot = os.urandom(ID_BYTES)

@@ -75,7 +75,7 @@ def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float]
     hello = wire.Hello(
         version=framing.VERSION, party=name, software=SOFTWARE, boot=os.urandom(ID_BYTES), does_not_start=reason
     )
-    outbox = Outbox(home.outbox)
+    outbox = Outbox(home)
     failed = TransportError("no address of the coordinator is known")
     for address in coordinator.addresses:
         said = f"to {address}: party {name}, {SOFTWARE}, does not start: {wire.DoesNotStart.Name(reason).lower()}"

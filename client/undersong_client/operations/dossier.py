@@ -27,7 +27,7 @@ KEPT = (
         "encrypted, in the journal",
         "until the sum has ended; then overwritten, with the key that they were encrypted under",
     ),
-    ("what left", "outbox.log", "until you remove it; nothing needs it"),
+    ("what left", "journal.sqlite", "until you remove the folder"),
     ("plans and decisions", "requests/", "until you remove them; keep those that you have signed"),
     ("what was spent", "ledger.jsonl", "as long as the records are: without it the budget counts as spent"),
 )

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_client.home import PartyHome
-from undersong_client.storage import outbox as journal
-from undersong_client.storage.outbox import Entry
+from undersong_client.storage.outbox import Entry, Outbox
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import printable
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
@@ -17,7 +16,7 @@ from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 
 def entries(home: Path, *, run: str | None = None, last: int | None = None) -> tuple[Entry, ...]:
     """Messages that left, oldest first; optionally of one run, or only the last ones."""
-    return tuple(journal.Outbox(PartyHome(home).outbox).entries(run=run, last=last))
+    return tuple(Outbox(PartyHome(home)).entries(run=run, last=last))
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Message:
 
 def message(home: Path, number: int) -> Message:
     """One message, decoded. Raises ConfigurationError for a number that is not there."""
-    kept = journal.Outbox(PartyHome(home).outbox)
+    kept = Outbox(PartyHome(home))
     data = kept.data(number)
     found = next((entry for entry in kept.entries() if entry.number == number), None)
     if found is None:

@@ -293,7 +293,6 @@ def _end_attempts(home: PartyHome, checkpoints: Path) -> None:
         return
     from undersong_client.answering.assemble import assemble_for_a_message
     from undersong_client.answering.journaled import JournaledParty
-    from undersong_client.storage.outbox import Outbox
 
     with ExitStack() as held:
         try:
@@ -301,4 +300,4 @@ def _end_attempts(home: PartyHome, checkpoints: Path) -> None:
         except ConfigurationError:
             return  # a daemon, or a message over Flower, has just begun, and looks after it itself
         assembled = assemble_for_a_message(home, checkpoints=checkpoints, clock=time.time)
-        JournaledParty(home, assembled, Outbox(home.outbox)).look_after()
+        JournaledParty(home, assembled).look_after()

@@ -107,7 +107,7 @@ class HospitalPage:
         facts = {key: value for key, value in status.to_json().items() if key not in ("written_s", "clock_offset_s")}
         marks: list[Any] = [facts, _mark(self._home / "requests"), _mark(self._home / "ledger.jsonl")]
         marks += [_mark(path) for path in sorted((self._home / "requests").glob("*.json"))]
-        marks += [_mark(self._home / name) for name in ("policy.json", "coordinator.json", "outbox.log")]
+        marks += [_mark(self._home / name) for name in ("policy.json", "coordinator.json", "journal.sqlite-wal")]
         version = hashlib.sha256(json.dumps(marks, default=str).encode()).hexdigest()[:16]
         return Pulse(version, "" if status.running else AWAY)
 

@@ -16,6 +16,7 @@ from functools import cached_property
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Compartment, Store
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, RoundAborted
 from undersong_protocol.agreement.manifest import Manifest
@@ -235,6 +236,16 @@ class Attempts:
                 self._under_way.pop(key, None)
             elif reason := over(manifest) or (_ABANDONED if self._clock() - at >= ABANDONED_S else ""):
                 self.end(attempt, reason)
+
+    def forget(self) -> None:
+        """Drops all attempts from memory: the journal may not hold them as they stand there."""
+        self._under_way.clear()
+
+    def stored(self, attempt: Attempt, payload: bytes) -> Stored:
+        """Names the entry of the journal that holds a reply; no entry if the reply is stored with the machine."""
+        answered = attempt.machine.answered
+        place = next((place for place in attempt.replies if answered.get(place) == payload), None)
+        return NOTHING if place is None else Stored(_reply_key(attempt.key, *place), len(payload))
 
     def question(self, manifest: Manifest, query: str) -> bytes | None:
         """q that a sum was asked with first; None where its inputs were not named yet."""

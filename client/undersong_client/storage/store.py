@@ -1,7 +1,8 @@
-"""The party's journal: its state between two messages, encrypted with keys that it holds.
+"""The party's journal: its state between two messages, encrypted with keys that it holds, and the outbox.
 
-SQLite in WAL mode with full synchronisation: a value is on disk when ``put`` returns, so a reply that was sent can
-always be sent again, byte for byte.
+SQLite in WAL mode with full synchronisation. A value is on disk when ``put`` returns, or, inside
+:meth:`Journal.together`, when that ends or :meth:`Store.commit` is called. So a reply that was sent can always be sent
+again, byte for byte.
 
 Secrets that must not outlive their use stand in a *compartment*: a key of its own, sealed under the store's key in a
 file of its own, seals the compartment's values. Its end overwrites and removes that file and empties the database's
@@ -15,9 +16,11 @@ import hashlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -25,7 +28,16 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import destroy_file, file_state, transaction
 
-VERSION = 3
+VERSION = 4
+SCHEMA = (
+    "CREATE TABLE entry (scope TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID",
+    "CREATE TABLE sent (number INTEGER PRIMARY KEY, at REAL NOT NULL, answer_to TEXT NOT NULL, kind TEXT NOT NULL,"
+    " run TEXT NOT NULL, query TEXT NOT NULL, attempt INTEGER NOT NULL, bytes INTEGER NOT NULL, sha256 TEXT NOT NULL,"
+    " times INTEGER NOT NULL, head BLOB NOT NULL, reply TEXT NOT NULL,"
+    " UNIQUE (sha256, answer_to, run, query, attempt))",
+    "CREATE INDEX reply ON sent (reply) WHERE reply <> ''",
+)
+"""``sent`` is the outbox: ``head`` begins a message, and the journal's entry ``reply`` ends it ("": nothing does)."""
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 _COMPARTMENT = "compartment"
@@ -48,7 +60,7 @@ class Store:
         self._path = path
         self._scope = scope
         self._cipher = AESGCM(key)
-        self._database = _open(path)
+        self._database = journal(path)
         self._keys = compartment_keys
         self._key_folder = str(compartment_keys)
         if compartment_keys is not None:
@@ -68,8 +80,9 @@ class Store:
         """Keeps several values, all or none, replacing what was there; on disk when this returns."""
         self._write(puts=[(key, self._sealed(key, value, self._cipher)) for key, value in values.items()])
 
-    def forget(self, keys: Iterable[str]) -> None:
-        self._write(deletes=list(keys))
+    def commit(self) -> None:
+        """Puts everything that was written onto the disk, inside :meth:`Journal.together` too."""
+        self._database.commit()
 
     # Compartments
 
@@ -93,6 +106,7 @@ class Store:
         """A compartment with a fresh key, which is on the disk; what an earlier one of the name held is gone."""
         identity = _identity(self._scope, name)
         self._end_compartment(identity, {}, "")
+        self.commit()
         if self._keys is None:
             return Compartment(self, identity, self._cipher)
         key = os.urandom(KEY_BYTES)
@@ -124,7 +138,11 @@ class Store:
         if puts or forgotten or self._holds(identity):
             own = f"{_COMPARTMENT}/{identity}/"
             self._write(puts=puts, below=[own, forgotten] if forgotten else [own])
-        if self._keys is not None and destroy_file(self._key_file(identity)):
+        if self._keys is not None:
+            self._database.after_commit(partial(self._destroy, self._key_file(identity)))
+
+    def _destroy(self, key_file: str) -> None:
+        if destroy_file(key_file):
             self._database.empty_log()
 
     def _key_file(self, identity: str) -> str:
@@ -132,11 +150,11 @@ class Store:
 
     def _holds(self, identity: str) -> bool:
         low, high = _below(f"{_COMPARTMENT}/{identity}/")
-        with self._database.lock:
-            row = self._database.connection.execute(
+        return bool(
+            self._database.read(
                 "SELECT 1 FROM entry WHERE scope = ? AND key >= ? AND key < ? LIMIT 1", (self._scope, low, high)
-            ).fetchone()
-        return row is not None
+            )
+        )
 
     def _sweep(self, folder: Path) -> None:
         """Finishes what a crash interrupted: keys whose compartment holds nothing any more, or nothing yet."""
@@ -150,35 +168,25 @@ class Store:
     # Rows
 
     def _read(self, key: str, cipher: AESGCM) -> bytes | None:
-        with self._database.lock:
-            row = self._database.connection.execute(
-                "SELECT value FROM entry WHERE scope = ? AND key = ?", (self._scope, key)
-            ).fetchone()
-        return None if row is None else self._opened(key, row[0], cipher)
+        rows = self._database.read("SELECT value FROM entry WHERE scope = ? AND key = ?", (self._scope, key))
+        return self._opened(key, rows[0][0], cipher) if rows else None
 
-    def _write(
-        self, puts: Iterable[tuple[str, bytes]] = (), deletes: Iterable[str] = (), below: Iterable[str] = ()
-    ) -> None:
-        """One transaction: values kept, keys deleted, and every key that starts with one of ``below`` deleted."""
-        with self._database.lock:
-            connection = self._database.connection
-            try:
-                with transaction(connection):
-                    for prefix in below:
-                        low, high = _below(prefix)
-                        connection.execute(
-                            "DELETE FROM entry WHERE scope = ? AND key >= ? AND key < ?", (self._scope, low, high)
-                        )
-                    for key in deletes:
-                        connection.execute("DELETE FROM entry WHERE scope = ? AND key = ?", (self._scope, key))
-                    connection.executemany(
-                        "INSERT OR REPLACE INTO entry VALUES (?, ?, ?)",
-                        [(self._scope, key, sealed) for key, sealed in puts],
-                    )
-            except sqlite3.OperationalError as error:
-                raise ConfigurationError(
-                    f"{self._path}: cannot be written: {error}", "free space, check permissions, run again"
-                ) from None
+    def _write(self, puts: Iterable[tuple[str, bytes]] = (), below: Iterable[str] = ()) -> None:
+        """One transaction: values kept, and every key that starts with one of ``below`` deleted.
+
+        A reply that has left stays: the outbox refers to it.
+        """
+        with self._database.writing() as connection:
+            for prefix in below:
+                low, high = _below(prefix)
+                connection.execute(
+                    "DELETE FROM entry WHERE scope = ? AND key >= ? AND key < ? AND key NOT IN"
+                    " (SELECT reply FROM sent WHERE reply <> '' AND reply >= ? AND reply < ?)",
+                    (self._scope, low, high, low, high),
+                )
+            connection.executemany(
+                "INSERT OR REPLACE INTO entry VALUES (?, ?, ?)", [(self._scope, key, sealed) for key, sealed in puts]
+            )
 
     def _sealed(self, key: str, value: bytes, cipher: AESGCM) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
@@ -239,10 +247,16 @@ def _below(prefix: str) -> tuple[str, str]:
     return prefix, prefix[:-1] + chr(ord("/") + 1)
 
 
-class _Database:
+class Journal:
+    """One SQLite file, with one connection per process."""
+
     def __init__(self, path: Path) -> None:
         self.lock = threading.RLock()
         self.log_left = file_state(Path(f"{path}-wal"))[2] > 0
+        self._path = path
+        self._joining: set[int] = set()  # threads whose writes are one transaction
+        self._open = False  # whether such a transaction has begun; its thread holds the lock
+        self._afterwards: list[Callable[[], None]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
@@ -251,28 +265,106 @@ class _Database:
             self.connection.execute("PRAGMA journal_mode=WAL")
             self.connection.execute("PRAGMA synchronous=FULL")
             self.connection.execute("PRAGMA secure_delete=ON")
-            self._begin(path)
-        except (sqlite3.OperationalError, OSError) as error:
+            self._begin()
+        except (sqlite3.DatabaseError, OSError) as error:
             raise ConfigurationError(
                 f"{path}: cannot be opened: {error}", "check the folder and its permissions"
             ) from None
 
-    def _begin(self, path: Path) -> None:
-        known = self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entry'").fetchone() is not None
+    def _begin(self) -> None:
         version = self.connection.execute("PRAGMA user_version").fetchone()[0]
-        if version != VERSION and (known or version):
+        if version == VERSION:
+            return
+        if version or self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entry'").fetchone():
             raise ConfigurationError(
-                f"{path}: journal of version {version}, this program knows version {VERSION}",
+                f"{self._path}: journal of version {version}, this program knows version {VERSION}",
                 "run the version that wrote it until its runs have ended, then move the journal away",
                 code="other-version",
             )
-        if not known:
-            with transaction(self.connection):
-                self.connection.execute(
-                    "CREATE TABLE IF NOT EXISTS entry"
-                    " (scope TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID"
-                )
+        with transaction(self.connection):
+            if self.connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:  # nobody else has just begun it
+                for statement in SCHEMA:
+                    self.connection.execute(statement)
                 self.connection.execute(f"PRAGMA user_version = {VERSION}")
+
+    def read(self, query: str, values: tuple[Any, ...]) -> list[Any]:
+        """The rows of a query."""
+        with self.lock:
+            return self.connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, or a part of this thread's transaction :meth:`together`.
+
+        Raises ConfigurationError if it cannot be written; then nothing is kept of all that was to be written together.
+        """
+        with self.lock:
+            try:
+                if threading.get_ident() not in self._joining:
+                    with transaction(self.connection):
+                        yield self.connection
+                    return
+                if not self._open:
+                    self.connection.execute("BEGIN IMMEDIATE")
+                    self.lock.acquire()  # until the transaction ends
+                    self._open = True
+                yield self.connection
+            except BaseException as error:
+                self._end()
+                if isinstance(error, sqlite3.OperationalError):
+                    raise self._unwritten(error) from None
+                raise
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Joins this thread's writes into one transaction; nothing of it is kept after an error.
+
+        The transaction begins with the first write, so that other threads write until then. Raises ConfigurationError
+        if it cannot be written.
+        """
+        self._joining.add(threading.get_ident())
+        try:
+            yield
+            self.commit()
+        finally:
+            self._joining.discard(threading.get_ident())
+            self._end()
+
+    def commit(self) -> None:
+        """Puts onto the disk what this thread has written :meth:`together` so far. Raises ConfigurationError."""
+        try:
+            self._end(keep=True)
+        except sqlite3.OperationalError as error:
+            raise self._unwritten(error) from None
+
+    def after_commit(self, act: Callable[[], None]) -> None:
+        """Calls ``act`` once all that was written so far is on the disk: at once, or when this transaction is kept."""
+        with self.lock:
+            if self._open:
+                self._afterwards.append(act)
+            else:
+                act()
+
+    def _end(self, *, keep: bool = False) -> None:
+        with self.lock:
+            if not self._open:
+                return
+            afterwards, self._afterwards = self._afterwards, []
+            try:
+                if keep:
+                    self.connection.execute("COMMIT")
+            finally:
+                if self.connection.in_transaction:  # a full disk may have ended it already
+                    self.connection.execute("ROLLBACK")
+                self._open = False
+                self.lock.release()
+            for act in afterwards if keep else ():
+                act()
+
+    def _unwritten(self, error: sqlite3.OperationalError) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._path}: cannot be written: {error}", "nothing was sent; free space, check permissions, run again"
+        )
 
     def empty_log(self) -> None:
         """Writes the log into the database and truncates it: older pages, deleted values among them, are gone.
@@ -284,32 +376,44 @@ class _Database:
             self.log_left = bool(busy)
 
 
-_DATABASES: dict[Path, _Database] = {}
-_DATABASES_LOCK = threading.Lock()
+_JOURNALS: dict[Path, Journal] = {}
+_JOURNALS_LOCK = threading.Lock()
 
 
-def _open(path: Path) -> _Database:
+def journal(path: Path) -> Journal:
+    """The file's journal, which is made if it is missing. Raises ConfigurationError."""
     # One connection per file and process: a thousand simulated parties must not hold a thousand files open.
-    with _DATABASES_LOCK:
+    with _JOURNALS_LOCK:
         resolved = path.absolute()
-        if resolved not in _DATABASES:
-            _DATABASES[resolved] = _Database(resolved)
-        return _DATABASES[resolved]
+        if resolved not in _JOURNALS:
+            _JOURNALS[resolved] = Journal(resolved)
+        return _JOURNALS[resolved]
 
 
 def discard(path: Path, compartment_keys: Path) -> None:
-    """Destroys a store that no other process has open: the keys of its compartments, then its files."""
-    close(path)
+    """Destroys the keys of a store's compartments and all its values; what has left stays on record.
+
+    No other process answers from it meanwhile. A file that cannot be read is destroyed.
+    """
     for key in compartment_keys.glob("*.key"):
         destroy_file(key)
-    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-        destroy_file(file)
+    if not path.exists():
+        return
+    try:
+        opened = journal(path)
+        with opened.writing() as connection:
+            connection.execute("DELETE FROM entry WHERE key NOT IN (SELECT reply FROM sent)")
+        opened.empty_log()
+    except (ConfigurationError, sqlite3.DatabaseError):
+        close(path)
+        for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+            destroy_file(file)
 
 
 def close(path: Path) -> None:
     """Closes the file's connection, if one is open (before the file is deleted)."""
-    with _DATABASES_LOCK:
-        database = _DATABASES.pop(path.absolute(), None)
-    if database is not None:
-        with database.lock:  # SQLite crashes where a thread closes the connection that another one reads from
-            database.connection.close()
+    with _JOURNALS_LOCK:
+        opened = _JOURNALS.pop(path.absolute(), None)
+    if opened is not None:
+        with opened.lock:  # SQLite crashes where a thread closes the connection that another one reads from
+            opened.connection.close()

@@ -32,7 +32,7 @@ class Slow:
 def waiting(monkeypatch):
     monkeypatch.setattr(answering, "JournaledParty", Slow)
     sent = queue.Queue()
-    made = Answering(None, None, None, send=sent.put)
+    made = Answering(None, None, send=sent.put)
     yield made, made._recorded, sent
     made._recorded.go_on.set()
     made.stop(10.0)

@@ -31,8 +31,10 @@ from tests.doubles.restarts import (
 )
 from undersong_client.operations import runs
 from undersong_client.storage import attempts
+from undersong_client.storage.attempts import COINS_BYTES
 from undersong_client.storage.checkpoints import beside
-from undersong_common.errors import PrivacyRefusal, UndersongError
+from undersong_client.storage.outbox import Outbox
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
@@ -295,3 +297,25 @@ def test_a_revocation_outlives_decisions_that_are_put_back_from_a_backup(tmp_pat
     party = hospital.start()
     opened = federated.run(lambda _stage, request: party.answer(request).reply, name="votes/2")
     assert ME not in opened.survivors
+
+
+def test_an_answer_that_cannot_be_recorded_leaves_the_attempt_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hospital").mkdir()
+    hospital = Hospital(tmp_path / "hospital")
+    federated = Federated(tmp_path, hospital.identity)
+    party = hospital.start()
+    federated.agree(lambda request: party.answer(request).reply)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise ConfigurationError("the disk is full")
+
+    with monkeypatch.context() as context:
+        context.setattr(Outbox, "record", full)
+        with pytest.raises(ConfigurationError):
+            party.answer(federated.opening())
+    party.answer(federated.opening())
+    found = hospital.start()._assembled.party._attempts.find(federated.manifest, SUM, 0)
+    assert found is not None
+    assert len(found.coins) == COINS_BYTES  # as if the first answer had not been given

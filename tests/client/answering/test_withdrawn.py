@@ -93,7 +93,7 @@ def test_the_daemon_asks_after_the_wait_and_before_every_new_stream(monkeypatch:
     nowhere: Any = None
 
     def answered() -> Answering:
-        made = Answering(nowhere, nowhere, nowhere, send=sent.append)
+        made = Answering(nowhere, nowhere, send=sent.append)
         made.request(Envelope(bytes(16), b"a step"))
         made._jobs.put(None)
         made._thread.join(10.0)

@@ -25,6 +25,7 @@ from undersong_client.consent import policy as policy_file
 from undersong_client.consent.approvals import Request, Requests
 from undersong_client.home import PartyHome
 from undersong_client.link import checks
+from undersong_client.storage import store
 from undersong_client.storage.outbox import Outbox
 from undersong_common import entry
 from undersong_common.privacy.accounting import Gaussian
@@ -572,8 +573,9 @@ def stored(home: Path, text: str) -> None:
     ):
         path.write_text(json.dumps(value))
         path.chmod(0o600)
-    (home / "outbox.log").unlink(missing_ok=True)
-    Outbox(home / "outbox.log").record(b"bytes", at=1.0, kind="signature", run=text, query=text)
+    with store.journal(home / "journal.sqlite").writing() as database:
+        database.execute("DELETE FROM sent")
+    Outbox(PartyHome(home)).record(b"bytes", at=1.0, kind="signature", run=text, query=text)
 
 
 def test_strings_from_outside_forge_nothing_on_any_screen(home):
@@ -770,11 +772,10 @@ def test_the_service_unit_runs_this_party(home, tmp_path):
 
 
 def test_the_outbox_is_shown_and_decoded(home, tmp_path):
-    from undersong_client.storage.outbox import Outbox
     from undersong_protocol.wire.messages import federation_pb2 as fed
 
     data = fed.Reply(version=1, pending=fed.Pending(reason="waits")).SerializeToString()
-    Outbox(home / "outbox.log").record(data, at=1.0, kind="pending", answer_to="propose", run="spring")
+    Outbox(PartyHome(home)).record(data, at=1.0, kind="pending", answer_to="propose", run="spring")
     assert "spring" in command("outbox", "--home", home)
     entry = json.loads(command("outbox", "--entry", 1, "--raw", tmp_path / "raw", "--json", "--home", home))
     assert entry["decoded"]["pending"]["reason"] == "waits"

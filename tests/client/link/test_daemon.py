@@ -124,9 +124,9 @@ def test_it_says_who_it_is_answers_and_writes_down_what_left(running, coordinato
     data = stream.ask(INTRODUCE)
     reply = codec.decode_reply(data, "alpha")
     assert reply.introduction.name == "alpha"
-    hello, introduction = Outbox(home.outbox).entries()
+    hello, introduction = Outbox(home).entries()
     assert (hello.kind, introduction.kind, introduction.answer_to) == ("hello", "introduction", "introduce")
-    assert Outbox(home.outbox).data(introduction.number) == data
+    assert Outbox(home).data(introduction.number) == data
     until(lambda: status(home).get("state") == "connected")
 
 
@@ -547,7 +547,7 @@ def test_what_cannot_be_journaled_is_not_sent(running, coordinator, monkeypatch,
     stream = coordinator.next_stream()
 
     def full(*_, **__):
-        raise ConfigurationError("outbox.log: cannot be written: disk full")
+        raise ConfigurationError("journal.sqlite: cannot be written: disk full")
 
     monkeypatch.setattr(Outbox, "record", full)
     with caplog.at_level(logging.ERROR):
@@ -572,7 +572,7 @@ def test_no_private_text_reaches_log_status_or_outbox(running, coordinator, home
         reply = propose(stream, manifest_for(home))
         assert reply.refusal.kind == fed.Refusal.INTERNAL
     written = caplog.text + home.status.read_text() + str(reply)
-    written += "".join(str(Outbox(home.outbox).data(entry.number)) for entry in Outbox(home.outbox).entries())
+    written += "".join(str(Outbox(home).data(entry.number)) for entry in Outbox(home).entries())
     assert "private note" not in written
     assert "internal error RuntimeError" in caplog.text
 

@@ -94,7 +94,7 @@ def test_the_code_is_told_and_is_the_same_whatever_the_records_are(spoil, clock,
         assert isinstance(error, kind)
         assert error.remedy
         told.append(heard(coordinator))
-        sent = Outbox(home.outbox)
+        sent = Outbox(home)
         assert sent.data(sent.entries()[-1].number).endswith(f"does not start: {code(reason)}".encode())
     assert told[0] == told[1]
     assert told[0] == wire.Hello(version=1, party="alpha", software=told[0].software, does_not_start=reason)

@@ -42,7 +42,7 @@ def test_a_run_is_one_page_for_the_files(home, tmp_path):
     manifest = proposed(home, task={"purpose": "<script>alert(1)</script>"})
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
-    outbox = Outbox(PartyHome(home).outbox)
+    outbox = Outbox(PartyHome(home))
     outbox.record(b"masked", at=9.0, kind="sum_reply", answer_to="sum_step", run="spring", query="votes/1", attempt=0)
     outbox.record(b"another run's", at=9.0, kind="sum_reply", run="autumn", query="votes/1", attempt=0)
     audit = tmp_path / "audit.json"
