@@ -34,6 +34,15 @@ def serve(
     tasks: Annotated[
         list[Path] | None, typer.Option("--tasks", help="A folder whose task files are offered; repeat for several.")
     ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key",
+            metavar="HOST=VARIABLE",
+            help="A key that tasks made on the console may send to this host (HOST:PORT if its address names one);"
+            " repeat for several. Those of offered task files are allowed as they stand.",
+        ),
+    ] = None,
     person: Annotated[str, typer.Option(help="Name of the account that the one-time link opens.")] = "operator",
     role: Annotated[str, typer.Option(help="viewer, operator or administrator.")] = "administrator",
     issuer: Annotated[str, typer.Option("--oidc-issuer", help="Address of an identity provider.")] = "",
@@ -74,7 +83,10 @@ def serve(
 
     listening = Listening(bind, port, tuple(name or ()), certificate, key)
     environment = dict(os.environ)
-    context = ConsoleContext(home, tuple(tasks or ()), environment, defaults.public_cache_path(environment))
+    pairs = tuple(each.partition("=")[::2] for each in keys or ())
+    if not all(host and variable for host, variable in pairs):
+        raise ConfigurationError("--key names no host or no variable", "write --key api.openai.com=OPENAI_API_KEY")
+    context = ConsoleContext(home, tuple(tasks or ()), pairs, environment, defaults.public_cache_path(environment))
     listener = listening.open()
     port = listener.getsockname()[1]
     site = build(context, hosts=listening.hosts(port), port=port, tls=listening.tls)

@@ -23,13 +23,15 @@ class ConsoleContext:
     """One coordinator.
 
     Attributes:
-        tasks: folders whose task files are offered.
+        tasks: folders whose task files are offered, and whose files tasks from the console may name.
+        keys: (host, environment variable) of every key that a task from the console may send.
         environment: variables in which generators find their keys, for a test call.
         public_cache: file with embeddings of public texts.
     """
 
     home: Path
     tasks: tuple[Path, ...] = ()
+    keys: tuple[tuple[str, str], ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     public_cache: Path = Path("public-embeddings.sqlite")
     index: RunIndex = field(init=False)

@@ -83,7 +83,7 @@ class RunScreens:
     def _draft(self, visit: Visit) -> str:
         uploaded, chosen = visit.files.get("task", b""), visit.form.get("source", "")
         if uploaded:
-            draft = drafts.from_bytes(self._home, "the uploaded file", uploaded)
+            draft = drafts.from_bytes(self._home, "the uploaded file", uploaded, self._context.tasks)
         elif chosen.startswith("file "):
             offered = {str(path): path for path in drafts.offered(self._context.tasks)}
             path = offered.get(chosen.removeprefix("file "))
@@ -105,7 +105,7 @@ class RunScreens:
         def plan() -> dict[str, Any]:
             if visit.query.get("plan") != "yes":
                 return {"planned": None}
-            made = runs.preview(self._home, draft.data, Path(draft.folder), chosen)
+            made = runs.preview(self._home, draft.data, Path(draft.folder), chosen, check=self._limits(draft))
             return {"planned": made, "chosen": ",".join(chosen)}
 
         sections: dict[str, list[drafts.TaskField]] = {}
@@ -121,6 +121,9 @@ class RunScreens:
             chosen=chosen,
             given={"name": "", "seed": "0", "patience": f"{defaults.PATIENCE_S:.0f}", **visit.query},
         )
+
+    def _limits(self, draft: drafts.Draft) -> drafts.Limits:
+        return drafts.Limits(self._home, draft, self._context.tasks, self._context.keys)
 
     def _change(self, visit: Visit) -> str:
         return visit.go(_plan_address(visit, self._as_sent(visit)))
@@ -148,6 +151,7 @@ class RunScreens:
                 seed=_whole(visit.form.get("seed", "0")),
                 patience_s=float(_whole(visit.form.get("patience", ""))),
             ),
+            check=self._limits(draft),
         )
         visit.note("run plan", planned.run)
         return visit.go(f"/runs/one/{quote(planned.run)}", "Planned: no party is asked until you start it.")

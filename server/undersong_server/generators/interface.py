@@ -217,6 +217,11 @@ class GeneratorSettings(BaseModel):
         """Paths that it reads before it can write."""
         return ()
 
+    @property
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        """(host with its port, environment variable) of each key that it sends, and to whom."""
+        return ()
+
     def check(self, around: Surroundings) -> None:
         """Raises ConfigurationError for a file that exists and cannot be used. A plan calls it; nothing is asked."""
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,9 +26,11 @@ from undersong_server.operations.enrolment import identities, parties, roster
 from undersong_server.runs.folder import ENDED, FINAL, Action, RunFolder, RunStatus, logged
 from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import Planned, coordinator_task, plan_run
+from undersong_server.runs.task import Task
 
 LOG_LINES = 20  # lines of a run's log that are displayed with it
 POLL_S = 0.2
+Check = Callable[[Task], None]
 STAMP = len("2026-01-01 00:00:00 ")  # characters before the words of a log line
 
 
@@ -64,11 +66,22 @@ def plan(
     return plan_task(home, data, task_file.absolute().parent, options)
 
 
-def plan_task(home: Path, data: Mapping[str, Any], folder: Path, options: RunOptions = RUN_OPTIONS) -> PlannedRun:
-    """Fixes a run of parsed task data, like :func:`plan`; its relative paths start at ``folder``."""
+def plan_task(
+    home: Path,
+    data: Mapping[str, Any],
+    folder: Path,
+    options: RunOptions = RUN_OPTIONS,
+    *,
+    check: Check = lambda _task: None,
+) -> PlannedRun:
+    """Fixes a run of parsed task data, like :func:`plan`; its relative paths start at ``folder``.
+
+    Args:
+        check: called with the validated task before any file of it is read; may refuse.
+    """
     if CoordinatorHome(home).settings.drill:
         data = _rehearsed(data)
-    made = preview(home, data, folder, options.parties)
+    made = preview(home, data, folder, options.parties, check=check)
     name, suffix, insecure = options.name, options.suffix, options.insecure_noise_seed
     if name is None:
         if suffix is None:
@@ -79,10 +92,19 @@ def plan_task(home: Path, data: Mapping[str, Any], folder: Path, options: RunOpt
     return replace(made, run=name)
 
 
-def preview(home: Path, data: Mapping[str, Any], folder: Path, parties: Sequence[str] | None) -> PlannedRun:
+def preview(
+    home: Path,
+    data: Mapping[str, Any],
+    folder: Path,
+    parties: Sequence[str] | None,
+    *,
+    check: Check = lambda _task: None,
+) -> PlannedRun:
     """Computes a run's plan without creating the run. Raises the ConfigurationErrors of :func:`plan_task`."""
     names = roster(home, parties)
-    run_plan = plan_run(coordinator_task(data, folder, names))
+    task = coordinator_task(data, folder, names)
+    check(task)
+    run_plan = plan_run(task)
     ConfigurationError.raise_together(cap_faults(run_plan))
     return PlannedRun("", names, plan_figures(run_plan), tuple(refusals(home, names, run_plan.plan)))
 

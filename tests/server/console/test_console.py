@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import time
 import zipfile
+from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 
@@ -199,9 +202,101 @@ def test_only_task_files_are_offered(home, tmp_path):
     assert [path.stem for path in drafts.offered([tmp_path])] == ["slip", "task"]
     for given in (files["pyproject"], files["prompts"]):
         with pytest.raises(ConfigurationError, match=r"no \[task\] section"):
-            drafts.from_bytes(home, "the uploaded file", given.encode())
+            drafts.from_bytes(home, "the uploaded file", given.encode(), ())
     with pytest.raises(ConfigurationError, match="not valid TOML"):
         drafts.from_file(home, tmp_path / "slip.toml")
+
+
+def ngram(corpus):
+    return {"name": "new", "kind": "ngram", "corpus": [str(corpus)]}
+
+
+def endpoint(base_url, key="OPENAI_API_KEY", **more):
+    return {"name": "new", "kind": "openai", "model": "m", "base_url": base_url, "api_key_env": key, **more}
+
+
+def refused(home, tasks, draft, keys=()):
+    """Whether the console may not even plan the draft; the error of a task that it may plan is another one's."""
+    try:
+        check = drafts.Limits(home, draft, (tasks,), keys)
+        runs.preview(home, draft.data, Path(draft.folder), list(PARTIES), check=check)
+    except ConfigurationError as error:
+        return error.code == "not-from-the-console"
+    return False
+
+
+@pytest.mark.parametrize("place", ["corpus", "prompts", "root", "cache"])
+@pytest.mark.parametrize("way", ["upload", "form"])
+def test_a_task_from_the_console_names_no_file_outside_the_operator_s_folders(home, tasks, tmp_path, place, way):
+    (tmp_path / "secret").write_text("private")
+    (tasks / "link").unlink(missing_ok=True)
+    (tasks / "link").symlink_to(tmp_path)
+    written = drafts.from_file(home, next(tasks.glob("*.toml")))
+
+    def draft(path):
+        data = json.loads(json.dumps(written.data))
+        if place == "corpus":
+            data["generators"][0]["corpus"] = [path]
+        elif place == "cache":
+            data["generators"].append(endpoint("http://127.0.0.1:1", "", cache=path))
+        else:
+            data |= {"prompts": {"folder": path}} if place == "prompts" else {"data": {"root": path}}
+        if way == "form":
+            return replace(written, data=data)
+        return replace(drafts.from_bytes(home, "uploaded", b"[task]", (tasks,)), data=data)
+
+    away = os.path.relpath(tmp_path / "secret", tasks)
+    keys = home / "authority" / "signing.key"
+    for path in (str(tmp_path / "secret"), away, "link/secret", str(keys), f"{tasks}/../secret", "a\0b"):
+        assert refused(home, tasks, draft(path)), path
+    for path in ("good.jsonl", str(tasks / "good.jsonl"), "prompts", "sub/../good.jsonl"):
+        assert not refused(home, tasks, draft(path)), path
+
+
+def test_files_that_the_operator_s_own_task_names_stay_allowed(home, tasks, tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"text": "one", "label": "kitchen"}\n')
+    theirs = drafts.from_file(home, next(tasks.glob("*.toml")))
+    data = {**theirs.data, "generators": [ngram(tmp_path / "corpus.jsonl")]}
+    assert refused(home, tasks, replace(theirs, data=data))
+    own = replace(theirs, data=data, operators=data)
+    assert not refused(home, tasks, own)
+    assert not refused(home, tasks, drafts.change(home, own, {"privacy.epsilon": "2"}))
+
+
+def test_keys_go_to_the_hosts_that_the_operator_has_named(home, tasks):
+    """The attack: a task from the console sends a key of the coordinator to a host of its author's."""
+    theirs = drafts.from_file(home, next(tasks.glob("*.toml")))
+    allowed = [("api.example", "OPENAI_API_KEY"), ("127.0.0.1:8000", "OPENAI_API_KEY")]
+
+    def draft(table, **own):
+        return replace(theirs, data={**theirs.data, "generators": [table]}, **own)
+
+    good = endpoint("https://api.example/v1")
+    assert not refused(home, tasks, draft(good), allowed)
+    assert not refused(home, tasks, draft(endpoint("https://elsewhere.example/v1", "")), allowed)
+    for table in (
+        endpoint("https://elsewhere.example/v1"),
+        endpoint("https://api.example/v1", "OTHER_API_KEY"),
+        endpoint("https://api.example:444/v1"),
+        {"name": "new", "kind": "openai", "model": "m"},
+        {**good, "endpoints": [{"base_url": "https://elsewhere.example/v1", "api_key_env": "OPENAI_API_KEY"}]},
+        endpoint("http://127.0.0.1:8000/v1", proxy="http://127.0.0.1:9999"),
+    ):
+        assert refused(home, tasks, draft(table), allowed), table
+        assert not refused(home, tasks, draft(table, operators={"generators": [table]})), table
+    own = draft({**good, "base_url": "https://elsewhere.example/v1"}, operators={"generators": [good]})
+    assert refused(home, tasks, own)
+
+
+def test_a_refusal_is_shown_and_no_run_is_planned(console, home, tasks):
+    toml = next(tasks.glob("*.toml")).read_text().replace("good.jsonl", "/etc/passwd")
+    sent = console.client.post("/runs/new", data=console.hidden("/runs/new"), files={"task": ("t.toml", toml)})
+    shown = f"{console.led(sent)}?plan=yes"
+    assert "outside the operator" in console.get(shown).text
+    before = len(runs.list_runs(home))
+    sent = {**fields_of(console.get(shown).text), "name": "stolen", "shown_parties": ",".join(PARTIES)}
+    assert console.post(f"{shown.split('?')[0]}/plan", sent, of=shown).status_code == 409
+    assert len(runs.list_runs(home)) == before
 
 
 def test_actions_of_a_run_are_those_of_the_commands(console, home, tasks):
@@ -240,7 +335,7 @@ def test_an_unknown_run_is_said_in_each_part_and_breaks_nothing(console):
 )
 def test_a_file_that_is_no_task_is_refused_in_words(home, task):
     with pytest.raises(ConfigurationError, match="the uploaded file: is n"):
-        drafts.from_bytes(home, "the uploaded file", task)
+        drafts.from_bytes(home, "the uploaded file", task, ())
 
 
 def test_a_damaged_run_is_one_line_and_the_others_are_shown(console, home, tasks):

@@ -275,6 +275,14 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         """Every address that is asked."""
         return (self, *self.endpoints)
 
+    @property
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        found = []
+        for address in self.addresses:
+            in_clear = address.base_url.startswith("http:") and self.proxy  # the proxy reads the key
+            found.append((urlsplit(in_clear or address.base_url).netloc.lower(), address.api_key_env))
+        return tuple((host, variable) for host, variable in found if variable)
+
     def request_fields(self, kind: str) -> RequestFields:
         """Returns the fields of a request for one kind of prompt."""
         own = self.kinds.get(kind)
