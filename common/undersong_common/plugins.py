@@ -151,8 +151,7 @@ class _FromSource(SourceFileLoader):
         path = self.get_filename(fullname)
         data = self.get_data(path)
         self._files.check(fullname, path, data)
-        compiled: CodeType = self.source_to_code(data, path)
-        return compiled
+        return self.source_to_code(data, path)
 
 
 class _Plugins(MetaPathFinder):

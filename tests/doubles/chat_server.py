@@ -32,18 +32,6 @@ def completion(
     return body
 
 
-def stream(words: list[str], *, reason: str | None = "stop", usage: tuple[int, int] | None = None) -> str:
-    """The body of a streamed chat completion; without a reason it ends before its end."""
-    deltas = [{"role": "assistant"}, *({"content": word} for word in words)]
-    chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-    if reason is not None:
-        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
-    if usage is not None:
-        chunks.append({"choices": [], "usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}})
-    lines = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"] * (reason is not None)
-    return "".join(f"data: {line}\n\n" for line in lines)
-
-
 def refusal(message: str, code: str | None = None) -> dict[str, Any]:
     """The body of an error."""
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}

@@ -234,8 +234,8 @@ class _OidcLogin:
         if not {own.claim, *((own.groups,) if own.roles else ())} <= claims.keys() and "userinfo_endpoint" in addresses:
             bearer = {"authorization": f"Bearer {given.get('access_token', '')}"}
             more = self._asked(addresses["userinfo_endpoint"], headers=bearer)
-            return {**more, **claims} if more.get("sub") == claims["sub"] else claims
-        return claims
+            return {**more, **claims} if more.get("sub") == claims["sub"] else dict(claims)
+        return dict(claims)
 
     def _addresses(self) -> Mapping[str, Any]:
         """The provider's addresses, each of them encrypted; its issuer is the one of the settings, read as an address.

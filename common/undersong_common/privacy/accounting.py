@@ -577,8 +577,7 @@ def hockey_stick(losses: Float64, sigma: float, rate: float, *, removed: bool) -
     else:
         mixed = np.logaddexp(math.log1p(-rate) + log_ndtr(end), math.log(rate) + log_ndtr(end - 1.0 / sigma))
         found = ndtr(end) - np.exp(losses + mixed)
-    result: Float64 = np.clip(found, 0.0, 1.0)
-    return result
+    return np.clip(found, 0.0, 1.0)
 
 
 # ------------------------------------------------------------------------------------------------------ checks

@@ -129,8 +129,7 @@ def _sum_dense(matrix: Float64, starts: Int64, sizes: Int64) -> Float64:
         within = np.arange(half.sum()) - np.repeat(np.cumsum(half) - half, half)
         onto = np.repeat(starts[:-1], half) + within
         sums[onto] += sums[onto + np.repeat(left, half)]
-    result: Float64 = sums[starts[:-1]]
-    return result
+    return sums[starts[:-1]]
 
 
 def _clipped(statistic: Statistic, matrix: Matrix) -> Matrix:

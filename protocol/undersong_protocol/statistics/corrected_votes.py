@@ -63,8 +63,7 @@ class CorrectedVotes(Statistic):
     @property
     def weights(self) -> Float64:
         """Weights of a record's votes, best candidate first, float64 [q]; multiples of 1 / :attr:`base_scale`."""
-        weights: Float64 = np.exp2(-np.arange(self.q, dtype=np.float64))
-        return weights
+        return np.exp2(-np.arange(self.q, dtype=np.float64))
 
     @property
     def sensitivity(self) -> Sensitivity:

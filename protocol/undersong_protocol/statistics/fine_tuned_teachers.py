@@ -113,8 +113,7 @@ def _scores(
         fit=everything, held=everything[:0], settings=settings, shuffled=rng.permutation,
     )  # fmt: skip
     found = fine_tuning.logits(model, tokenizer, queries, settings)
-    difference: Float64 = found[:, 1] - found[:, 0]
-    return difference
+    return found[:, 1] - found[:, 0]
 
 
 def _drawn(own: Int64, contrast: Int64, rng: np.random.Generator) -> tuple[Int64, Float64]:

@@ -46,8 +46,7 @@ class Grid:
         if not np.isfinite(given).all():
             raise InternalError("a public number is not finite")
         clipped = np.clip(given, -self.largest, self.largest)
-        found: Float64 = np.rint(clipped * 2.0**self.bits) / 2.0**self.bits
-        return found
+        return np.rint(clipped * 2.0**self.bits) / 2.0**self.bits
 
     def check(self, name: str, values: Float64) -> None:
         """Raises ConfigurationError where a value is not finite, too large or off the grid."""
@@ -152,5 +151,4 @@ def check_shape(name: str, values: Float64, shape: tuple[int, ...]) -> None:
 
 def labels_within(labels: Int64, count: int) -> Int64:
     """The records' labels, int64 [M], where one outside [0, count) counts as none (-1)."""
-    found: Int64 = np.where((labels >= 0) & (labels < count), labels, NO_LABEL)
-    return found
+    return np.where((labels >= 0) & (labels < count), labels, NO_LABEL)

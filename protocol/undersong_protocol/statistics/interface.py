@@ -157,8 +157,7 @@ class Rows:
         """The rows at ``positions``, [len(positions), dimension]."""
         if callable(self.matrix):
             return self.matrix(positions)
-        taken: Matrix = self.matrix[positions]
-        return taken
+        return self.matrix[positions]
 
     def keep_units(self, kept: Bools) -> Rows:
         """Only the rows of units u with ``kept[u]`` (a Poisson subsample of units), bool [number of units]."""

@@ -229,8 +229,7 @@ def _exact_product(x: Float64, c: Float64) -> Int64:
     """x @ c.T of integer-valued matrices as int64; the larger is split until each product fits float64's 53 bits."""
     x_norm, c_norm = (math.sqrt(float(np.einsum("nd,nd->n", v, v).max(initial=0.0))) for v in (x, c))
     if x_norm * c_norm < 2.0**52:
-        product: Int64 = (x @ c.T).astype(np.int64)
-        return product
+        return (x @ c.T).astype(np.int64)
     if x_norm > c_norm:
         return _exact_product(c, x).T
     bits = max(0, 52 - math.ceil(math.log2(x_norm * math.sqrt(x.shape[1]) + 1)))  # of the lower part

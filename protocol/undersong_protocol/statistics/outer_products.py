@@ -106,8 +106,7 @@ class OuterProducts(Statistic):
             known = labels[asked] >= 0
             y = (embeddings[asked] - means[np.where(known, labels[asked], 0)]) @ projection.T
             y *= (known / np.maximum(row_norms(y), 1.0))[:, None]
-            found: Float64 = y[:, rows] * y[:, columns] * factor
-            return found
+            return y[:, rows] * y[:, columns] * factor
 
         return Rows(compute, records.units)
 

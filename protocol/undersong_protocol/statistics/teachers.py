@@ -68,8 +68,7 @@ class Whitening:
 
     def whitened_direction(self, directions: Float64) -> Float64:
         """Directions in the axes, float64 [..., d], as directions of the whitened coordinates: the same products."""
-        result: Float64 = directions / self._scale
-        return result
+        return directions / self._scale
 
 
 @one_numpy_thread()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from fastapi.responses import Response
@@ -23,13 +22,16 @@ class OversightScreens:
     def __init__(self, site: Site, context: ConsoleContext) -> None:
         self._context = context
         self._home = context.home
-        answers: dict[str, Callable[[Visit], Any]] = {
-            "/api/parties": lambda _: [each.to_json() for each in enrolment.parties(self._home)],
-            "/api/runs": lambda _: [each.to_json() for each in context.index.runs()],
-            "/api/runs/{run}": lambda visit: runs.show(self._home, visit.path["run"]).to_json(),
-        }
-        site.routes({"/generators": self._generators, "/audit": self._audit, "/audit/audit.jsonl": self._audit_file})
-        site.routes({path: lambda visit, of=of: json_answer(of(visit)) for path, of in answers.items()})
+        site.routes(
+            {
+                "/generators": self._generators,
+                "/audit": self._audit,
+                "/audit/audit.jsonl": self._audit_file,
+                "/api/parties": lambda _: json_answer([each.to_json() for each in enrolment.parties(self._home)]),
+                "/api/runs": lambda _: json_answer([each.to_json() for each in context.index.runs()]),
+                "/api/runs/{run}": lambda visit: json_answer(runs.show(self._home, visit.path["run"]).to_json()),
+            }
+        )
         site.routes({"/audit/support.zip": self._bundle}, {"/generators/test": self._test}, least="operator")
         site.routes(
             {"/people": self._people},

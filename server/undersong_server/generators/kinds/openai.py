@@ -657,7 +657,7 @@ class OpenAIGenerator:
             response = self._made(
                 address, lambda: client.post(path, cast_to=httpx.Response, body=body, options={"headers": headers})
             )
-            answer = self._read(_body(response.text), worst)
+            answer = self._read(response.text, worst)
             if answer is None:
                 raise _Transient("the answer is no complete completion", address.base_url, lost=True)
             took = (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
@@ -699,15 +699,16 @@ class OpenAIGenerator:
             raise _Transient(f"the answer could not be read ({type(error).__name__})", where, lost=True) from None
 
     def _read(self, body: Any, worst: tuple[int, int]) -> Answer | None:
-        """Returns the answer in the body of a completion; None if the body is not a complete one."""
+        """Returns the answer in the body of a completion, JSON or parsed; None if the body is not a complete one."""
         try:
+            body = json.loads(body) if isinstance(body, str) else body
             choice, usage = body["choices"][0], body.get("usage") or {}
             message = choice.get("message")
             text = choice["text"] if message is None else message.get("content")
             refusal = None if message is None else message.get("refusal")
             finish = _FINISH.get(choice.get("finish_reason") or "", "")
             prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        except (AttributeError, IndexError, KeyError, TypeError):
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             return None
         if message is None and not isinstance(text, str):
             return None
@@ -815,28 +816,6 @@ class OpenAIGenerator:
             request.headers[settings.key_header] = f"{bearer}{key}"
         named = {"OpenAI-Organization": settings.organization, "OpenAI-Project": settings.project}
         request.headers.update({name: value for name, value in named.items() if value})
-
-
-def _body(content: str) -> Any:
-    """Returns the JSON of a response; None if it is not whole.
-
-    Some servers stream although nobody asked them to: the chunks of a server-sent stream are put together.
-    """
-    try:
-        return json.loads(content)
-    except ValueError:
-        events = [line.removeprefix("data:").strip() for line in content.splitlines() if line.startswith("data:")]
-    try:
-        chunks = [json.loads(event) for event in events if event not in ("", "[DONE]")]
-        choices = [choice for chunk in chunks for choice in (chunk.get("choices") or [])[:1]]
-        text = "".join((each.get("delta") or {}).get("content") or each.get("text") or "" for each in choices)
-        reasons = [reason for each in choices if (reason := each.get("finish_reason"))]
-        usage = [usage for chunk in chunks if (usage := chunk.get("usage"))]
-    except (ValueError, AttributeError, TypeError):
-        return None
-    if not reasons and "[DONE]" not in events:
-        return None
-    return {"choices": [{"text": text, "finish_reason": reasons[-1] if reasons else ""}], "usage": (usage or [{}])[-1]}
 
 
 def _retry_after_s(headers: Mapping[str, str], now: float) -> float | None:

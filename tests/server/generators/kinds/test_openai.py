@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusal, serving, stream
+from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusal, serving
 from tests.doubles.processes import SOURCES
 from undersong_common.arrays import Float32
 from undersong_common.configuration import validate
@@ -534,23 +534,14 @@ def test_peculiar_answers_are_noted(body: dict[str, Any], note: tuple[str, str])
     assert answer.prompt_tokens > 0
 
 
-def test_a_server_that_streams_unasked_is_understood() -> None:
-    bodies = [stream(["One", " text", "."], usage=(9, 3)), stream(["Half", " of"], reason="length")]
-    with serving(ChatServer(lambda prompt: bodies["text 1" in prompt])) as server:
-        answers = dict(generator(server.url).answer(requests(2)))
-    assert answers[0] == Answer("One text.", 9, 3)
-    assert isinstance(answers[1], Answer)
-    assert answers[1] == Answer("Half of", answers[1].prompt_tokens, 7, note="usage not reported", finish="length")
-
-
-def test_a_stream_without_its_end_is_asked_again() -> None:
-    bodies = [stream(["One"]), stream(["On"], reason=None), 'data: {"choices": [{"del\n\ndata: [DONE]\n\n']
+def test_an_answer_that_cannot_be_read_is_asked_again_and_counted() -> None:
+    bodies = [completion("One"), 'data: {"choices": []}', "[1]", ""]
     with serving(ChatServer(lambda _: bodies.pop())) as server:
         far = generator(server.url)
         answer = one(far)
     assert isinstance(answer, Answer)
     assert answer.text == "One"
-    assert far.counts["lost_attempts"] == 2
+    assert far.counts["lost_attempts"] == 3
 
 
 def test_a_filtered_answer_is_paid() -> None:
