@@ -42,11 +42,11 @@ class Interruption(Exception):
 def run(command: Callable[[], object]) -> NoReturn:
     """Runs a command line to its exit; a number that it returns is the exit code.
 
-    An error is told in words on standard error and, where ``--json`` was asked for, as an object on standard output.
+    An error is printed in words on standard error and, where ``--json`` was asked for, as an object on standard output.
     """
     try:
         _run(command)
-    except KeyboardInterrupt:  # while an end was being told
+    except KeyboardInterrupt:  # while the end was being printed
         _stopped()
     finally:
         # Ctrl-C that left code compiled from text, as dataclasses are, is marked as unhandled whoever handles it: under
@@ -63,12 +63,12 @@ def _run(command: Callable[[], object]) -> NoReturn:
             raise KeyboardInterrupt
     except click.ClickException as error:
         error.show()
-        _tell(error.format_message(), "see --help", error.exit_code)
+        _print_json(error.format_message(), "see --help", error.exit_code)
         sys.exit(error.exit_code)
     except UndersongError as error:
         if _interrupted(error):
             _stopped()
-        _tell(error.problem, error.remedy, error.exit_code, error.code)
+        _print_json(error.problem, error.remedy, error.exit_code, error.code)
         print(printable_lines(f"error: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
     except Interruption as stopped:
@@ -82,24 +82,24 @@ def _run(command: Callable[[], object]) -> NoReturn:
         # no path of ours writes private data into a file name
         problem = f"{printable(str(error.filename or ''))}: {error.strerror or 'input/output error'}".lstrip(": ")
         remedy = "check the path and its permissions"
-        _tell(problem, remedy, FILE_ERROR)
+        _print_json(problem, remedy, FILE_ERROR)
         print(f"error: {problem}\n  remedy: {remedy}", file=sys.stderr)
         sys.exit(FILE_ERROR)
     except Exception as error:  # noqa: BLE001 - its message may hold private text, so only its kind and place are shown
         if _interrupted(error):
             _stopped()
         problem = f"internal error: {place_of(error)}"
-        _tell(problem, "please report these words", InternalError.exit_code)
+        _print_json(problem, "please report these words", InternalError.exit_code)
         print(f"{problem}; please report these words", file=sys.stderr)
         sys.exit(InternalError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _tell(problem: str, remedy: str, exit_code: int, code: str = "") -> None:
+def _print_json(problem: str, remedy: str, exit_code: int, code: str = "") -> None:
     """Prints the error as JSON for the next program, if ``--json`` was given."""
     if "--json" in sys.argv[1:]:
-        told = {"problem": problem, "remedy": remedy, "exit_code": exit_code, "code": code}
-        print(json_text({"error": told}), flush=True)
+        error = {"problem": problem, "remedy": remedy, "exit_code": exit_code, "code": code}
+        print(json_text({"error": error}), flush=True)
 
 
 def _stopped() -> NoReturn:
@@ -133,4 +133,4 @@ def only_tls_1_3() -> None:
         raise InternalError("gRPC was imported before TLS was set up")
     os.environ["GRPC_SSL_CIPHER_SUITES"] = CIPHER_SUITES
     os.environ.setdefault("GRPC_EXPERIMENTS", POLLING)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a refused handshake is told once, in words, by whoever dialled
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a refused handshake is logged once, in words, by whoever dialled

@@ -63,7 +63,7 @@ class _Watched(logging.StreamHandler[TextIO]):
         named = tuple(value for value in given if not isinstance(value, int | float))
         if record.levelno > logging.INFO or len(named) == len(given):
             key = getattr(record, "alike", (record.name, record.msg, *map(str, named)))
-            for line in self._repeats.shown(record.getMessage(), key):
+            for line in self._repeats.lines(record.getMessage(), key):
                 shown = copy.copy(record)
                 shown.msg, shown.args = line, None
                 super().emit(shown)
@@ -74,8 +74,8 @@ class _Watched(logging.StreamHandler[TextIO]):
 def place_of(error: BaseException) -> str:
     """Kind of an error and where it was raised, innermost line first. Its message may hold private data, this not."""
     frames = traceback.extract_tb(error.__traceback__)
-    places = [f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-5:])]
-    return f"{type(error).__name__} at {' < '.join(places)}"
+    frames_shown = [f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-5:])]
+    return f"{type(error).__name__} at {' < '.join(frames_shown)}"
 
 
 def to_stderr(packages: Sequence[str], *, as_json: bool, debug: bool) -> None:
@@ -128,7 +128,7 @@ class Repeats:
         self._kept_back = 0
         self._lock = threading.Lock()
 
-    def shown(self, message: str, alike: Hashable = None) -> tuple[str, ...]:
+    def lines(self, message: str, alike: Hashable = None) -> tuple[str, ...]:
         """The lines to show: none for a message like the last one; else it, after a word of those that were not shown.
 
         Args:

@@ -20,12 +20,12 @@ class Terminal(io.StringIO):
 def test_messages_in_a_row_that_differ_in_a_number_are_counted_until_another_comes() -> None:
     now = [0.0]
     repeats = Repeats(quiet_s=60.0, clock=lambda: now[0])
-    shown = [line for n in range(5) for line in repeats.shown(f"votes/1: attempt {n} is void")]
-    shown += repeats.shown("beta: disconnected")
-    shown += repeats.shown("beta: connected")
-    shown += repeats.shown("beta: disconnected")
+    shown = [line for n in range(5) for line in repeats.lines(f"votes/1: attempt {n} is void")]
+    shown += repeats.lines("beta: disconnected")
+    shown += repeats.lines("beta: connected")
+    shown += repeats.lines("beta: disconnected")
     now[0] = 61.0
-    shown += repeats.shown("beta: disconnected")
+    shown += repeats.lines("beta: disconnected")
     assert shown == [
         "votes/1: attempt 0 is void",
         "(4 more like it)",
@@ -50,7 +50,7 @@ def test_names_dates_and_addresses_are_no_mere_numbers() -> None:
         "until 2026-01-02",
         "until 2026-01-03",
     ]
-    assert [line for each in lines for line in repeats.shown(each)] == lines
+    assert [line for each in lines for line in repeats.lines(each)] == lines
 
 
 def logged(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *, as_json: bool) -> list[str]:

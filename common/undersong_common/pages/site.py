@@ -299,15 +299,15 @@ class Site:
             return handler(visit)
         except UndersongError as error:
             status = 403 if isinstance(error, Forbidden) else 409 if request.method == "POST" else 404
-            told = {"problem": error.problem, "remedy": error.remedy}
+            said = {"problem": error.problem, "remedy": error.remedy}
             code = error.code
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are shown
             log.error("%s %s failed: %s", request.method, printable(request.url.path, 200), place_of(error))
-            told = {"problem": f"internal error: {place_of(error)}", "remedy": "please report these words"}
+            said = {"problem": f"internal error: {place_of(error)}", "remedy": "please report these words"}
             status, code = 500, "internal-error"
         if request.headers.get("authorization"):
-            return JSONResponse({**told, "code": code}, status_code=status)
-        return visit.show("error.html.j2", "That did not work", status=status, **told)
+            return JSONResponse({**said, "code": code}, status_code=status)
+        return visit.show("error.html.j2", "That did not work", status=status, **said)
 
     def _check_form(self, visit: Visit) -> None:
         self._same_origin(visit.request)
@@ -456,8 +456,8 @@ class Site:
         """Logs a browser's report that the content security policy stopped something: it may be an attack."""
         body = await request.body()  # the frame bounds it
         if len(self.violations) < 100:
-            told = re.sub(r"/s/[\w-]+", "/s/...", body[:1000].decode("utf-8", "replace"))  # no secret in a log
-            self.violations.append(printable(told, 1000))
+            said = re.sub(r"/s/[\w-]+", "/s/...", body[:1000].decode("utf-8", "replace"))  # no secret in a log
+            self.violations.append(printable(said, 1000))
             log.warning("a browser reports what the policy %r refused: %s", POLICY[:18], self.violations[-1])
         return Response(status_code=204)
 

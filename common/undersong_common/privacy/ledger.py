@@ -494,9 +494,9 @@ class Ledger:
             )
 
     def _check_spare(self, charge: Charge, spare_attempts: int) -> None:
-        standing = Counter(known.query for known in self._runs[charge.run].counted())
-        used = standing.total() - len(standing)
-        if charge.query in standing and used >= spare_attempts:
+        counted = Counter(known.query for known in self._runs[charge.run].counted())
+        used = counted.total() - len(counted)
+        if charge.query in counted and used >= spare_attempts:
             raise PrivacyRefusal(
                 f"{charge.query}: attempt {charge.attempt} needs a spare attempt, and the plan's {used} are used",
                 "stop the run, or plan one with federation.spare_attempts",

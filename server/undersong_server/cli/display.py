@@ -89,7 +89,7 @@ class Lines:
         self.update(f"approval of {', '.join(parties)}", done, total)
 
     def say(self, message: str) -> None:
-        for line in self._repeats.shown(message):
+        for line in self._repeats.lines(message):
             print(line, file=sys.stderr, flush=True)
 
 
@@ -133,7 +133,7 @@ class Display:
         self.update(f"approval of {', '.join(parties)}", done, total)
 
     def say(self, message: str) -> None:
-        for line in self._repeats.shown(message):
+        for line in self._repeats.lines(message):
             self._console.print(line, highlight=False, markup=False)
 
 
@@ -250,7 +250,7 @@ class WatchScreen:
         if self._silent:
             return
         for line in event.lines:
-            for shown in self._repeats.shown(line, without_numbers(line[STAMP:])):
+            for shown in self._repeats.lines(line, without_numbers(line[STAMP:])):
                 self._print(printable_lines(shown))
         words = event_words(event)
         if event.status.error is not None:

@@ -298,12 +298,12 @@ def weights_chart(live: LiveRun) -> dict[str, Any] | None:
 
 def votes_chart(live: LiveRun) -> dict[str, Any] | None:
     """Values of the chart of each generator's fraction of the votes by private sum, with noise bands."""
-    voted = [each for each in live.sums if each.shares]
+    voted = [each for each in live.sums if each.vote_fractions]
     if not voted or len(live.generators) < 2:
         return None
     series = []
     for index, name in enumerate(live.generators):
-        values = [each.shares[index] for each in voted]
+        values = [each.vote_fractions[index] for each in voted]
         band = _band(values, [each.noise[index] for each in voted])
         series.append({"name": name, "unit": "%", "values": values, **band})
     return {"across": "private sum with votes", "x": list(range(1, len(voted) + 1)), "series": series}

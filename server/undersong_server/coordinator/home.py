@@ -171,14 +171,15 @@ class CoordinatorHome:
         *,
         now: float,
         days: float | None = None,
-        shown: str | None = None,
+        stream_serial: str | None = None,
         replaces: bytes | None = None,
     ) -> bytes:
         """The grant's bytes for a request that holds its invitation's token, or for a renewal by the same identity.
 
         Args:
             days: of the certificate's life; None for the usual ones.
-            shown: serial number (hex) of the certificate whose stream carried the renewal; None if the operator signs.
+            stream_serial: serial number (hex) of the certificate whose stream carried the renewal; None if the
+                operator signs.
             replaces: the identity key, 32 bytes, that the party had until now; None where no key may be replaced.
 
         Raises ConfigurationError that names the mismatch.
@@ -202,7 +203,7 @@ class CoordinatorHome:
                 request.identity,
                 issued,
                 now=now,
-                shown=shown,
+                stream_serial=stream_serial,
                 replaces=replaces,
                 renewal=request.renewal,
             )
@@ -233,7 +234,7 @@ class CoordinatorHome:
             raise ConfigurationError(
                 "a stream renews the certificate of its own party only", code="not-its-own-renewal"
             )
-        return self.sign(parsed, now=now, shown=serial)
+        return self.sign(parsed, now=now, stream_serial=serial)
 
     def revoke(self, name: str, reason: str, *, now: float) -> None:
         """Shuts a party out for good; a serving process ends its stream within seconds."""
@@ -254,7 +255,7 @@ class CoordinatorHome:
             return None
         return Serving(**{**value, "connected": tuple(value["connected"])})
 
-    def tell(self, serving: Serving) -> None:
+    def write_serving(self, serving: Serving) -> None:
         """Writes the facts that :attr:`serving` reads; for the serving process alone."""
         replace_json(self.path / "serving.json", asdict(serving), durable=False)
 

@@ -173,7 +173,7 @@ class Registry:
         issued: Issued,
         *,
         now: float,
-        shown: str | None = None,
+        stream_serial: str | None = None,
         replaces: bytes | None = None,
         renewal: bool = False,
     ) -> None:
@@ -183,15 +183,16 @@ class Registry:
             renewal: of a party that is enrolled; an invitation that waits for its new keys stays open.
             replaces: the identity key that the party had until now and that the operator replaces; its certificates
                 are revoked. None where no key may be replaced.
-            shown: serial number of the certificate over whose stream the party asked; None where the operator signs.
+            stream_serial: serial number of the certificate of the stream over which the party asked; None where the
+                operator signs.
 
         Raises ConfigurationError where the name is revoked, was never invited, or has another identity key already,
         and, for what was asked over a stream, as :meth:`check_renewal` does.
         """
         with self._transaction() as database:
-            if shown is not None:
+            if stream_serial is not None:
                 # Again, and in the transaction that counts this certificate: several streams ask at once.
-                self._check_renewal(name, shown, now)
+                self._check_renewal(name, stream_serial, now)
             known = self._required(name)
             if known["state"] == REVOKED:
                 raise ConfigurationError(f"{name}: was revoked", "invite it under another name", code="party-revoked")

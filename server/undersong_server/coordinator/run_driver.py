@@ -205,7 +205,7 @@ class RunDriver(ABC):
         if kind == "asks":
             self._show(durable=True, charged=True)
         else:
-            self.folder.tell(kind, facts)
+            self.folder.tell_ending(kind, facts)
 
     def check(self) -> None:
         """Raises Interrupted where the operator requested another action."""
@@ -323,7 +323,7 @@ class GrpcRunDriver(RunDriver):
             return  # a machine that is asked anew each second whether its people have decided
         signed = self._signed
         needed = self._needed if signed else asked
-        late = f"{waiting.answered} of {asked} have answered, {f'the quorum is {needed}' if signed else 'all must'}"
+        answered = f"{waiting.answered} of {asked} have answered, {f'the quorum is {needed}' if signed else 'all must'}"
         if not signed:
             outcome = "they are asked again"
         elif waiting.answered >= needed:
@@ -337,7 +337,7 @@ class GrpcRunDriver(RunDriver):
             since=now if before is None else before.since,
             goes_on_at=now + waiting.left_s,
             goes_on_with=needed,
-            words=f"waiting for {_names(missing)}; {late}; in {waiting.left_s:.0f} s {outcome}",
+            words=f"waiting for {_names(missing)}; {answered}; in {waiting.left_s:.0f} s {outcome}",
         )
         self._show(waiting=awaited)
 
@@ -363,7 +363,7 @@ def _names(missing: Iterable[AwaitedParty]) -> str:
     return ", ".join(words)
 
 
-def tell(
+def tell_ending(
     transport: Transport, run: RunFolder, status: RunStatus, parties: Collection[str], timeout_s: float = TELL_TIMEOUT_S
 ) -> set[str]:
     """Tells these parties how a run has ended; returns those that have answered, and keeps those that have heard.
@@ -426,9 +426,9 @@ class Endings:
                 if not there or self._stopping.is_set():
                     continue
                 try:
-                    answered = tell(self._transport, run, status, there)
+                    answered = tell_ending(self._transport, run, status, there)
                 except Exception as error:  # noqa: BLE001 - a damaged folder must not keep the other runs' parties waiting
-                    log.warning("run %s: its parties are not told that it ended: %s", run.name, error)
+                    log.warning("run %s: its parties do not know that it ended: %s", run.name, error)
                     waiting.clear()
                     continue
                 waiting.difference_update(answered)

@@ -75,8 +75,8 @@ class Coordinator:
         if home.settings.metrics:
             self.endpoint = Endpoint(*host_port(home.settings.metrics), self.metrics.registry, self.health)
         self._since = time.time()
-        self._told: list[str] = []
-        self._tell([])
+        self._written: list[str] = []
+        self._write_serving([])
 
     def health(self) -> dict[str, Any]:
         """The answer of ``/healthz``."""
@@ -86,10 +86,10 @@ class Coordinator:
             "runs": self._states(),
         }
 
-    def _tell(self, connected: Sequence[str]) -> None:
-        self._told = list(connected)
+    def _write_serving(self, connected: Sequence[str]) -> None:
+        self._written = list(connected)
         metrics_port = self.endpoint.port if self.endpoint else None
-        self._home.tell(Serving(os.getpid(), self.server.port, metrics_port, self._since, tuple(connected)))
+        self._home.write_serving(Serving(os.getpid(), self.server.port, metrics_port, self._since, tuple(connected)))
 
     def stop(self) -> None:
         self._stopping.set()
@@ -105,8 +105,8 @@ class Coordinator:
                     self._tend(run)
                 except UndersongError as error:
                     log.error("run %s: %s", run.name, error.problem)
-            if (connected := self.server.connected) != self._told:
-                self._tell(connected)
+            if (connected := self.server.connected) != self._written:
+                self._write_serving(connected)
             if time.monotonic() - reviewed > REVIEW_S:
                 reviewed = time.monotonic()
                 self._renew_server()

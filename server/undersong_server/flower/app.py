@@ -21,7 +21,7 @@ from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import holding
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.coordinator.run_driver import RunDriver, tell
+from undersong_server.coordinator.run_driver import RunDriver, tell_ending
 from undersong_server.defaults import RunOptions, public_cache_path
 from undersong_server.federation.driver import Transport
 from undersong_server.flower.transport import FlowerTransport
@@ -123,7 +123,7 @@ def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
     status = folder.status()
     if status.state == "failed":
         planned = folder.planned()
-        tell(driver.carrier(planned), folder, status, planned.roster, planned.patience_s)
+        tell_ending(driver.carrier(planned), folder, status, planned.roster, planned.patience_s)
     if status.state != "finished":
         error = status.error
         raise UndersongError(

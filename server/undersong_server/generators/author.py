@@ -60,7 +60,7 @@ class Usage:
     notes: Counter[str] = field(default_factory=Counter)
 
 
-class _Heard(NamedTuple):
+class _ReadAnswer(NamedTuple):
     """An answer to one order, and the text or fault that was read in it."""
 
     step: str
@@ -150,39 +150,39 @@ class Author:
         remaining = list(range(len(orders)))
         ordered = Counter(order.generator for order in orders)
         first = ordered.keys() - self._proven
-        useless: list[_Heard] = []
+        useless: list[_ReadAnswer] = []
         for name, number in ordered.items():
             self.usage[name].orders += number
         for attempt in range(1 + RETRIES):
             if not remaining:
                 break
-            batch = self._heard(f"{step}/{attempt}", orders, remaining, rooms, screening, () if attempt else first)
-            faulty = [heard for heard in batch if heard.reading.fault]
+            batch = self._answered(f"{step}/{attempt}", orders, remaining, rooms, screening, () if attempt else first)
+            faulty = [each for each in batch if each.reading.fault]
             useless += faulty
             if attempt == 0:
-                self._judge([heard for heard in faulty if heard.name in first], ordered)
+                self._judge([each for each in faulty if each.name in first], ordered)
             if self._journal.get(_verdict_key(f"{step}/{attempt}")) is None:  # what failed has now failed for good
-                self._journal.put_json(_verdict_key(f"{step}/{attempt}"), [heard.reading.fault for heard in batch])
-            for heard in batch:
-                self._count(self.usage[heard.name], heard.answer)
-                if not heard.reading.fault:
-                    order = orders[heard.number]
-                    written[heard.number] = Sample(heard.reading.text, order.label, heard.name, round_, order.kind)
-                    self.usage[heard.name].kept += 1
-            for heard in faulty:
-                self.usage[heard.name].faults[heard.reading.fault] += 1
-                self.usage[heard.name].retried += attempt < RETRIES
-                rooms[heard.number] *= 1 + (heard.reading.fault == CUT)
-            remaining = [heard.number for heard in faulty]
+                self._journal.put_json(_verdict_key(f"{step}/{attempt}"), [each.reading.fault for each in batch])
+            for each in batch:
+                self._count(self.usage[each.name], each.answer)
+                if not each.reading.fault:
+                    order = orders[each.number]
+                    written[each.number] = Sample(each.reading.text, order.label, each.name, round_, order.kind)
+                    self.usage[each.name].kept += 1
+            for each in faulty:
+                self.usage[each.name].faults[each.reading.fault] += 1
+                self.usage[each.name].retried += attempt < RETRIES
+                rooms[each.number] *= 1 + (each.reading.fault == CUT)
+            remaining = [each.number for each in faulty]
         self._proven |= {sample.generator for sample in written if sample is not None}
-        self._stop([heard for heard in useless if heard.name in first - self._proven], ordered)
+        self._stop([each for each in useless if each.name in first - self._proven], ordered)
         for index in remaining:
             self.usage[orders[index].generator].dropped += 1
         return written
 
     # Answers and their faults
 
-    def _heard(
+    def _answered(
         self,
         step: str,
         orders: Sequence[Order],
@@ -190,7 +190,7 @@ class Author:
         rooms: Sequence[int],
         screening: Screening,
         unproven: Collection[str],
-    ) -> list[_Heard]:
+    ) -> list[_ReadAnswer]:
         """Asks for the remaining orders; each answer's text and fault. The journal's word on faults counts, if any."""
         requests, trimmed = self._requests.make(step, orders, remaining, rooms)
         known = self._journal.get_json(_verdict_key(step))
@@ -206,7 +206,7 @@ class Author:
         readings = [self._read(answers[i], requests[i], name) for i, name in zip(remaining, names, strict=True)]
         faults = self._faults(known, [orders[index] for index in remaining], readings, screening)
         return [
-            _Heard(step, index, name, answers[index], Reading(reading.text, fault))
+            _ReadAnswer(step, index, name, answers[index], Reading(reading.text, fault))
             for index, name, reading, fault in zip(remaining, names, readings, faults, strict=True)
         ]
 
@@ -300,27 +300,27 @@ class Author:
         found = dict(zip(texts, screened, strict=True))
         return [found.get(number, fault) for number, fault in enumerate(faults)]
 
-    def _judge(self, faulty: Sequence[_Heard], ordered: Mapping[str, int]) -> None:
+    def _judge(self, faulty: Sequence[_ReadAnswer], ordered: Mapping[str, int]) -> None:
         """Raises GenerationError as :meth:`write`, naming every generator without texts at once."""
-        bad = [heard for heard in faulty if _is_useless(heard.reading)]
-        useless = Counter(heard.name for heard in bad)
+        bad = [each for each in faulty if _is_useless(each.reading)]
+        useless = Counter(each.name for each in bad)
         if any(_stops(ordered[name], number) for name, number in useless.items()):
             # A small batch without any text is named beside them: it could be the next reason to stop.
             named = {n for n, number in useless.items() if _stops(ordered[n], number) or number == ordered[n]}
-            self._stop([heard for heard in bad if heard.name in named], ordered)
+            self._stop([each for each in bad if each.name in named], ordered)
 
-    def _stop(self, useless: Sequence[_Heard], ordered: Mapping[str, int]) -> None:
+    def _stop(self, useless: Sequence[_ReadAnswer], ordered: Mapping[str, int]) -> None:
         """Raises GenerationError for first batches without texts, if there are any.
 
         Their useless answers are asked for anew next time.
         """
         problems = []
-        for name in sorted({heard.name for heard in useless}):
-            answers = [heard for heard in useless if heard.name == name]
-            self._throw_away(name, [(heard.step, heard.number, heard.answer) for heard in answers])
-            found = Counter(heard.reading.fault for heard in answers)
+        for name in sorted({each.name for each in useless}):
+            answers = [each for each in useless if each.name == name]
+            self._throw_away(name, [(each.step, each.number, each.answer) for each in answers])
+            found = Counter(each.reading.fault for each in answers)
             kinds = ", ".join(f"{count} {fault}" for fault, count in found.most_common())
-            said = next((words for heard in answers if (words := _words(heard.answer))), "nothing at all")
+            said = next((words for each in answers if (words := _words(each.answer))), "nothing at all")
             problems.append(
                 f"generator {name}: the answers to its first {ordered[name]} orders are no texts ({kinds});"
                 f" one of them: {said}"

@@ -167,7 +167,7 @@ class Pace:
                 self._allowed = min(float(self._most), self._allowed + 1.0 / max(1.0, self._allowed))
             self._changed.notify_all()
 
-    def heed(self, headers: Mapping[str, str]) -> None:
+    def note_limits(self, headers: Mapping[str, str]) -> None:
         """Notes what an answer's headers say is left of the endpoint's limits, and when these are whole again."""
         for limit, what in enumerate(_LIMITS):
             left = headers.get(f"x-ratelimit-remaining-{what}", "")
@@ -226,7 +226,7 @@ class Batches:
         name: the generator's.
         endpoint: path that each line of a batch asks, e.g. "/v1/chat/completions".
         poll_s: pause between two looks at a batch.
-        patiently: makes one call of the client, again if the endpoint says that it is asked too often.
+        retried: makes one call of the client, again if the endpoint says that it is asked too often.
     """
 
     client: openai.OpenAI
@@ -234,7 +234,7 @@ class Batches:
     name: str
     endpoint: Literal["/v1/chat/completions", "/v1/completions"]
     poll_s: float
-    patiently: Callable[[Callable[[], Any]], Any]
+    retried: Callable[[Callable[[], Any]], Any]
 
     def results(self, bodies: Mapping[str, Mapping[str, Any]]) -> Iterator[Result]:
         """Yields one result per body, out of batches noted before and of one new batch.
@@ -268,10 +268,10 @@ class Batches:
                 self.journal.put(f"{key}/requests", json.dumps(list(identifiers)).encode())
             number = number or self._submit(mark, {each: bodies[each] for each in identifiers})
             self.journal.put(f"{key}/number", number.encode())
-        while (batch := self.patiently(partial(self.client.batches.retrieve, number))).status not in ENDED:
+        while (batch := self.retried(partial(self.client.batches.retrieve, number))).status not in ENDED:
             time.sleep(self.poll_s)
         for file in filter(None, (batch.output_file_id, batch.error_file_id)):
-            yield from _lines(self.patiently(partial(self.client.files.content, file)).text)
+            yield from _lines(self.retried(partial(self.client.files.content, file)).text)
 
     def _submit(self, mark: str, bodies: Mapping[str, Mapping[str, Any]]) -> str:
         lines = [
@@ -279,8 +279,8 @@ class Batches:
             for each, body in bodies.items()
         ]
         content = ("requests.jsonl", "\n".join(lines).encode())
-        file = self.patiently(lambda: self.client.files.create(file=content, purpose="batch"))
-        batch = self.patiently(
+        file = self.retried(lambda: self.client.files.create(file=content, purpose="batch"))
+        batch = self.retried(
             lambda: self.client.batches.create(
                 input_file_id=file.id, endpoint=self.endpoint, completion_window="24h", metadata={MARK: mark}
             )
@@ -289,7 +289,7 @@ class Batches:
 
     def _submitted(self, mark: str) -> str | None:
         """The number of a batch that an earlier process submitted and could not note."""
-        listed = self.patiently(lambda: self.client.batches.list(limit=_LISTED)).data
+        listed = self.retried(lambda: self.client.batches.list(limit=_LISTED)).data
         return next((str(batch.id) for batch in listed if (batch.metadata or {}).get(MARK) == mark), None)
 
 
@@ -315,17 +315,17 @@ NOTE = "from the cache"
 class CachedGenerator:
     """An endpoint, and the file in front of it."""
 
-    def __init__(self, asked: Generator, decides: Callable[[GenerationRequest], Any], path: Path) -> None:
+    def __init__(self, asked: Generator, cache_parts: Callable[[GenerationRequest], Any], path: Path) -> None:
         """Opens or makes the file.
 
         Args:
-            decides: returns everything that decides the answer to a request, as JSON values.
+            cache_parts: returns everything that decides the answer to a request, as JSON values.
 
         Raises ConfigurationError if the file cannot be used.
         """
         self.name = asked.name
         self._asked = asked
-        self._decides = decides
+        self._cache_parts = cache_parts
         self._seen: Counter[str] = Counter()
         self._hits = 0
         try:
@@ -367,7 +367,7 @@ class CachedGenerator:
             yield index, answer
 
     def _key(self, request: GenerationRequest) -> str:
-        decided = json.dumps(self._decides(request), sort_keys=True)
+        decided = json.dumps(self._cache_parts(request), sort_keys=True)
         alike = hashlib.sha256(decided.encode()).hexdigest()
         self._seen[alike] += 1
         return f"{alike}/{self._seen[alike]}"

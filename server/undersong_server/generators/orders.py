@@ -10,7 +10,7 @@ from typing import Literal
 from undersong_common.canonical import tagged_hash
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import GenerationRequest, PromptFormat
-from undersong_server.prompts.rendering import Prompt, Prompts, Shown, Style, fitted
+from undersong_server.prompts.rendering import Prompt, Prompts, PromptTexts, Style, fitted
 
 DrawWords = Callable[[Random], int]
 
@@ -78,10 +78,12 @@ class Requests:
             number: self._request(step, number, start + number, orders[number], wanted[number], rooms[number])
             for number in numbers
         }
-        shown = {number: Shown(each.good, each.bad, each.parents) for number, each in made.items()}
+        shown = {number: PromptTexts(each.good, each.bad, each.parents) for number, each in made.items()}
         return made, [number for number in numbers if shown[number] != wanted[number]]
 
-    def _request(self, step: str, index: int, number: int, order: Order, shown: Shown, room: int) -> GenerationRequest:
+    def _request(
+        self, step: str, index: int, number: int, order: Order, shown: PromptTexts, room: int
+    ) -> GenerationRequest:
         label = order.label if order.named else ""
         seed = int.from_bytes(self._digest("request", step, str(index))[:7], "little")
         words = order.words
@@ -130,17 +132,17 @@ class Requests:
         return tagged_hash(tag, str(self.seed).encode(), *(part.encode() for part in parts))
 
 
-def shown_once(order: Order, style: Style = "chat") -> Shown:
+def shown_once(order: Order, style: Style = "chat") -> PromptTexts:
     """Returns the texts that the order shows, each once: a good example is no bad one.
 
     A completion shows further good examples in place of the bad ones, unless the order has bad ones continued. It shows
     none if there are too few, unless the order says what each of them contains.
 
     >>> shown_once(Order("g", "contrast", good=("a", "b"), bad=("A!", "c")))
-    Shown(good=('a', 'b'), bad=('c',), parents=())
+    PromptTexts(good=('a', 'b'), bad=('c',), parents=())
     >>> order = Order("g", "contrast", good=("a", "b"), bad=("c",), good_for_bad=("d",))
     >>> shown_once(order, "completion")
-    Shown(good=('a', 'b', 'd'), bad=(), parents=())
+    PromptTexts(good=('a', 'b', 'd'), bad=(), parents=())
     >>> shown_once(Order("g", "contrast", good=("a", "b")), "completion").good
     ()
     """
@@ -150,12 +152,12 @@ def shown_once(order: Order, style: Style = "chat") -> Shown:
         good.setdefault(duplicate_key(text), text)
     shown = len(good) + (0 if continued else len(order.bad))
     if style == "completion" and shown < FEWEST_CONTINUED and not order.good_terms:
-        return Shown(parents=order.parents)
+        return PromptTexts(parents=order.parents)
     bad: dict[str, str] = {}
     for text in () if continued else order.bad:
         if duplicate_key(text) not in good:
             bad.setdefault(duplicate_key(text), text)
-    return Shown(tuple(good.values()), tuple(bad.values()), order.parents)
+    return PromptTexts(tuple(good.values()), tuple(bad.values()), order.parents)
 
 
 def _terms_of(order: Order, shown: Sequence[str]) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ class OpenedSum:
     Attributes:
         sigma: standard deviation of its noise, natural units.
         epsilon_after: epsilon spent in all after it; None if the run is not private.
-        shares, noise: each generator's fraction of the votes, and its noise's standard deviation; empty if the sum
-            counts no votes for candidates.
+        vote_fractions, noise: each generator's fraction of the votes, and the standard deviation of its noise; empty if
+            the sum counts no votes for candidates.
     """
 
     name: str
@@ -42,7 +42,7 @@ class OpenedSum:
     survivors: tuple[str, ...]
     sigma: float
     epsilon_after: float | None
-    shares: tuple[float, ...] = ()
+    vote_fractions: tuple[float, ...] = ()
     noise: tuple[float, ...] = ()
 
 

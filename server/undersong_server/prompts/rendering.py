@@ -377,7 +377,7 @@ def _compiled(source: str, template: str) -> Template:
     return compiled
 
 
-class Shown(NamedTuple):
+class PromptTexts(NamedTuple):
     """The texts that a prompt shows."""
 
     good: tuple[str, ...] = ()
@@ -390,7 +390,9 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
-def fitted(render: Callable[[Shown], Prompt], shown: Shown, longest: int | None) -> tuple[Prompt, Shown]:
+def fitted(
+    render: Callable[[PromptTexts], Prompt], shown: PromptTexts, longest: int | None
+) -> tuple[Prompt, PromptTexts]:
     """Shortens a prompt to ``longest`` estimated tokens if possible; returns it with the texts that it still shows.
 
     Whole examples are left out first, then their last sentences. A prompt that shows no text stays as it is:
@@ -405,7 +407,7 @@ def fitted(render: Callable[[Shown], Prompt], shown: Shown, longest: int | None)
     return prompt, shown
 
 
-def _shorter(shown: Shown) -> Shown:
+def _shorter(shown: PromptTexts) -> PromptTexts:
     most = max(len(texts) for texts in shown)
     if most > 1:
         # of two lists of one length the bad examples go first
@@ -414,7 +416,7 @@ def _shorter(shown: Shown) -> Shown:
     longest = max((text for texts in shown for text in texts), key=len, default="")
     cut = _without_last_sentence(longest)
     if cut != longest:
-        return Shown(*(tuple(cut if text == longest else text for text in texts) for texts in shown))
+        return PromptTexts(*(tuple(cut if text == longest else text for text in texts) for texts in shown))
     return shown._replace(bad=()) if shown.bad and shown.good else shown
 
 

@@ -11,7 +11,7 @@ from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
-from undersong_server.coordinator.run_driver import tell
+from undersong_server.coordinator.run_driver import tell_ending
 from undersong_server.defaults import RunOptions
 from undersong_server.journal import Journal
 from undersong_server.operations import runs
@@ -56,7 +56,7 @@ def proposed(run):
 @pytest.mark.parametrize(("state", "kind"), [("failed", "suspend_run"), ("stopped", "close_run")])
 def test_a_failed_run_is_suspended_and_one_that_is_over_closed(run, state, kind):
     manifest, parties, ended = proposed(run), Parties(), RunStatus(state, 2)
-    assert tell(parties, run, ended, PARTIES) == {"alpha", "beta"}
+    assert tell_ending(parties, run, ended, PARTIES) == {"alpha", "beta"}
     (sent,) = parties.sent
     assert {request.WhichOneof("body") for request in sent.values()} == {kind}
     assert {getattr(request, kind).manifest_hash for request in sent.values()} == {manifest.hash}
@@ -66,7 +66,7 @@ def test_a_failed_run_is_suspended_and_one_that_is_over_closed(run, state, kind)
 
 def test_nobody_is_told_of_a_run_that_was_never_proposed(run):
     parties = Parties()
-    assert tell(parties, run, RunStatus("stopped", 1), PARTIES) == set(PARTIES)
+    assert tell_ending(parties, run, RunStatus("stopped", 1), PARTIES) == set(PARTIES)
     assert parties.sent == []
     assert not run.journal_path.exists()
 

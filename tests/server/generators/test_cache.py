@@ -41,7 +41,7 @@ class Counting:
 
 def cached(path: Path, asked: Counting, **fields: Any) -> CachedGenerator:
     settings = OpenAISettings(**{"name": "far", "kind": "openai", "model": "tiny", "api_key_env": "", **fields})
-    return CachedGenerator(asked, settings.decides, path)
+    return CachedGenerator(asked, settings.cache_parts, path)
 
 
 REQUEST = GenerationRequest("zero_shot", "x", "Write.", 1)

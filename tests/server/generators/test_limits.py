@@ -57,25 +57,27 @@ def test_what_was_reserved_and_not_taken_comes_back() -> None:
 def test_an_endpoint_that_has_nothing_left_is_not_asked_until_it_has() -> None:
     clock = Clock()
     pace = Pace(concurrency=1, clock=clock)
-    pace.heed({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m10s"})
+    pace.note_limits({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m10s"})
     assert not started(pace)
     clock.now += 61  # bounded by the longest wait
     assert started(pace)
-    pace.heed({"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "1m10s"})
-    pace.heed({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "soon"})
+    pace.note_limits({"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "1m10s"})
+    pace.note_limits({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "soon"})
     assert started(pace)
 
 
 def test_no_more_is_asked_than_an_endpoint_says_is_left() -> None:
     clock = Clock()
     pace = Pace(concurrency=8, clock=clock)
-    pace.heed({"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "20s"})
+    pace.note_limits({"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "20s"})
     assert [started(pace) for _ in range(5)] == [True, True, True, False, False]
-    pace.heed({"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "20s"})  # the newest word counts
+    pace.note_limits(
+        {"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "20s"}
+    )  # the newest word counts
     assert [started(pace) for _ in range(2)] == [True, False]
     clock.now += 21
     assert started(pace)
-    pace.heed({"x-ratelimit-remaining-tokens": "250", "x-ratelimit-reset-tokens": "30s"})
+    pace.note_limits({"x-ratelimit-remaining-tokens": "250", "x-ratelimit-reset-tokens": "30s"})
     assert [started(pace, tokens) for tokens in (200, 100, 50, 10)] == [True, False, True, False]
     clock.now += 31
     assert started(pace, 10_000)

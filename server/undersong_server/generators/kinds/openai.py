@@ -330,7 +330,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         )
         return [(key, cap, most) for key, cap, most in found if cap is not None]
 
-    def asked(self, request: GenerationRequest) -> tuple[dict[str, Any], tuple[int, int]]:
+    def body_of(self, request: GenerationRequest) -> tuple[dict[str, Any], tuple[int, int]]:
         """Returns the body of a request, and the most tokens that it can read and write."""
         own = self.request_fields(request.kind)
         chat = request.style == "chat"
@@ -356,14 +356,14 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         sent = {name: value for name, value in fields.items() if value is not None}
         return {**sent, **own.extra_body, **prompt}, (read, longest)
 
-    def decides(self, request: GenerationRequest) -> list[Any]:
+    def cache_parts(self, request: GenerationRequest) -> list[Any]:
         """Returns everything that decides the answer to a request: addresses, headers and body."""
         addresses = [address.base_url for address in self.addresses]
-        return [addresses, self.request_fields(request.kind).headers, self.asked(request)[0]]
+        return [addresses, self.request_fields(request.kind).headers, self.body_of(request)[0]]
 
     def build(self, around: Surroundings) -> Generator:
         made = OpenAIGenerator(self, environment=around.environment, folder=around.folder, journal=around.journal)
-        return CachedGenerator(made, self.decides, around.folder / self.cache) if self.cache else made
+        return CachedGenerator(made, self.cache_parts, around.folder / self.cache) if self.cache else made
 
 
 KIND = OpenAISettings
@@ -500,7 +500,7 @@ class OpenAIGenerator:
         settings = self._settings
         bodies, indices, worst = {}, {}, {}
         for index, request in enumerate(requests):
-            body, most = self._settings.asked(request)
+            body, most = self._settings.body_of(request)
             content = json.dumps([body, request.seed], sort_keys=True)
             identifier = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
             bodies[identifier], indices[identifier], worst[identifier] = body, index, most
@@ -509,11 +509,11 @@ class OpenAIGenerator:
         self._budget.reserve(*reserved)
         took = (0, 0.0)
 
-        def patiently(call: Callable[[], Any]) -> Any:
+        def retried(call: Callable[[], Any]) -> Any:
             return self._attempts(threading.Event(), only_throttled=True)(self._made, settings, call)
 
         path: Any = "/v1/chat/completions" if requests[0].style == "chat" else "/v1/completions"
-        batches = Batches(client, journal, self.name, path, settings.batch_poll_s, patiently)
+        batches = Batches(client, journal, self.name, path, settings.batch_poll_s, retried)
         try:
             for identifier, found, problem in batches.results(bodies):
                 self._count("calls")
@@ -543,7 +543,7 @@ class OpenAIGenerator:
         self, clients: Sequence[openai.OpenAI], request: GenerationRequest, stop: threading.Event
     ) -> Answer | GenerationError | None:
         """Returns the answer after as many attempts as it needs; None if stopped. Raises what ends the iteration."""
-        body, worst = self._settings.asked(request)
+        body, worst = self._settings.body_of(request)
         lost: list[tuple[int, int]] = []
         begun = time.monotonic()
         attempts = self._attempts(stop)
@@ -603,8 +603,8 @@ class OpenAIGenerator:
             put_off.extend([announced] * (failure.retry_after_s is not None and not failure.lost))
             first = failure.unreachable and not self._answered
             retries = min(settings.max_retries, _RETRIES_OF_UNREACHABLE) if first else settings.max_retries
-            late = time.monotonic() >= deadline - announced
-            return stop.is_set() or late or state.attempt_number - len(put_off) > retries
+            past_deadline = time.monotonic() >= deadline - announced
+            return stop.is_set() or past_deadline or state.attempt_number - len(put_off) > retries
 
         def pause(state: tenacity.RetryCallState) -> float:
             failure: Any = state.outcome and state.outcome.exception()
@@ -794,7 +794,7 @@ class OpenAIGenerator:
                     timeout=settings.timeout_s,
                     event_hooks={
                         "request": [partial(self._only_what_is_set, address, key)],
-                        "response": [lambda response: self._pace.heed(response.headers)],
+                        "response": [lambda response: self._pace.note_limits(response.headers)],
                     },
                 ),
             )

@@ -535,7 +535,7 @@ def test_peculiar_answers_are_noted(body: dict[str, Any], note: tuple[str, str])
 
 
 def test_an_answer_that_cannot_be_read_is_asked_again_and_counted() -> None:
-    bodies = [completion("One"), 'data: {"choices": []}', "[1]", ""]
+    bodies: list[Any] = [completion("One"), 'data: {"choices": []}', "[1]", ""]
     with serving(ChatServer(lambda _: bodies.pop())) as server:
         far = generator(server.url)
         answer = one(far)
