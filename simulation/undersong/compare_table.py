@@ -5,17 +5,17 @@ A difference is called higher or lower only where its 95 % interval, over seeds 
 
 from __future__ import annotations
 
-import csv
-import io
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from undersong.compare_cell import HEADINGS, PRIVATE_ONLY, Cell, Variant
+from undersong.frames import Frame
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_server import methods as all_methods
@@ -143,121 +143,72 @@ class Grid:
         return list(dict.fromkeys(every))
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean, sample deviation, lowest and highest value over ``seeds``; ``deviation`` is NaN for a single one."""
+def summary(grid: Grid, found: Mapping[Cell, Mapping[str, Any]]) -> Frame:
+    """Every figure, one row per variant, epsilon and federation in the grid's order: the columns of the CSV file.
 
-    mean: float = math.nan
-    deviation: float = math.nan
-    lowest: float = math.nan
-    highest: float = math.nan
-    seeds: int = 0
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        if not values:
-            return cls()
-        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-        return cls(float(np.mean(values)), deviation, float(min(values)), float(max(values)), len(values))
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Mean of paired differences with its Student interval (both ends NaN for fewer than two pairs)."""
-
-    mean: float
-    low: float
-    high: float
-    pairs: int
-
-    @classmethod
-    def of(cls, ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference:
-        """Pairs values by their key (the seed): same private records, same division, same test set.
-
-        >>> found = Difference.of({0: 3.0, 1: 4.0, 2: 5.0}, {0: 1.0, 1: 2.5, 2: 2.5})
-        >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
-        (2.0, 0.758, 3.242)
-        """
-        gaps = [ours[seed] - theirs[seed] for seed in sorted(set(ours) & set(theirs))]
-        found = over_seeds(gaps)
-        return cls(found.value, found.low, found.high, len(gaps))
-
-    @property
-    def verdict(self) -> str:
-        """ "higher", "lower", or "none shown" where the interval holds zero (or does not exist)."""
-        if self.low > 0:
-            return "higher"
-        if self.high < 0:
-            return "lower"
-        return "none shown"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One row of the table: a variant at one epsilon in one federation.
-
-    Attributes:
-        weights: the generators' mean weights by name; empty for a variant that gives them none.
-        seconds: of a cell, mean.
+    A variant without a finished cell is left out. ``METRIC_difference`` is from the baseline, with its interval.
     """
+    import pandas
 
-    variant: str
-    epsilon: float
-    parties: int | None
-    records: int | None
-    metrics: Mapping[str, Spread]
-    differences: Mapping[str, Difference]
-    weights: Mapping[str, float]
-    seconds: float
-
-
-def lines(grid: Grid, found: Mapping[Cell, Mapping[str, Any]]) -> list[Line]:
-    """The table's rows in the grid's order; a variant without a single finished cell is left out."""
-    result = []
-    for parties, records in grid.federations:
-        for epsilon in grid.epsilons:
-            reference = _by_seed(grid, found, grid.baseline, epsilon, (parties, records))
-            for variant in grid.variants:
-                ours = _by_seed(grid, found, variant.name, epsilon, (parties, records))
-                if not ours:
-                    continue
-                spreads, differences = {}, {}
-                for metric in METRICS:
-                    values, others = _of(ours, metric), _of(reference, metric)
-                    spreads[metric] = Spread.of(list(values.values()))
-                    if variant.name != grid.baseline:
-                        differences[metric] = Difference.of(values, others)
-                seconds = float(np.mean([sum(cell["seconds"].values()) for cell in ours.values()]))
-                weights = _mean_weights(list(ours.values()))
-                result.append(Line(variant.name, epsilon, parties, records, spreads, differences, weights, seconds))
-    return result
-
-
-def _mean_weights(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    given = [cell["weights"] for cell in cells if cell.get("weights")]
-    names = dict.fromkeys(name for weights in given for name in weights)
-    return {name: float(np.mean([weights.get(name, 0.0) for weights in given])) for name in names}
-
-
-def _of(cells: Mapping[int, Mapping[str, Any]], metric: str) -> dict[int, float]:
-    """A figure by seed, where it was computed; a cell of an earlier version may lack it."""
-    return {seed: cell[metric] for seed, cell in cells.items() if cell.get(metric) is not None}
+    rows = []
+    for federation, epsilon in product(grid.federations, grid.epsilons):
+        cells = {variant.name: _by_seed(grid, found, variant, epsilon, federation) for variant in grid.variants}
+        for name, ours in cells.items():
+            if not len(ours):
+                continue
+            row: dict[str, Any] = dict(zip(WHERE, (name, epsilon, *federation), strict=True))
+            for metric in METRICS:
+                parts = ours[metric].agg(["mean", "std", "min", "max", "count"])
+                row |= {f"{metric}_{part}": value for part, value in zip(PARTS, parts, strict=True)}
+                if name == grid.baseline:
+                    row |= _paired(metric, ours, ours[:0]) | {f"{metric}_called": ""}
+                else:
+                    row |= _paired(metric, ours, cells[grid.baseline])
+            weights = ours.filter(regex=f"^{WEIGHT}").dropna(how="all").fillna(0.0)
+            rows.append(row | weights.mean().to_dict() | {"seconds": ours["seconds"].mean()})
+    return pandas.DataFrame(rows, dtype=object).infer_objects()  # numbers of parties stay whole beside None
 
 
 def _by_seed(
     grid: Grid,
     found: Mapping[Cell, Mapping[str, Any]],
-    name: str,
+    variant: Variant,
     epsilon: float,
     federation: tuple[int | None, int | None],
-) -> dict[int, Mapping[str, Any]]:
-    variant = next(variant for variant in grid.variants if variant.name == name)
+) -> Frame:
+    """A variant's figures, float64, one row per seed; NaN where a figure was not computed."""
+    import pandas
+
     cells = {seed: grid.cell(variant, epsilon, federation, seed) for seed in grid.seeds}
-    return {seed: found[cell] for seed, cell in cells.items() if cell in found}
+    rows = {
+        seed: {
+            **{metric: found[cell].get(metric) for metric in METRICS},
+            "seconds": sum(found[cell]["seconds"].values()),
+        }
+        | {f"{WEIGHT}{name}": share for name, share in (found[cell].get("weights") or {}).items()}
+        for seed, cell in cells.items()
+        if cell in found
+    }
+    return pandas.DataFrame.from_dict(
+        rows, orient="index", dtype=float, columns=None if rows else [*METRICS, "seconds"]
+    )
+
+
+def _paired(metric: str, ours: Frame, theirs: Frame) -> dict[str, Any]:
+    """Mean of the differences of one metric, paired by seed, with its Student interval, and how it is called.
+
+    The seed fixes private records, their division and the test set. "higher" and "lower" are said only if the interval
+    leaves out zero.
+    """
+    gap = over_seeds((ours[metric] - theirs[metric]).dropna().tolist())
+    called = "higher" if gap.low > 0 else "lower" if gap.high < 0 else "none shown"
+    parts = {"difference": gap.value, "low": gap.low, "high": gap.high, "called": called}
+    return {f"{metric}_{part}": value for part, value in parts.items()}
 
 
 WHERE = ("method", "epsilon", "parties", "records")
-CALLED = ("95 % interval", "called")
+PARTS = ("mean", "deviation", "lowest", "highest", "seeds")
+WEIGHT = "weight "  # begins the column of a generator's mean weight
 
 
 @dataclass(frozen=True)
@@ -268,11 +219,8 @@ class Usefulness:
     heading: str
     factor: float
     digits: int
-    worst: str  # of a Spread: which end is bad
+    worst: str  # end of the values that is bad
     beside: tuple[tuple[str, str], ...]  # further metrics in the same unit, with their headings
-
-    def shown(self, value: float) -> str:
-        return "-" if math.isnan(value) else f"{self.factor * value:.{self.digits}f}"
 
 
 ACCURACY = Usefulness(
@@ -286,57 +234,59 @@ ACCURACY = Usefulness(
 NEXT_WORD = Usefulness("bits_per_word", "bits per word", 1.0, 3, "highest", ())
 
 
-def usefulness(table: Sequence[Line]) -> Usefulness:
+def usefulness(table: Frame) -> Usefulness:
     """The panel score; where the task has no labels, the loss of a small language model."""
-    return NEXT_WORD if any(line.metrics["bits_per_word"].seeds for line in table) else ACCURACY
+    return NEXT_WORD if len(table) and table["bits_per_word_seeds"].any() else ACCURACY
 
 
-def _headings(useful: Usefulness) -> tuple[str, ...]:
-    unit = " %" if useful.factor != 1.0 else ""
-    names = (heading for _, heading in useful.beside)
-    first = (useful.heading, "deviation", f"worst run{unit}", *names, "rows", "Frechet")
-    worst = () if useful is NEXT_WORD else ("worst model's difference",)
-    return (*WHERE, "seeds", *first, "difference", *CALLED, *worst, "Frechet difference", *CALLED, "s a cell")
+Columns = list[tuple[str, list[str]]]  # headings, each with its cells
 
 
-def _where(line: Line) -> list[str]:
+def _shown(values: Iterable[float], form: str, factor: float = 1.0) -> list[str]:
+    return ["-" if math.isnan(value) else f"{factor * value:{form}}" for value in values]
+
+
+def _where(table: Frame) -> Columns:
     """The first columns of every table."""
+    absent = {"parties": "task's", "records": "all"}
+    cells = {name: [absent[name] if each is None else str(each) for each in table[name]] for name in absent}
+    return [("method", list(table["method"])), ("epsilon", _shown(table["epsilon"], "g")), *cells.items()]
+
+
+def _useful(table: Frame, useful: Usefulness) -> Columns:
+    """The first table's columns."""
+
+    def own(column: str) -> list[str]:
+        return _shown(table[column], f".{useful.digits}f", useful.factor)
+
+    def plain(column: str) -> list[str]:
+        return _shown(table[column], ".4f")
+
+    def difference(metric: str, heading: str, show: Callable[[str], list[str]]) -> Columns:
+        parts = [show(f"{metric}_{part}") for part in ("difference", "low", "high")]
+        rows = [
+            (gap, "-" if low == "-" else f"{low} to {high}", called) if called else ("reference", "", "")
+            for gap, low, high, called in zip(*parts, table[f"{metric}_called"], strict=True)
+        ]
+        named = (heading, "95 % interval", "called")
+        return [(name, list(cells)) for name, cells in zip(named, zip(*rows, strict=True), strict=True)]
+
+    metric, unit = useful.metric, " %" if useful.factor != 1.0 else ""
+    worst = table[[f"{model}_difference" for model in MODELS]].min(axis=1)
     return [
-        line.variant,
-        f"{line.epsilon:g}",
-        "task's" if line.parties is None else str(line.parties),
-        "all" if line.records is None else str(line.records),
+        *_where(table),
+        ("seeds", _shown(table[f"{metric}_seeds"], ".0f")),
+        (useful.heading, own(f"{metric}_mean")),
+        ("deviation", own(f"{metric}_deviation")),
+        (f"worst run{unit}", own(f"{metric}_{useful.worst}")),
+        *((heading, own(f"{name}_mean")) for name, heading in useful.beside),
+        ("rows", _shown(table["rows_mean"], ".0f")),
+        ("Frechet", plain("frechet_mean")),
+        *difference(metric, "difference", own),
+        *([("worst model's difference", _shown(worst, ".2f", 100.0))] if useful is ACCURACY else []),
+        *difference("frechet", "Frechet difference", plain),
+        ("s a cell", _shown(table["seconds"], ".1f")),
     ]
-
-
-def _row(line: Line, useful: Usefulness) -> list[str]:
-    def plain(value: float) -> str:
-        return "-" if math.isnan(value) else f"{value:.4f}"
-
-    found, rows = line.metrics[useful.metric], line.metrics["rows"].mean
-    row = [
-        *_where(line),
-        str(found.seeds),
-        useful.shown(found.mean),
-        useful.shown(found.deviation),
-        useful.shown(getattr(found, useful.worst)),
-        *(useful.shown(line.metrics[metric].mean) for metric, _ in useful.beside),
-        "-" if math.isnan(rows) else f"{rows:.0f}",
-        plain(line.metrics["frechet"].mean),
-    ]
-    for metric, shown in ((useful.metric, useful.shown), ("frechet", plain)):
-        gap = line.differences.get(metric)
-        if gap is None:
-            row += ["reference", "", ""]
-        elif gap.pairs == 0:
-            row += ["-", "", "none shown"]
-        else:
-            interval = "-" if math.isnan(gap.low) else f"{shown(gap.low)} to {shown(gap.high)}"
-            row += [shown(gap.mean), interval, gap.verdict]
-        if metric == "accuracy":
-            gaps = [line.differences[model].mean for model in MODELS if model in line.differences]
-            row.append(shown(min(gaps, default=math.nan)))
-    return [*row, f"{line.seconds:.1f}"]
 
 
 CENTRALISED = (
@@ -378,12 +328,6 @@ MEASURES = (
 )
 
 
-def _measures(line: Line) -> list[str]:
-    """A row of the second table."""
-    shown = [line.metrics[name].mean for name in HEADINGS]
-    return [*_where(line), *("-" if math.isnan(mean) else f"{mean:.4g}" for mean in shown)]
-
-
 WEIGHTS = "Means over the seeds of the generators' last weights; methods that give their generators none are left out."
 
 
@@ -393,16 +337,18 @@ class Section:
 
     heading: str
     about: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    columns: Columns
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        return list(zip(*(cells for _, cells in self.columns), strict=True))
 
     def markdown(self) -> str:
-        cells = [self.columns, *([cell.replace("|", "/") for cell in row] for row in self.rows)]
-        head, *rows = ("| " + " | ".join(row) + " |" for row in cells)
-        return "\n".join([head, "|" + "---|" * len(self.columns), *rows])
+        cells = [[name for name, _ in self.columns], ["---"] * len(self.columns), *self.rows]
+        return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in cells)
 
     def html(self) -> Markup:
-        head = Markup("").join(Markup("<th>{}</th>").format(name) for name in self.columns)
+        head = Markup("").join(Markup("<th>{}</th>").format(name) for name, _ in self.columns)
         rows = (Markup("").join(Markup('<td class="{0}">{0}</td>').format(cell) for cell in row) for row in self.rows)
         body = Markup("").join(Markup("<tr>{}</tr>").format(row) for row in rows)
         return Markup(
@@ -410,29 +356,23 @@ class Section:
         ).format(head, body)
 
 
-def sections(grid: Grid, table: Sequence[Line]) -> list[Section]:
+def sections(grid: Grid, table: Frame) -> list[Section]:
     """The tables in reading order: usefulness, closeness and diversity, and weights if a method gives any."""
     useful = usefulness(table)
+    measures = [(heading, _shown(table[f"{name}_mean"], ".4g")) for name, heading in HEADINGS.items()]
     found = [
-        Section("", explanation(grid, useful), _headings(useful), [_row(line, useful) for line in table]),
-        Section("Closeness and diversity", MEASURES, (*WHERE, *HEADINGS.values()), [_measures(line) for line in table]),
+        Section("", explanation(grid, useful), _useful(table, useful)),
+        Section("Closeness and diversity", MEASURES, [*_where(table), *measures]),
     ]
-    weighed = [line for line in table if line.weights]
-    if weighed:
-        names = _generators(weighed)
-        rows = [
-            [*_where(line), *(f"{line.weights[name]:.3f}" if name in line.weights else "-" for name in names)]
-            for line in weighed
-        ]
-        found.append(Section("Weights of the generators", WEIGHTS, (*WHERE, *names), rows))
+    weights = table.filter(regex=f"^{WEIGHT}")
+    if len(weights.columns):
+        weighed = table[weights.notna().any(axis=1)]
+        shares = [(name.removeprefix(WEIGHT), _shown(weighed[name], ".3f")) for name in weights]
+        found.append(Section("Weights of the generators", WEIGHTS, [*_where(weighed), *shares]))
     return found
 
 
-def _generators(table: Sequence[Line]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for line in table for name in line.weights))
-
-
-def markdown(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
+def markdown(title: str, grid: Grid, table: Frame, command: str) -> str:
     """A document with the tables and the command that made them."""
     first, *others = sections(grid, table)
     commands = "\n".join(f"    {line}" for line in command.splitlines())
@@ -440,26 +380,6 @@ def markdown(title: str, grid: Grid, table: Sequence[Line], command: str) -> str
     for each in others:
         parts += [f"## {each.heading}", each.about, each.markdown()]
     return "\n\n".join(parts) + "\n"
-
-
-def to_csv(table: Sequence[Line]) -> str:
-    """Every figure at full precision, one row per variant, epsilon and federation."""
-    out = io.StringIO()
-    rows = [_figures(line, _generators(table)) for line in table]
-    writer = csv.DictWriter(out, rows[0] if rows else WHERE, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def _figures(line: Line, generators: Sequence[str]) -> dict[str, Any]:
-    row: dict[str, Any] = dict(zip(WHERE, (line.variant, line.epsilon, line.parties, line.records), strict=True))
-    for metric in METRICS:
-        gap = line.differences.get(metric)
-        row |= {f"{metric}_{part}": value for part, value in asdict(line.metrics[metric]).items()}
-        found = ("", "", "", "") if gap is None else (gap.mean, gap.low, gap.high, gap.verdict)
-        row |= dict(zip((f"{metric}_{part}" for part in ("difference", "low", "high", "called")), found, strict=True))
-    return row | {f"weight {name}": line.weights.get(name, "") for name in generators} | {"seconds": line.seconds}
 
 
 PAGE = Markup("""<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
@@ -475,7 +395,7 @@ svg text{{font-size:12px}}.end{{text-anchor:end}}.middle{{text-anchor:middle}}.s
 COLOURS = ["#1b6ca8", "#d1495b", "#3a7d44", "#8d5a97", "#c77d0a", "#4f5d75", "#0f8b8d", "#9a031e", "#6b705c", "#808080"]
 
 
-def page(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
+def page(title: str, grid: Grid, table: Frame, command: str) -> str:
     """The tables as a self-contained page with a plot of each metric and federation; it loads nothing."""
     first, *others = sections(grid, table)
     useful = usefulness(table)
@@ -497,25 +417,20 @@ def page(title: str, grid: Grid, table: Sequence[Line], command: str) -> str:
 
 
 def _plot(
-    grid: Grid,
-    table: Sequence[Line],
-    federation: tuple[int | None, int | None],
-    metric: str,
-    heading: str,
-    factor: float,
+    grid: Grid, table: Frame, federation: tuple[int | None, int | None], metric: str, heading: str, factor: float
 ) -> Markup:
     """One metric over epsilon: mean and 95 % interval of the mean, one colour per variant."""
     from scipy.stats import t
 
     points = []
-    for line in table:
-        spread = line.metrics[metric]
-        if (line.parties, line.records) != federation or math.isnan(spread.mean):
+    for line in table.to_dict("records"):
+        mean, seeds = line[f"{metric}_mean"], line[f"{metric}_seeds"]
+        if (line["parties"], line["records"]) != federation or math.isnan(mean):
             continue
         half = 0.0
-        if spread.seeds > 1:
-            half = float(t.ppf((1 + LEVEL) / 2, spread.seeds - 1)) * spread.deviation / math.sqrt(spread.seeds)
-        points.append((line.variant, grid.epsilons.index(line.epsilon), factor * spread.mean, factor * half))
+        if seeds > 1:
+            half = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * line[f"{metric}_deviation"] / math.sqrt(seeds)
+        points.append((line["method"], grid.epsilons.index(line["epsilon"]), factor * mean, factor * half))
     if not points:
         return Markup("")
     parties, records = federation
@@ -523,28 +438,7 @@ def _plot(
     return charts.interval_chart(title, [f"ε = {epsilon:g}" for epsilon in grid.epsilons], points)
 
 
-def to_json(grid: Grid, table: Sequence[Line]) -> dict[str, Any]:
-    """The table as plain JSON values; NaN becomes None."""
-
-    def finite(found: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in found.items()}
-
-    return {
-        "baseline": grid.baseline,
-        "seeds": list(grid.seeds),
-        "rows": [
-            {
-                "method": line.variant,
-                "epsilon": f"{line.epsilon:g}",
-                "parties": line.parties,
-                "records": line.records,
-                "metrics": {name: finite(asdict(each)) for name, each in line.metrics.items()},
-                "weights": dict(line.weights),
-                "differences": {
-                    name: finite({"mean": each.mean, "low": each.low, "high": each.high}) | {"called": each.verdict}
-                    for name, each in line.differences.items()
-                },
-            }
-            for line in table
-        ],
-    }
+def to_json(grid: Grid, table: Frame) -> dict[str, Any]:
+    """The table as plain JSON values, a row as in the CSV file; NaN becomes None."""
+    rows = table.assign(epsilon=_shown(table["epsilon"], "g")).to_json(orient="records", double_precision=15)
+    return {"baseline": grid.baseline, "seeds": list(grid.seeds), "rows": json.loads(rows)}

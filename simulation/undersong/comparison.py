@@ -312,7 +312,7 @@ class _Tables:
     def write(self) -> dict[str, Any]:
         """Writes every form of the table; returns it as plain JSON values."""
         grid, command = self._grid, "\n".join(self._commands)
-        lines = compare_table.lines(grid, self._found)
+        lines = compare_table.summary(grid, self._found)
         title = f"{self._title}: {', '.join(variant.name for variant in grid.variants)}"
         table = compare_table.to_json(grid, lines)
         kept = {"comparison": self._bench.fingerprint(), "grid": grid.to_json(), "commands": list(self._commands)}
@@ -320,7 +320,7 @@ class _Tables:
             self._out,
             {
                 f"{self._name}.md": compare_table.markdown(title, grid, lines, command),
-                f"{self._name}.csv": compare_table.to_csv(lines),
+                f"{self._name}.csv": lines.to_csv(index=False),
                 f"{self._name}.html": compare_table.page(title, grid, lines, command),
                 f"{self._name}.json": json.dumps(kept | {"table": table}, sort_keys=True, indent=1),
             },

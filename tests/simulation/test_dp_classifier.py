@@ -99,7 +99,7 @@ def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path
     assert value["epsilon_spent"] == pytest.approx(4.0, rel=1e-2)
     assert value["rows"] is None
     assert value["training"]["noise_multiplier"] > 0.5
-    document = compare_table.markdown("t", grid, compare_table.lines(grid, {grid.cells()[0]: value}), "c")
+    document = compare_table.markdown("t", grid, compare_table.summary(grid, {grid.cells()[0]: value}), "c")
     assert "| - | - | reference |" in document
     assert "centralised" in document
 
