@@ -208,11 +208,6 @@ def read_json(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: is missing", "restore it from a backup") from None
-    return json_object(path, data)
-
-
-def json_object(path: Path, data: bytes) -> dict[str, Any]:
-    """The JSON object that a file holds. Raises ConfigurationError that names the file where it is damaged."""
     try:
         value = json.loads(data)
         if not isinstance(value, dict):

@@ -3,8 +3,8 @@
 Whoever deletes the party's folder, or restores an old copy of it, must not get a fresh budget. A ledger that does not
 contain these heads is missing or too old; :mod:`undersong_client.storage.recovery` says how it goes on.
 
-Each place is one file, ``mark.json`` beside the data and one named by the data set's content in the state folder, which
-holds the last two heads (``undersong_common.slots``): a crash leaves at least the one before.
+The files are ``mark.json`` beside the data, and one named by the data set's content in the state folder. Each is
+replaced as a whole: a crash leaves the one before.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from undersong_client.consent.policy import HospitalPolicy
-from undersong_client.home import FILE_MODE, PartyHome, json_object, make_folder
+from undersong_client.home import FILE_MODE, PartyHome, make_folder, read_json
 from undersong_client.records.private import fingerprint
-from undersong_common import slots
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.files import replace_file, replace_where_possible
+from undersong_common.errors import PrivacyRefusal
+from undersong_common.files import replace_where_possible
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, Statement
 from undersong_common.table import Table
@@ -47,10 +46,9 @@ class LedgerCheckpoints:
     def __init__(self, home: PartyHome, path: Path, name: str, checkpoints: Path) -> None:
         self.name = name
         self._home = home
-        # A test's reproducible party has no privacy that a mark could protect.
+        # A test's reproducible party has no privacy that a checkpoint could protect.
         tested = home.settings.insecure_noise_seed is not None
-        paths = [] if tested else [beside(path) / "mark.json", checkpoints / f"{name}.json"]
-        self._files = [slots.TwoSlots(each) for each in paths]
+        self._paths = [] if tested else [beside(path) / "mark.json", checkpoints / f"{name}.json"]
         self._last = ""
 
     def read(self) -> list[str]:
@@ -66,36 +64,26 @@ class LedgerCheckpoints:
         return found
 
     def _marks(self) -> list[dict[str, Any]]:
-        return [mark for file in self._files if file.path.exists() for mark in _read(file.path)]
+        return [read_json(path) for path in self._paths if path.exists()]
 
     def keep(self, ledger: Ledger) -> None:
-        """Writes the present head; before a reply leaves. Raises PrivacyRefusal where no place takes it."""
-        while self._files and ledger.head != self._last:
+        """Writes the present head; before a reply leaves. Raises PrivacyRefusal if no path can be written."""
+        if not self._paths or ledger.head == self._last:
+            return
+        with ledger.locked():  # whoever writes holds the newest head
             said = ledger.statement()
-            self._write(ledger, said)
+            for path in self._paths:
+                with suppress(OSError):
+                    if not path.parent.exists():
+                        make_folder(path.parent)
+            # One is enough: the data folder may be mounted read-only.
+            if not replace_where_possible(self._paths, self._mark(said)):
+                raise PrivacyRefusal(
+                    f"the ledger's head cannot be kept outside {self._home.path}",
+                    f"make {self._paths[0].parent} or {self._paths[1].parent} writable, and look at the free space",
+                    code="no-checkpoint",
+                )
             self._last = said.head
-            ledger.refresh()  # of two processes that replace a file, the one that knew less may have been the last
-
-    def _write(self, ledger: Ledger, said: Statement) -> None:
-        mark = self._mark(said)
-
-        def fits(content: bytes) -> bool:  # a head of a chain that was lost would refuse this ledger
-            with suppress(ConfigurationError):
-                return holds(ledger, [str(json_object(self._files[0].path, content).get("ledger_head", ""))])
-            return False
-
-        others = [file.path for file in self._files if not file.overwrite(said.entries, mark, beside=fits)]
-        for path in others:
-            with suppress(OSError):
-                if not path.parent.exists():
-                    make_folder(path.parent)
-        # One is enough: the data folder may be mounted read-only.
-        replaced = replace_where_possible(others, slots.blank(said.entries, mark)) if others else []
-        if len(others) == len(self._files) and not replaced:
-            raise PrivacyRefusal(
-                f"the ledger's head cannot be kept outside {self._home.path}",
-                f"make {others[0].parent} or {others[-1].parent} writable, and look at the free space",
-            )
 
     def leave(self, ledger: Ledger, newer: LedgerCheckpoints, whole: Budget | None) -> None:
         """The data set has a newer version, with checkpoints of its own, and these are not kept up any more.
@@ -104,23 +92,13 @@ class LedgerCheckpoints:
         finds the whole budget (``whole``; None: more than any) spent.
         """
         said = ledger.statement()
-        data = slots.blank(said.entries, self._mark(replace(said, lost_budgets=(*said.lost_budgets, whole))))
-        followed = {file.path for file in newer._files}
-        for path in (file.path for file in self._files if file.path not in followed):
-            with suppress(OSError):
-                if path.exists():
-                    replace_file(path, data)
+        data = self._mark(replace(said, lost_budgets=(*said.lost_budgets, whole)))
+        replace_where_possible([path for path in self._paths if path not in newer._paths and path.exists()], data)
 
     def _mark(self, said: Statement) -> bytes:
         mark = {**said.to_json(), "home": str(self._home.path)}
-        # Twice for every vector, with the price of a whole plan: without indentation it is encoded by compiled code.
+        # For every vector, with the price of a whole plan: without indentation it is encoded by compiled code.
         return json.dumps(mark, ensure_ascii=False).encode("utf-8")
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """Reads a checkpoint file, newest first. Raises ConfigurationError if no part of it is valid."""
-    data = path.read_bytes()
-    return [json_object(path, content) for content in slots.contents(data) or [b""]]
 
 
 def checkpoint_name(table: Table, checkpoints: Path) -> str:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,10 @@ class Ledger:
         """The ledger in short, as it is now."""
         runs = tuple(self.totals())
         return Statement(self.head, len(self._chain.entries), self.budget, runs, self.lost_budgets)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Holds the ledger against every other process, with all of its entries read."""
+        return self._chain.locked()
 
     def refresh(self) -> None:
         """Reads what other processes have appended. Raises as :meth:`open`."""

@@ -1,19 +1,21 @@
-"""Heads of a ledger outside the party's folder, overwritten in place: whatever is cut off, no older ledger passes."""
+"""Heads of a ledger outside the party's folder: whatever is cut off, no older ledger passes."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import threading
 
 import pytest
 
 from tests.client.storage.test_datasets import POLICY, add, make_home, release
+from tests.doubles.coded import raises
 from tests.doubles.party_home import write_notes
 from undersong_client.home import PartyHome
 from undersong_client.operations import data
 from undersong_client.storage import checkpoints, datasets
-from undersong_common import files, slots
+from undersong_common import files
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
 
@@ -57,26 +59,10 @@ def kept(tmp_path):
     return Kept(tmp_path)
 
 
-def test_both_places_are_overwritten_in_place_and_no_file_is_made(kept, monkeypatch):
-    before = [(place.stat().st_ino, sorted(os.listdir(place.parent))) for place in kept.places]
-    monkeypatch.setattr(files.tempfile, "mkstemp", None)
-    monkeypatch.setattr(os, "replace", None)
-    kept.release("a fourth")
-    assert [(place.stat().st_ino, sorted(os.listdir(place.parent))) for place in kept.places] == before
-    assert all(b"a fourth" in place.read_bytes() for place in kept.places)
-    assert kept.starts()
-    assert not kept.starts(kept.ledgers[-2])
-
-
-@pytest.mark.parametrize("spoiled", ["one slot", "a place", "a place deleted", "an old copy", "old copies of both"])
+@pytest.mark.parametrize("spoiled", ["a place", "a place deleted", "an old copy", "old copies of both"])
 def test_an_older_ledger_is_refused_as_long_as_one_newer_head_can_be_read(kept, spoiled):
     first, second = kept.places
-    whole = first.read_bytes()
-    newest = whole.index(slots.contents(whole)[0])
-    if spoiled == "one slot":
-        for place in kept.places:
-            place.write_bytes(whole[:newest] + b"\0" + whole[newest + 1 :])
-    elif spoiled == "a place":
+    if spoiled == "a place":
         shutil.copyfile(first, second)  # heads do not say which place they are of
         first.write_bytes(kept.marks[0][0])
     elif spoiled == "a place deleted":
@@ -86,7 +72,7 @@ def test_an_older_ledger_is_refused_as_long_as_one_newer_head_can_be_read(kept, 
     else:
         first.write_bytes(kept.marks[1][0])
         second.write_bytes(kept.marks[0][1])
-    reached = {"one slot": 1, "old copies of both": 1}.get(spoiled, 2)  # the release whose head is left
+    reached = 1 if spoiled == "old copies of both" else 2  # the release whose head is left
     for number, ledger in enumerate(kept.ledgers):
         if number < reached:
             assert not kept.starts(ledger)
@@ -98,29 +84,22 @@ def test_an_older_ledger_is_refused_as_long_as_one_newer_head_can_be_read(kept, 
 
 def test_a_place_of_which_nothing_can_be_read_is_damaged(kept):
     place = kept.places[0]
-    for damaged in (b"", bytes(len(place.read_bytes())), place.read_bytes()[:-1], b"{"):
+    for damaged in (b"", bytes(len(place.read_bytes())), place.read_bytes()[:-1]):
         place.write_bytes(damaged)
-        with pytest.raises(ConfigurationError, match=r"mark\.json: is damaged"):
+        with pytest.raises(ConfigurationError):
             datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
 
 
 def test_one_place_that_takes_nothing_is_enough_of_two_and_not_of_none(kept, monkeypatch):
     ledger, marks = datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
     read_only = {str(kept.places[0])}
-    opened = os.open
     own_mkstemp = files.tempfile.mkstemp
-
-    def refuses(path, *rest, **options):
-        if str(path) in read_only:
-            raise OSError(30, "Read-only file system")
-        return opened(path, *rest, **options)
 
     def refuses_new(prefix, dir):
         if str(dir) in {os.path.dirname(place) for place in read_only}:
             raise OSError(30, "Read-only file system")
         return own_mkstemp(prefix=prefix, dir=dir)
 
-    monkeypatch.setattr(os, "open", refuses)
     monkeypatch.setattr(files.tempfile, "mkstemp", refuses_new)
     before = kept.places[0].read_bytes()
     ledger.close("run 0", "00" * 32)
@@ -129,7 +108,7 @@ def test_one_place_that_takes_nothing_is_enough_of_two_and_not_of_none(kept, mon
     assert ledger.head.encode() in kept.places[1].read_bytes()
     read_only.add(str(kept.places[1]))
     ledger.close("run 1", "00" * 32)
-    with pytest.raises(PrivacyRefusal, match="cannot be kept outside"):
+    with raises(PrivacyRefusal, "no-checkpoint"):
         marks.keep(ledger)
 
 
@@ -140,33 +119,25 @@ def test_a_ledger_that_goes_on_leaves_no_head_of_the_one_that_was_lost(kept):
     datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
     chain = {entry["hash"] for entry in Ledger.read(kept.home.ledger).entries()}
     for place in kept.places:
-        assert chain.issuperset(json.loads(mark)["ledger_head"] for mark in slots.contents(place.read_bytes()))
-
-
-def test_a_mark_that_grows_gets_room(kept):
-    size = kept.places[0].stat().st_size
-    for number in range(20):
-        release(kept.home, kept.folder, f"{number}, of a long name: {'n' * 200}")
-    kept.ledgers.append(kept.home.ledger.read_bytes())
-    assert kept.places[0].stat().st_size > size
-    assert kept.starts()
-    assert not kept.starts(kept.ledgers[0])
+        assert json.loads(place.read_bytes())["ledger_head"] in chain
 
 
 def test_a_process_that_knows_less_leaves_what_another_has_kept(kept, monkeypatch):
-    """A command has read the ledger; before it keeps the head, the daemon releases and keeps its own."""
+    """A command has read the ledger; while it keeps the head, the daemon releases and keeps its own."""
     ledger, marks = datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
     ledger.close("run 0", "00" * 32)
     known = kept.home.ledger.read_bytes()
     replaced = checkpoints.replace_where_possible
+    daemon = threading.Thread(target=kept.release, args=("the daemon's",))
 
     def late(paths, content):
         monkeypatch.setattr(checkpoints, "replace_where_possible", replaced)
-        kept.release("the daemon's")
+        daemon.start()
+        daemon.join(0.2)
+        assert daemon.is_alive()  # it waits for the ledger
         return replaced(paths, content)
 
-    for place in kept.places:
-        place.unlink()  # to be made anew, and not overwritten
     monkeypatch.setattr(checkpoints, "replace_where_possible", late)
     marks.keep(ledger)
+    daemon.join(10.0)
     assert not kept.starts(known)

@@ -19,7 +19,6 @@ from undersong_client import keys
 from undersong_client.home import PartyHome
 from undersong_client.operations import data
 from undersong_client.storage import checkpoints, store
-from undersong_common import slots
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.chain import entry_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -106,7 +105,7 @@ def test_a_checkpoint_of_a_later_version_costs_the_whole_budget(tmp_path):
     head = Ledger.read(hospital.path / "ledger.jsonl").head
     written = canonical_json({"version": 3, "ledger_head": head})
     for mark in (checkpoints.beside(hospital.notes) / "mark.json", *hospital.marks.glob("*.json")):
-        mark.write_bytes(slots.blank(1, written))
+        mark.write_bytes(written)
     (hospital.path / "ledger.jsonl").unlink()
     with pytest.raises(PrivacyRefusal, match="ledger is missing"):
         hospital.start()
