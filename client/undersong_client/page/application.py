@@ -75,30 +75,37 @@ class HospitalPage:
         self._paths = paths
         self._home = paths.home
         Stream(site, lambda _topic: self._pulse())
-        site.get("/", self._now)
-        site.post("/pause", self._pause)
-        site.post("/resume", self._resume)
-        site.get("/requests", self._requests)
-        site.get("/requests/{manifest}", self._request)
-        site.get("/requests/{manifest}/approve", self._approval)
-        site.post("/requests/{manifest}/approve", self._approve)
-        site.post("/requests/{manifest}/reject", self._reject)
-        site.post("/requests/{manifest}/revoke", self._revoke)
-        site.get("/budget", self._budget)
-        site.post("/budget", self._set_budget)
-        site.get("/budget/ledger.jsonl", self._ledger_copy)
-        site.get("/outbox", self._outbox)
-        site.get("/outbox/{number}", self._message)
-        site.get("/outbox/{number}/bytes", self._bytes)
-        site.get("/policy", self._policy)
-        site.post("/policy", self._set_policy)
-        site.get("/check", self._check)
-        site.get("/coordinator", self._coordinator)
-        site.post("/coordinator/package", self._accept)
-        site.post("/coordinator/grant", self._install)
-        site.post("/coordinator/renew", self._renew)
-        site.post("/coordinator/leave", self._leave)
-        site.get("/log", self._log)
+        site.routes(
+            {
+                "/": self._now,
+                "/requests": self._requests,
+                "/requests/{manifest}": self._request,
+                "/requests/{manifest}/approve": self._approval,
+                "/budget": self._budget,
+                "/budget/ledger.jsonl": self._ledger_copy,
+                "/outbox": self._outbox,
+                "/outbox/{number}": self._message,
+                "/outbox/{number}/bytes": self._bytes,
+                "/policy": self._policy,
+                "/check": self._check,
+                "/coordinator": self._coordinator,
+                "/log": self._log,
+            }
+        )
+        actions = {
+            "/pause": self._pause,
+            "/resume": self._resume,
+            "/requests/{manifest}/approve": self._approve,
+            "/requests/{manifest}/reject": self._reject,
+            "/requests/{manifest}/revoke": self._revoke,
+            "/budget": self._set_budget,
+            "/policy": self._set_policy,
+            "/coordinator/package": self._accept,
+            "/coordinator/grant": self._install,
+            "/coordinator/renew": self._renew,
+            "/coordinator/leave": self._leave,
+        }
+        site.routes({}, actions, least="operator")
 
     # What every screen has
 

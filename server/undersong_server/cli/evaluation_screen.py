@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from undersong_server.evaluation import panel
-from undersong_server.evaluation.evaluate import NOT_PRIVATE, EvaluationReport
+from undersong_server.evaluation.evaluate import NOT_PRIVATE, Distances, EvaluationReport
 from undersong_server.evaluation.intervals import Interval, over_seeds
 from undersong_server.evaluation.label_errors import LabelErrors
 from undersong_server.evaluation.membership import Membership
@@ -53,34 +53,38 @@ def render(report: EvaluationReport) -> RenderableType:
     return Group(*parts)
 
 
-def _table(title: str, *columns: str) -> Table:
+def _table(title: str, *columns: str, rows: Iterable[Sequence[str]] = ()) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def _task_models(report: EvaluationReport) -> Table:
     several = len(report.trained[0].runs)
     title = "Task models on the test file" + (f" (means of {several} seeds, 95 % intervals)" if several > 1 else "")
-    table = _table(title, "trained on", "rows", "accuracy", "balanced", "macro-F1", "rarest label", "model")
-    for each in report.trained:
-        table.add_row(
-            escape(each.data),
-            f"{each.rows:,}",
+    rows = [
+        [
+            *(escape(each.data), f"{each.rows:,}"),
             *(_shares(each.interval(figure)) for figure in FIGURES),
             escape(each.description),
-        )
-    return table
+        ]
+        for each in report.trained
+    ]
+    return _table(
+        title, *("trained on", "rows", "accuracy", "balanced", "macro-F1", "rarest label", "model"), rows=rows
+    )
 
 
 def _groups(report: EvaluationReport) -> Table:
     columns = [f"{escape(each.data)}, {escape(each.model)}" for each in report.trained]
-    table = _table("Accuracy by group of the test file", "group", "texts", *columns)
-    for name, runs in report.trained[0].groups.items():
-        cells = [_shares(each.interval("accuracy", name)) for each in report.trained]
-        table.add_row(escape(name), f"{runs[0].rows:,}", *cells)
-    return table
+    rows = [
+        [escape(name), f"{runs[0].rows:,}", *(_shares(each.interval("accuracy", name)) for each in report.trained)]
+        for name, runs in report.trained[0].groups.items()
+    ]
+    return _table("Accuracy by group of the test file", "group", "texts", *columns, rows=rows)
 
 
 def _confusion(report: EvaluationReport) -> list[RenderableType]:
@@ -104,31 +108,30 @@ def _confusion(report: EvaluationReport) -> list[RenderableType]:
 
 
 def _distances(report: EvaluationReport) -> Table:
-    table = _table("Synthetic texts beside real ones", "", *(f"{each.reference}" for each in report.distances))
-
-    def row(name: str, values: Sequence[str]) -> None:
-        table.add_row(name, *values)
-
+    figures: dict[str, Callable[[Distances], tuple[float | None, ...]]] = {
+        "Frechet distance (0 = same)": lambda d: (d.frechet,),
+        "precision: synthetic among the real": lambda d: (d.precision,),
+        "recall: real among the synthetic": lambda d: (d.recall,),
+        "density (about 1 = as dense as the real)": lambda d: (d.density,),
+        "coverage: real with a synthetic one near": lambda d: (d.coverage,),
+        "MAUVE (1 = same)": lambda d: (d.mauve,),
+        "different word pairs, synthetic / real": lambda d: (d.distinct_bigrams, d.reference_distinct_bigrams),
+        "self-BLEU, synthetic / real (lower = more diverse)": lambda d: (d.self_bleu, d.reference_self_bleu),
+        "Vendi score, synthetic / real (texts in effect)": lambda d: (d.vendi, d.reference_vendi),
+        "bits per word, before / after the corpus": lambda d: (d.next_word_before, d.next_word_after),
+        "self-similarity, synthetic / real": lambda d: (d.self_similarity, d.reference_self_similarity),
+        "length divergence (bits, 0 to 1)": lambda d: (d.length,),
+        "label divergence (bits, 0 to 1)": lambda d: (d.label,),
+    }
     each = report.distances
-    row("texts compared (equal numbers)", [f"{d.rows:,}" for d in each])
-    row("Frechet distance (0 = same)", [_number(d.frechet) for d in each])
-    row("precision: synthetic among the real", [_number(d.precision) for d in each])
-    row("recall: real among the synthetic", [_number(d.recall) for d in each])
-    row("density (about 1 = as dense as the real)", [_number(d.density) for d in each])
-    row("coverage: real with a synthetic one near", [_number(d.coverage) for d in each])
-    row("MAUVE (1 = same)", [_number(d.mauve) for d in each])
-    pairs = [
-        ("different word pairs, synthetic / real", [(d.distinct_bigrams, d.reference_distinct_bigrams) for d in each]),
-        ("self-BLEU, synthetic / real (lower = more diverse)", [(d.self_bleu, d.reference_self_bleu) for d in each]),
-        ("Vendi score, synthetic / real (texts in effect)", [(d.vendi, d.reference_vendi) for d in each]),
-        ("bits per word, before / after the corpus", [(d.next_word_before, d.next_word_after) for d in each]),
-        ("self-similarity, synthetic / real", [(d.self_similarity, d.reference_self_similarity) for d in each]),
-    ]
-    for name, values in pairs:
-        row(name, [" / ".join(map(_number, pair)) for pair in values])
-    row("length divergence (bits, 0 to 1)", [_number(d.length) for d in each])
-    row("label divergence (bits, 0 to 1)", ["–" if d.label is None else _number(d.label) for d in each])
-    return table
+    return _table(
+        "Synthetic texts beside real ones",
+        *("", *(d.reference for d in each)),
+        rows=[
+            ["texts compared (equal numbers)", *(f"{d.rows:,}" for d in each)],
+            *([name, *(" / ".join(map(_number, of(d))) for d in each)] for name, of in figures.items()),
+        ],
+    )
 
 
 def _label_errors(found: LabelErrors, shares: Sequence[float]) -> Text:
@@ -138,14 +141,17 @@ def _label_errors(found: LabelErrors, shares: Sequence[float]) -> Text:
 
 
 def _closest(found: ClosestRecords) -> Table:
-    table = _table(
+    return _table(
         f"Distance to the closest of {found.records:,} private training records, and of as many held-out ones",
         *("", "training", "held out"),
+        rows=[
+            *(
+                [name, _number(found.training[number]), _number(found.holdout[number])]
+                for number, name in enumerate(("nearest 5 % of the texts (1 - cosine)", "half of the texts"))
+            ),
+            ["texts nearer to this side (about 50 %: nothing copied)", _shares(found.closer), ""],
+        ],
     )
-    for number, name in enumerate(("nearest 5 % of the texts (1 - cosine)", "half of the texts")):
-        table.add_row(name, _number(found.training[number]), _number(found.holdout[number]))
-    table.add_row("texts nearer to this side (about 50 %: nothing copied)", _shares(found.closer), "")
-    return table
 
 
 def _personal(found: PersonalData) -> Table:
@@ -203,9 +209,10 @@ def _interval(each: Interval) -> str:
 
 def _shares(each: Interval) -> str:
     """A share in per cent, with its interval where there is one."""
-    if math.isnan(each.low):
-        return _percent(each.value)
-    return f"{100 * each.value:.1f} % ({100 * each.low:.1f} to {100 * each.high:.1f})"
+    if math.isnan(each.value):
+        return "–"
+    interval = "" if math.isnan(each.low) else f" ({100 * each.low:.1f} to {100 * each.high:.1f})"
+    return f"{100 * each.value:.1f} %{interval}"
 
 
 def _lists(overlap: Overlap) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -217,9 +224,5 @@ def _some(rows: Sequence[int]) -> str:
     return ", ".join(map(str, rows[:SHOWN_ROWS])) + more
 
 
-def _percent(value: float) -> str:
-    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
-
-
-def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"
+def _number(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:.3f}"
