@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ import numpy as np
 
 from undersong import references
 from undersong.records import check_units, dealt
-from undersong.simulation import simulate
+from undersong.simulation import LayeredCache, simulate
 from undersong.workspace import Workspace
 from undersong_client.storage import store
 from undersong_common import embedders
-from undersong_common.arrays import Float32, Int16
+from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.table import Table, concatenate, read_table
@@ -34,6 +35,7 @@ from undersong_server.evaluation.metrics import next_word_loss
 from undersong_server.evaluation.panel import FIGURES
 from undersong_server.evaluation.scores import score
 from undersong_server.generators.interface import Surroundings
+from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.plan_figures import cap_faults
@@ -133,7 +135,6 @@ class Bench:
     insecure_noise_seed: int | None = None
     test_table: Table | None = field(default=None, repr=False)
     public_data: bool = False
-    _loaded: dict[str, Any] = field(default_factory=dict, repr=False)
     _checked: set[str | tuple[int | None, int | None]] = field(default_factory=set, repr=False)
 
     def task(self, cell: Cell) -> Task:
@@ -159,23 +160,53 @@ class Bench:
             )
         return task.model_copy(update={"generators": chosen})
 
+    @cached_property
+    def _own_task(self) -> Task:
+        return tasks.load(self.task_file, self.assignments)
+
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of what all cells share: two comparisons in one folder would be one table of different things."""
-        if "fingerprint" not in self._loaded:
-            task = tasks.load(self.task_file, self.assignments)
-            described = task.model_dump(mode="json", exclude={"output", "method", "folder"})
-            described |= {
-                "method": task.method.model_dump(mode="json"),
-                "test": hashlib.sha256(self.test.read_bytes()).hexdigest(),
-                "frechet_rows": self.frechet_rows,
-                "panel": panel.settings(),
-                "insecure_noise_seed": self.insecure_noise_seed,
-            }
-            self._loaded["fingerprint"] = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[
-                :16
-            ]
-        found: str = self._loaded["fingerprint"]
-        return found
+        described = self._own_task.model_dump(mode="json", exclude={"output", "method", "folder"})
+        described |= {
+            "method": self._own_task.method.model_dump(mode="json"),
+            "test": hashlib.sha256(self.test.read_bytes()).hexdigest(),
+            "frechet_rows": self.frechet_rows,
+            "panel": panel.settings(),
+            "insecure_noise_seed": self.insecure_noise_seed,
+        }
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        return embedders.check(self._own_task.embedder.model)
+
+    @cached_property
+    def public(self) -> EmbeddingCache:
+        """Embeddings of public texts."""
+        return LayeredCache([PublicFileCache(public_cache_path(os.environ))], writes=True)
+
+    @cached_property
+    def private(self) -> EmbeddingCache:
+        """Embeddings of private texts."""
+        return self.public if self.public_data else MemoryCache()
+
+    @cached_property
+    def judged_on(self) -> tuple[Table, Float32]:
+        """The test file and its embeddings."""
+        table = self.test_table or read_test(self.test, self._own_task)
+        return table, self._embed(table.texts)
+
+    @cached_property
+    def _files(self) -> Sequence[Table]:
+        """The private files. All cells deal the same ones."""
+        return read_private_files(self._own_task)
+
+    def _embed(self, texts: Sequence[str]) -> Float32:
+        return CachedEmbedder(self.embedder, self.public).encode(texts)
+
+    def _embed_private(self, texts: Sequence[str]) -> Float32:
+        return CachedEmbedder(self.embedder, self.private).encode(texts)
 
     def check(self, cell: Cell) -> tuple[str, ...]:
         """Raises ConfigurationError where the cell cannot run; returns what its task remarks.
@@ -191,7 +222,7 @@ class Bench:
             remarks = task.remarks
         federation, generator = (cell.parties, cell.records), cell.variant.generator
         if federation not in self._checked and (cell.epsilon is not None or not cell.variant.method):
-            check_units(task.privacy.promise(), self._tables(task, cell.seed))
+            check_units(task.privacy.promise(), dealt(task, self._files, cell.seed))
             self._checked.add(federation)
         if generator not in self._checked:
             for problem, remedy in task_faults(task):
@@ -206,19 +237,18 @@ class Bench:
         """Runs the cell; plain JSON values. NaN never occurs: what cannot be computed is None."""
         start = time.monotonic()
         task = self.task(cell)
-        embedder, public, private = self._shared(task)
-        test, test_embeddings = self._test(task)
-        truth = (test_embeddings, test.labels or ())
+        test, test_embeddings = self.judged_on
         found: dict[str, Any] = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None}
         training = cell.variant.training
         if cell.variant.name == PRIVATE_ONLY:
             records = self._private_records(task, cell.seed)
             texts, labels = records.texts, records.labels or ()
-            embeddings = CachedEmbedder(embedder, private).encode(texts)
+            embeddings = self._embed_private(texts)
         elif training is not None:
-            embed = CachedEmbedder(embedder, private).encode  # texts without noise are like the records
             noise_seed, records = self._noise_seed(cell.seed), self._private_records(task, cell.seed)
-            trained = training.train(task, records, test, embed=embed, seed=cell.seed, insecure_noise_seed=noise_seed)
+            trained = training.train(
+                task, records, test, embed=self._embed_private, seed=cell.seed, insecure_noise_seed=noise_seed
+            )
             found |= trained.facts
             if trained.corpus is None:
                 judged = score(test.labels or (), trained.predicted or ())
@@ -226,10 +256,11 @@ class Bench:
                 scores = {name: figure(judged) for name, figure in FIGURES.items()}
                 return found | scores | cell.described() | {"rows": None, "seconds": seconds}
             texts, labels = trained.corpus.texts, trained.corpus.labels or ()
-            embeddings = embed(texts)
+            embeddings = self._embed_private(texts)  # texts without noise are like the records
         else:
-            texts, labels, facts = self._simulated(task, cell.seed, truth)
-            embeddings = CachedEmbedder(embedder, public).encode(texts)
+            samples, facts = self._simulated(task, cell.seed)
+            texts, labels = [sample.text for sample in samples], [sample.label for sample in samples]
+            embeddings = self._embed(texts)
             found |= facts
         simulated = time.monotonic()
         if test.labels is None:
@@ -252,17 +283,13 @@ class Bench:
             },
         }
 
-    def _simulated(
-        self, task: Task, seed: int, test: tuple[Float32, Sequence[str]]
-    ) -> tuple[Sequence[str], Sequence[str], dict[str, Any]]:
-        """Texts, labels and facts of the run."""
-        embedder, public, private = self._shared(task)
+    def _simulated(self, task: Task, seed: int) -> tuple[Sequence[Sample], dict[str, Any]]:
+        """Texts and facts of a run."""
         run_plan = plan_run(task)
-        tables = self._tables(task, seed)
+        tables = dealt(task, self._files, seed)
         if run_plan.plan.sums:
             # All parties' records at once: a party's own would fill few batches, and a text has the same bits in any.
-            every = [text for table in tables.values() for text in table.texts]
-            CachedEmbedder(embedder, private).encode(every)
+            self._embed_private([text for table in tables.values() for text in table.texts])
         with tempfile.TemporaryDirectory(prefix="undersong-cell-") as folder:
             workspace = Workspace(Path(folder) / "run", task, {}, fresh=False)
             try:
@@ -272,69 +299,34 @@ class Bench:
                     tables,
                     seed=seed,
                     insecure_noise_seed=self._noise_seed(seed),
-                    public_cache=public,
-                    environment=self._loaded["environment"],
+                    public_cache=self.public,
+                    environment=os.environ,
                     progress=Silent(),
-                    embedder=embedder,
-                    private_cache=private,
+                    embedder=self.embedder,
+                    private_cache=self.private,
                 ).outcome
             finally:
                 workspace.journal.close()
                 store.close(workspace.parties_path)
         weights = outcome.records.get("weights")
         private_run = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)
-        return (
-            [sample.text for sample in outcome.samples],
-            [sample.label for sample in outcome.samples],
-            {
-                "generator_calls": sum(usage.calls for usage in outcome.usage.values()),
-                "dropped": sum(usage.dropped for usage in outcome.usage.values()),
-                "weights": None if not weights else dict(zip(run_plan.setting.generators, weights[-1][1], strict=True)),
-                "epsilon_spent": run_plan.plan.epsilon() if private_run else None,
-                **self._figures(task, outcome.records, test),
-            },
-        )
-
-    def _figures(self, task: Task, records: Any, test: tuple[Float32, Sequence[str]]) -> dict[str, dict[str, Any]]:
-        """Returns a method's own ``figures`` of its records beside the test set, under "figures"."""
-        embedder, public, _ = self._shared(task)
+        test, _ = self.judged_on
         numbers = {name: number for number, name in enumerate(task.task.labels)}
-        labels = np.array([numbers.get(label, -1) for label in test[1]] or [-1] * len(test[0]), dtype=np.int64)
-        embed = CachedEmbedder(embedder, public).encode
-        figures = methods.load(task.method.name).figures(records, embed, self._test(task)[0].texts, labels)
-        return {"figures": dict(figures)} if figures else {}
+        truth = np.array([numbers.get(label, -1) for label in test.labels or [""] * len(test)], dtype=np.int64)
+        figures = methods.load(task.method.name).figures(outcome.records, self._embed, test.texts, truth)
+        return outcome.samples, {
+            "generator_calls": sum(usage.calls for usage in outcome.usage.values()),
+            "dropped": sum(usage.dropped for usage in outcome.usage.values()),
+            "weights": None if not weights else dict(zip(run_plan.setting.generators, weights[-1][1], strict=True)),
+            "epsilon_spent": run_plan.plan.epsilon() if private_run else None,
+            **({"figures": dict(figures)} if figures else {}),
+        }
 
     def _noise_seed(self, seed: int) -> int | None:
         return None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed
 
     def _private_records(self, task: Task, seed: int) -> Table:
-        return concatenate(list(self._tables(task, seed).values()))
-
-    def _tables(self, task: Task, seed: int) -> dict[str, Table]:
-        """Each party's records by its name. All cells deal the same files, which are read once."""
-        if "private files" not in self._loaded:
-            self._loaded["private files"] = read_private_files(task)
-        return dealt(task, self._loaded["private files"], seed)
-
-    def _shared(self, task: Task) -> tuple[Embedder, EmbeddingCache, EmbeddingCache]:
-        if "embedder" not in self._loaded:
-            environment = dict(os.environ)
-            public = LayeredCache(MemoryCache(), PublicFileCache(public_cache_path(environment)))
-            self._loaded |= {
-                "embedder": embedders.check(task.embedder.model),
-                "public": public,
-                "private": public if self.public_data else MemoryCache(),
-                "environment": environment,
-            }
-        return self._loaded["embedder"], self._loaded["public"], self._loaded["private"]
-
-    def _test(self, task: Task) -> tuple[Table, Float32]:
-        if "test" not in self._loaded:
-            table = self.test_table or read_test(self.test, task)
-            embedder, public, _ = self._shared(task)
-            self._loaded["test"] = (table, CachedEmbedder(embedder, public).encode(table.texts))
-        found: tuple[Table, Float32] = self._loaded["test"]
-        return found
+        return concatenate(list(dealt(task, self._files, seed).values()))
 
 
 def _embed_nothing(texts: Sequence[str]) -> Float32:
@@ -346,28 +338,6 @@ def read_test(path: Path, task: Task) -> Table:
     if not task.task.labels:
         return read_table(path, task.data.text)
     return read_table(path, task.data.text, task.data.label or "label", labels=task.task.labels)
-
-
-class LayeredCache:
-    """A fast cache before a slow one: what the slow one has is kept in the fast one."""
-
-    def __init__(self, fast: EmbeddingCache, slow: EmbeddingCache) -> None:
-        self._fast = fast
-        self._slow = slow
-
-    def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
-        found = self._fast.get(keys)
-        missing = [key for key in keys if key not in found]
-        if missing:
-            more = self._slow.get(missing)
-            self._fast.put(more.items())
-            found |= more
-        return found
-
-    def put(self, rows: Any) -> None:
-        kept = list(rows)
-        self._fast.put(kept)
-        self._slow.put(kept)
 
 
 HEADINGS = {

@@ -54,7 +54,7 @@ def known_cells(bench: Bench, grid: Grid, folder: Path) -> dict[Cell, dict[str, 
     """The grid's cells that ``folder`` holds. Raises ConfigurationError for cells of another comparison."""
     kept, another = folder / CELLS, f"{folder / CELLS}: holds cells of another comparison"
     found = {
-        cell: read_kept(kept / f"{cell.name}.json", bench.fingerprint(), another, "the cell is run again")
+        cell: read_kept(kept / f"{cell.name}.json", bench.fingerprint, another, "the cell is run again")
         for cell in grid.cells()
     }
     return {cell: value for cell, value in found.items() if value is not None}
@@ -85,7 +85,7 @@ def compare(
     check(bench, grid, progress)
     cells = grid.cells()
     kept = folder / CELLS
-    fingerprint = bench.fingerprint()
+    fingerprint = bench.fingerprint
     known = known_cells(bench, grid, folder)
     open_cells = [cell for cell in cells if cell not in known]
     if known:
@@ -144,9 +144,7 @@ def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measur
     before = {name: os.environ.get(name) for name in SINGLE_THREAD}
     os.environ.update(SINGLE_THREAD)  # read by the libraries when a worker loads them
     try:
-        with ProcessPoolExecutor(
-            jobs, mp_context=context, initializer=_begin, initargs=(replace(bench, _loaded={}),)
-        ) as pool:
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(replace(bench),)) as pool:
             waiting = {pool.submit(_in_worker, cell): cell for cell in cells}
             try:
                 for finished in as_completed(waiting):
@@ -211,7 +209,7 @@ def over_ray(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Me
 
     def measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measured]:
         """(cell, figures or the error that stopped it), as each completes. Raises ConfigurationError without Ray."""
-        shared = replace(bench, _loaded={})
+        shared = replace(bench)
         with Cluster(address, jobs, option="--ray-address") as cluster:
             for number, value in cluster.each(_in_ray_worker, [(shared, cell) for cell in cells]):
                 yield cells[number], value
@@ -271,7 +269,7 @@ def compared(
         )
         path = out / f"{name}.json"
         another = f"{path}: is the table of another comparison"
-        kept = read_kept(path, bench.fingerprint(), another, "the table begins anew")
+        kept = read_kept(path, bench.fingerprint, another, "the table begins anew")
         before = None if kept is None else Grid.from_json(kept["grid"])
         known = () if before is None else tuple(variant.name for variant in before.variants)
         given = Grid.of(options, known)
@@ -315,7 +313,7 @@ class _Tables:
         lines = compare_table.summary(grid, self._found)
         title = f"{self._title}: {', '.join(variant.name for variant in grid.variants)}"
         table = compare_table.to_json(grid, lines)
-        kept = {"comparison": self._bench.fingerprint(), "grid": grid.to_json(), "commands": list(self._commands)}
+        kept = {"comparison": self._bench.fingerprint, "grid": grid.to_json(), "commands": list(self._commands)}
         write_files(
             self._out,
             {

@@ -42,21 +42,30 @@ class Simulated:
     embed_any: Embed
 
 
-class _ReadThrough:
-    """A cache in memory that also knows what others hold, and adds nothing to them."""
+class LayeredCache:
+    """A cache in memory before slower ones: what these have is kept in memory.
 
-    def __init__(self, others: Sequence[EmbeddingCache]) -> None:
-        self._others = others
-        self._own = MemoryCache()
+    Args:
+        writes: new rows go to the slower ones too.
+    """
+
+    def __init__(self, slower: Sequence[EmbeddingCache], *, writes: bool) -> None:
+        self._memory = MemoryCache()
+        self._slower = slower
+        self._written = slower if writes else ()
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
-        found = self._own.get(keys)
-        for cache in self._others:
-            found |= cache.get([key for key in keys if key not in found])
+        found = self._memory.get(keys)
+        for cache in self._slower:
+            more = cache.get([key for key in keys if key not in found])
+            self._memory.put(more.items())
+            found |= more
         return found
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
-        self._own.put(rows)
+        kept = list(rows)
+        for cache in (self._memory, *self._written):
+            cache.put(kept)
 
 
 def simulate(
@@ -143,7 +152,7 @@ def simulate(
             for name, table in tables.items()
         }
         outcome = over(InProcess(parties, reachable=reachable))
-    known = _ReadThrough([public_cache, *private.values()])
+    known = LayeredCache([public_cache, *private.values()], writes=False)
     embed_any = _shown(CachedEmbedder(embedder, known), "for the comparison", progress)
     return Simulated(outcome, tables, embed_public, embed_any)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -40,8 +39,7 @@ def embedded_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Sequence
     """Makes every cell embed texts by the given function: no model, no cache."""
 
     def replace(embed: Callable[[Sequence[str]], np.ndarray]) -> None:
-        shared = (SimpleNamespace(encode=lambda texts, progress=None: embed(texts)), None, None)
-        monkeypatch.setattr(Bench, "_shared", lambda _bench, _task: shared)
-        monkeypatch.setattr("undersong.compare_cell.CachedEmbedder", lambda embedder, _cache: embedder)
+        monkeypatch.setattr(Bench, "_embed", lambda _bench, texts: embed(texts))
+        monkeypatch.setattr(Bench, "_embed_private", lambda _bench, texts: embed(texts))
 
     return replace

@@ -22,6 +22,7 @@ from undersong.compare_cell import HEADINGS, Bench, Variant, measured
 from undersong.compare_table import Grid, markdown, page, summary
 from undersong.comparison import compared
 from undersong.options import ComparisonOptions
+from undersong.records import dealt
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.table import read_table
 from undersong_server.evaluation.metrics import equal_rows, frechet_distance
@@ -235,7 +236,7 @@ def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch
 
     monkeypatch.setattr("undersong_server.runs.tables.read_table", counted)
     cells = [grid().cell(Variant.parse("wasp"), 4.0, (10, 100), seed) for seed in (0, 1)]
-    first, second = (bench._tables(bench.task(cell), cell.seed) for cell in cells)
+    first, second = (dealt(bench.task(cell), bench._files, cell.seed) for cell in cells)
     assert read == ["private.jsonl"]
     assert len(first) == len(second) == 10
     assert first != second
@@ -344,15 +345,14 @@ def test_what_would_stop_a_cell_is_found_before_the_first_one(bench, tmp_path, m
 
 def test_public_records_embeddings_are_kept_where_other_processes_find_them(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
-    task = bench.task(grid().cells()[0])
-    _, public, private = bench._shared(task)
-    assert private is not public
+    private = bench.private
+    assert private is not bench.public
     row = np.arange(4, dtype=np.int16)
     private.put([(b"k" * 32, row)])
     open_bench, other = (Bench(bench.task_file, (), bench.test, 10, public_data=True) for _ in range(2))
-    assert not open_bench._shared(task)[2].get([b"k" * 32])
-    open_bench._shared(task)[2].put([(b"k" * 32, row)])
-    assert other._shared(task)[2].get([b"k" * 32])[b"k" * 32].tolist() == row.tolist()
+    assert not open_bench.private.get([b"k" * 32])
+    open_bench.private.put([(b"k" * 32, row)])
+    assert other.private.get([b"k" * 32])[b"k" * 32].tolist() == row.tolist()
 
 
 @pytest.mark.slow
