@@ -422,7 +422,7 @@ def _plot(
     """One metric over epsilon: mean and 95 % interval of the mean, one colour per variant."""
     from scipy.stats import t
 
-    points = []
+    series: dict[str, list[tuple[float, float] | None]] = {}
     for line in table.to_dict("records"):
         mean, seeds = line[f"{metric}_mean"], line[f"{metric}_seeds"]
         if (line["parties"], line["records"]) != federation or math.isnan(mean):
@@ -430,12 +430,12 @@ def _plot(
         half = 0.0
         if seeds > 1:
             half = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * line[f"{metric}_deviation"] / math.sqrt(seeds)
-        points.append((line["method"], grid.epsilons.index(line["epsilon"]), factor * mean, factor * half))
-    if not points:
-        return Markup("")
+        points = series.setdefault(line["method"], [None] * len(grid.epsilons))
+        points[grid.epsilons.index(line["epsilon"])] = factor * mean, factor * half
     parties, records = federation
     title = f"{heading}: {parties or 'task’s'} parties, {records or 'all'} records"
-    return charts.interval_chart(title, [f"ε = {epsilon:g}" for epsilon in grid.epsilons], points)
+    ticks = [f"ε = {epsilon:g}" for epsilon in grid.epsilons]
+    return charts.series_chart(title, ticks, series, axis=title, joined=False, width=560)
 
 
 def to_json(grid: Grid, table: Frame) -> dict[str, Any]:

@@ -57,9 +57,10 @@ class LayeredCache:
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         found = self._memory.get(keys)
         for cache in self._slower:
-            more = cache.get([key for key in keys if key not in found])
-            self._memory.put(more.items())
-            found |= more
+            if missing := [key for key in keys if key not in found]:
+                more = cache.get(missing)
+                self._memory.put(more.items())
+                found |= more
         return found
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:

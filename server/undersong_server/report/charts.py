@@ -6,7 +6,7 @@ escaped; numbers are formatted here and hold no markup.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from undersong_server.report.data import Measure
 
 COLOURS = 9  # named colours; whatever comes after them shares the last, grey one
 WIDTH = 720
+MOST_TICKS = 12  # labels below a chart of rounds or sums
 
 
 def colour(index: int) -> int:
@@ -90,45 +91,60 @@ class Chart:
         )
 
 
-def line_chart(names: Sequence[str], rows: Sequence[Sequence[float]], *, height: int = 300) -> Markup:
-    """One line per name over the rounds; ``rows`` [rounds][names] are shares of one. Names stand at the lines' ends."""
-    if not rows or not names:
+Points = Sequence[tuple[float, float] | None]  # a figure and half of its interval, 0 for none, at each tick
+
+
+def series_chart(
+    description: str,
+    ticks: Sequence[str],
+    series: Mapping[str, Points],
+    *,
+    axis: str = "",
+    reference: tuple[float, str] | None = None,
+    joined: bool = True,
+    percent: bool = False,
+    width: int = WIDTH,
+    height: int = 300,
+) -> Markup:
+    """Figures of several names side by side, one colour per name; "" if there are none.
+
+    Args:
+        ticks: labels below the frame, from left to right; ``axis`` says what they count.
+        reference: a figure that is marked by a line, and its name.
+        joined: figures of a name are joined by a line, and the scale begins at 0; else each has a place of its own.
+        percent: the figures are shares.
+    """
+    known = [point for points in series.values() for point in points if point is not None]
+    if not known:
         return Markup("")
-    values = np.array(rows, dtype=np.float64)
-    right = min(220, 64 + 8 * max(len(name) for name in names))
-    high = _ceiling(max(float(values.max()), 2.0 / len(names)))
-    chart = Chart(WIDTH, max(height, 60 + 18 * len(names)), (52, right, 14, 34), high, tick=".0f", percent=True)
-    last = max(1, len(values) - 1)
-    chart.across(((t / last, str(t)) for t in range(0, len(values), _stride(len(values), 12))), "round")
-    share = chart.y(1 / len(names))
-    chart.line("reference", chart.left, chart.right, share)
-    chart.text(chart.right - 8, share - 5, "equal share", "note end")
-    places = _apart([chart.y(float(value)) for value in values[-1]], 17, chart.top, chart.bottom)
-    for index, name in enumerate(names):
-        points = [(chart.x(t / last), chart.y(float(value)), float(value)) for t, value in enumerate(values[:, index])]
-        chart.add('<g class="series c{}">', colour(index))
-        chart.add('<polyline points="{}"/>', " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points))
-        for t, (x, y, value) in enumerate(points):
-            chart.dot("", x, y, f"{name}, round {t}: {100 * value:.1f} %")
-        end = f"{_shortened(name, 18)} {100 * float(values[-1, index]):.0f} %"
-        chart.text(chart.right + 10, places[index] + 4, end, "name")
+    low, high = min(mean - half for mean, half in known), max(mean + half for mean, half in known)
+    room = 0.05 * ((high - low) or 1.0)
+    low, high = (0.0, _ceiling(max(high, reference[0] if reference else 0.0))) if joined else (low - room, high + room)
+    form = ".0f" if percent else "g" if joined else ".4g"
+    chart = Chart(width, height, (56, 14, 16, 34), high, low=low, tick=form, percent=percent)
+    stride = max(1, -(-len(ticks) // MOST_TICKS))
+    chart.across((((at + 0.5) / len(ticks), ticks[at]) for at in range(0, len(ticks), stride)), axis)
+    if reference is not None:
+        chart.line("budget", chart.left, chart.right, chart.y(reference[0]))
+        chart.text(chart.left + 4, chart.y(reference[0]) - 5, reference[1], "note strong")
+    for rank, (name, points) in enumerate(series.items()):
+        shift = 0.5 if joined else (rank + 1) / (len(series) + 1)
+        marks = [
+            (chart.x((at + shift) / len(ticks)), at, *point) for at, point in enumerate(points) if point is not None
+        ]
+        chart.add('<g class="series c{}">', colour(rank))
+        if joined:
+            chart.add('<polyline points="{}"/>', " ".join(f"{x:.1f},{chart.y(mean):.1f}" for x, _, mean, _ in marks))
+        for x, at, mean, half in marks:
+            shown = f"{100 * mean:.1f} %" if percent else f"{mean:.4g}" + (f" ± {half:.2g}" if half else "")
+            chart.line("interval", x, x, chart.y(mean - half), chart.y(mean + half))
+            chart.dot("", x, chart.y(mean), f"{name}, {ticks[at]}: {shown}")
+        if len(series) > 1:
+            chart.dot("", chart.left + 4, chart.height + 20 + 18 * rank, name)
         chart.add("</g>")
-    described = "; ".join(f"{name} {100 * float(v):.0f} %" for name, v in zip(names, values[-1], strict=True))
-    return chart.svg(f"Weight of each generator by round. In the last: {described}")
-
-
-def step_chart(after: Sequence[float], budget: float, *, height: int = 220, width: int = 420) -> Markup:
-    """Cumulative epsilon after each private sum, and the budget."""
-    if not after:
-        return Markup("")
-    chart, count = Chart(width, height, (40, 14, 16, 34), _ceiling(max(budget, *after))), len(after)
-    steps = "".join(f"V{chart.y(value):.1f}H{chart.x((k + 1) / count):.1f}" for k, value in enumerate(after))
-    path = f"M{chart.x(0):.1f},{chart.y(0):.1f}{steps}"
-    chart.add('<path class="area c0" d="{}V{:.1f}Z"/><path class="stroke c0" d="{}"/>', path, chart.y(0), path)
-    chart.line("budget", chart.left, chart.right, chart.y(budget))
-    chart.text(chart.left + 4, chart.y(budget) - 5, f"budget {budget:.4g}", "note strong")
-    chart.across((((k + 0.5) / count, str(k + 1)) for k in range(0, count, _stride(count, 10))), "private sum")
-    return chart.svg(f"Epsilon spent after each of {count} private sums, ending at {after[-1]:.4g} of {budget:.4g}")
+        if len(series) > 1:
+            chart.text(chart.left + 14, chart.height + 24 + 18 * rank, name, "")
+    return chart.svg(description, below=12 + 18 * len(series) * (len(series) > 1))
 
 
 def gauge(measure: Measure, *, width: int = 220, height: int = 30) -> Markup:
@@ -178,7 +194,7 @@ def histogram(lengths: Sequence[int], *, height: int = 220, width: int = 420, ba
             *(chart.left + bar * slot + 0.75, y, max(1.0, slot - 1.5), max(0.0, chart.y(0) - y)),
             f"{span} words: {count} texts",
         )
-    ticks = range(0, number, _stride(number, 8))
+    ticks = range(0, number, max(1, -(-number // 8)))
     median = float(np.median(values))
     at = chart.left + min((median - start) / size + (0.5 if size == 1 else 0.0), number) * slot
     chart.across((((bar + 0.5) / number, str(start + bar * size)) for bar in ticks), "words")
@@ -203,40 +219,6 @@ def scatter(
     return chart.svg(f"Map of {len(points)} texts by similarity; the sample below holds them as text", below=0)
 
 
-def interval_chart(
-    title: str, groups: Sequence[str], points: Sequence[tuple[str, int, float, float]], *, width: int = 560
-) -> Markup:
-    """Figures with their intervals side by side, one colour per name.
-
-    Args:
-        groups: labels below the frame.
-        points: name, number of its group, figure and half of its interval.
-    """
-    names = list(dict.fromkeys(name for name, *_ in points))
-    low = min(mean - half for *_, mean, half in points)
-    high = max(mean + half for *_, mean, half in points)
-    room = 0.05 * ((high - low) or 1.0)
-    chart = Chart(width, 300, (56, 14, 30, 40), high + room, low=low - room, tick=".4g")
-    chart.text(chart.left, 18, title, "note strong")
-    for number, label in enumerate(groups):
-        chart.text(chart.x((number + 0.5) / len(groups)), chart.bottom + 18, label, "tick middle")
-    for name, group, mean, half in points:
-        rank = names.index(name)
-        x = chart.x((group + (rank + 1) / (len(names) + 1)) / len(groups))
-        chart.line(f"interval c{colour(rank)}", x, x, chart.y(mean - half), chart.y(mean + half))
-        chart.dot(f"c{colour(rank)}", x, chart.y(mean), f"{name}: {mean:.4g} ± {half:.2g}")
-    for rank, name in enumerate(names):
-        at = chart.bottom + 40 + 18 * rank
-        chart.dot(f"c{colour(rank)}", chart.left + 4, at - 4, name)
-        chart.text(chart.left + 14, at, name, "")
-    return chart.svg(title, below=18 * len(names))
-
-
-def _stride(count: int, most: int) -> int:
-    """Every how many-th of ``count`` labels is written, so that there are ``most`` at most."""
-    return max(1, -(-count // most))
-
-
 def _ceiling(value: float) -> float:
     """The next round number whose quarters are round too."""
     if value <= 0:
@@ -246,19 +228,6 @@ def _ceiling(value: float) -> float:
         if step * power >= value * (1 - 1e-9):
             return float(step * power)
     return float(10 * power)
-
-
-def _apart(places: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
-    """Moves labels so that none covers another, keeping their order, and within the frame where they fit."""
-    order = sorted(range(len(places)), key=lambda index: places[index])
-    moved = list(places)
-    previous = top - gap
-    for index in order:
-        moved[index] = previous = max(places[index], previous + gap)
-    limit = bottom + gap
-    for index in reversed(order):
-        moved[index] = limit = min(moved[index], limit - gap)
-    return moved
 
 
 def _shortened(text: str, length: int) -> str:

@@ -19,7 +19,7 @@ from undersong_common.arrays import Float64, Floats
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report import charts
-from undersong_server.report.data import GeneratorUse, ReportData, duration, number, plain
+from undersong_server.report.data import GeneratorUse, PrivacyStatement, ReportData, duration, number, plain
 
 MAP_POINTS = 1500
 SHOWN_TEXTS = 300
@@ -57,10 +57,8 @@ def render_html(data: ReportData) -> str:
         ],
         label_legend=[(names[int(row)], label_colour[names[int(row)]]) for row in by_size],
         panel_settings=panel.settings(),
-        weight_chart=charts.line_chart(data.generators, data.weights) if len(data.generators) > 1 else "",
-        epsilon_chart=charts.step_chart(data.privacy.epsilon_after, data.privacy.epsilon)
-        if data.privacy.is_private
-        else "",
+        weight_chart=_weights(data) if len(data.generators) > 1 else "",
+        epsilon_chart=_spending(data.privacy) if data.privacy.is_private else "",
         length_chart=charts.histogram([len(sample.text.split()) for sample in data.samples]),
         map=_map(data, generator_colour, label_colour),
         gauges=[(each, charts.gauge(each)) for each in data.measures],
@@ -71,6 +69,33 @@ def render_html(data: ReportData) -> str:
         usage=_usage_columns(data.usage),
         total_seconds=sum(seconds for _, seconds in data.seconds),
         longest_phase=max((seconds for _, seconds in data.seconds), default=0.0),
+    )
+
+
+def _weights(data: ReportData) -> Markup:
+    series = {name: [(row[at], 0.0) for row in data.weights] for at, name in enumerate(data.generators)}
+    last = "; ".join(f"{name} {100 * points[-1][0]:.0f} %" for name, points in series.items() if points)
+    return charts.series_chart(
+        f"Weight of each generator by round. In the last: {last}",
+        [str(number) for number in range(len(data.weights))],
+        series,
+        axis="round",
+        reference=(1 / len(series), "equal share"),
+        percent=True,
+    )
+
+
+def _spending(privacy: PrivacyStatement) -> Markup:
+    after, budget = privacy.epsilon_after, privacy.epsilon
+    spent = f"{after[-1]:.4g}" if after else "0"
+    return charts.series_chart(
+        f"Epsilon spent after each of {len(after)} private sums, ending at {spent} of {budget:.4g}",
+        [str(number + 1) for number in range(len(after))],
+        {"epsilon spent": [(value, 0.0) for value in after]},
+        axis="private sum",
+        reference=(budget, f"budget {budget:.4g}"),
+        width=420,
+        height=220,
     )
 
 

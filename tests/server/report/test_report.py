@@ -1,7 +1,6 @@
 import base64
 import hashlib
 import io
-import itertools
 import math
 import re
 from dataclasses import replace
@@ -10,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from undersong_common.table import Table
@@ -211,13 +208,18 @@ def test_projection_agrees_with_scikit_learn():
     assert project(np.ones((4, 1), dtype=np.float32)).points.shape == (4, 2)
 
 
-@given(st.lists(st.floats(20, 260), min_size=1, max_size=12))
-def test_line_names_never_cover_each_other(places):
-    moved = charts._apart(places, 17, 14, 266)
-    ordered = sorted(moved)
-    assert all(b - a >= 17 - 1e-9 for a, b in itertools.pairwise(ordered))
-    assert ordered[-1] <= 266 + 1e-9
-    assert [moved[i] for i in sorted(range(len(places)), key=lambda i: places[i])] == ordered
+def test_a_chart_of_series_names_every_figure_and_its_interval():
+    drawn = charts.series_chart(
+        "two methods", ["1", "4"], {"wasp<": [(0.5, 0.1), None], "other": [(0.7, 0.0), (0.8, 0.0)]}, joined=False
+    )
+    assert re.findall(r"<title>(.*?)</title>", drawn) == [
+        *("wasp&lt;, 1: 0.5 ± 0.1", "wasp&lt;", "other, 1: 0.7", "other, 4: 0.8", "other")
+    ]
+    assert "<polyline" not in drawn
+    shares = charts.series_chart("shares", ["0", "1"], {"one": [(0.25, 0.0), (0.5, 0.0)]}, percent=True)
+    assert "one, 1: 50.0 %" in shares
+    assert "<polyline" in shares
+    assert charts.series_chart("none", [], {}) == ""
 
 
 def test_the_histogram_counts_every_text():
