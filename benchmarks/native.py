@@ -64,7 +64,7 @@ def hosted(folder: Path, names: list[str]) -> None:
     """Runs the daemons of these parties, each in a thread, until the process is ended."""
     from tests.doubles.parties import DIMENSION, embed
     from undersong_client.answering.assemble import assemble
-    from undersong_client.answering.hospital import HospitalComputation
+    from undersong_client.answering.computation import HospitalComputation
     from undersong_client.link.daemon import Daemon
     from undersong_protocol.agreement import manifest
     from undersong_protocol.secagg import keys as attempt_keys

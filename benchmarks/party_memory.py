@@ -108,7 +108,7 @@ class MadeUp:
 def measure(folder: Path, records: int, *, made_up: bool, report: Callable[[str], None]) -> dict[str, Any]:
     """The figures of the module's docstring."""
     from undersong_client.answering.assemble import assemble
-    from undersong_client.answering.hospital import HospitalComputation
+    from undersong_client.answering.computation import HospitalComputation
     from undersong_client.home import PartyHome
     from undersong_client.records import snapshot
     from undersong_common.embedding import Embedder

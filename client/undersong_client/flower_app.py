@@ -20,7 +20,7 @@ from undersong_client.cli.options import checkpoints_folder
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol.wire import codec
-from undersong_protocol.wire.flower import RECORD, REPLIES, REQUESTS
+from undersong_protocol.wire.codec import RECORD, REPLIES, REQUESTS
 
 if TYPE_CHECKING:
     from undersong_client.answering.party import Answer

@@ -15,7 +15,7 @@ from tests.doubles.party_home import HashedEmbedder, command
 from tests.doubles.processes import free_port
 from tests.doubles.tasks import make_task
 from undersong_client.answering.assemble import assemble
-from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.answering.computation import HospitalComputation
 from undersong_client.home import PartyHome, read_json
 from undersong_client.link.daemon import Backoff, Daemon
 from undersong_common.errors import UndersongError

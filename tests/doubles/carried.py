@@ -18,7 +18,7 @@ from tests.doubles.typed import typed
 from undersong.simulation import InProcess
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
-from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.answering.computation import HospitalComputation
 from undersong_client.cli.app import app as hospital_cli
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Backoff, Daemon

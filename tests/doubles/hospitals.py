@@ -12,7 +12,7 @@ from click.testing import Result
 
 from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, free_port
 from tests.doubles.typed import typed
-from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.answering.computation import HospitalComputation
 from undersong_client.home import PartyHome
 from undersong_common.embedding import Embedder
 

@@ -24,7 +24,7 @@ from tests.doubles.party_home import HashedEmbedder, joined, write_notes
 from undersong_client import keys
 from undersong_client.answering import party as party_module
 from undersong_client.answering.assemble import assemble
-from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.answering.computation import HospitalComputation
 from undersong_client.answering.journaled import JournaledParty
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy

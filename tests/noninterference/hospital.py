@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 
 from undersong_client import keys
-from undersong_client.answering import hospital as hospital_computation
+from undersong_client.answering import computation
 from undersong_client.answering.assemble import Assembled, assemble
-from undersong_client.answering.computation import Computed, VectorRequest, zeros
-from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.answering.computation import Computed, HospitalComputation, VectorRequest, zeros
 from undersong_client.answering.journaled import JournaledParty
 from undersong_client.answering.party import Answer
 from undersong_client.consent import approvals, enrolment, policy
@@ -165,7 +164,7 @@ def watched_records() -> Iterator[None]:
         return property(read)
 
     datasets.load = loading
-    module: Any = hospital_computation
+    module: Any = computation
     module.zeros = _failed
     for name in FIELDS:
         setattr(PrivateRecords, name, watching(name))

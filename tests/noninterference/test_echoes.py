@@ -37,9 +37,8 @@ from tests.noninterference.hospital import NAME, TotalEmbedder
 from tests.noninterference.questions import Asked
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
-from undersong_client.answering.computation import Computation
+from undersong_client.answering.computation import Computation, HospitalComputation
 from undersong_client.answering.computing_process import ComputingProcess
-from undersong_client.answering.hospital import HospitalComputation
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Backoff, Daemon

@@ -28,8 +28,8 @@ from tests.noninterference.hospital import NAME, Coins, TotalEmbedder, encapsula
 from tests.noninterference.questions import LABELS, Asked
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
+from undersong_client.answering.computation import HospitalComputation
 from undersong_client.answering.computing_process import ComputingProcess
-from undersong_client.answering.hospital import HospitalComputation
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Backoff, Daemon

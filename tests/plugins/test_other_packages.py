@@ -23,13 +23,11 @@ from tests.doubles.party_home import HashedEmbedder, command, write_notes
 from tests.doubles.tasks import LABELS, make_task
 from tests.noninterference import public_examples
 from undersong.deliver import deliver
-from undersong_client.answering.computation import VectorRequest
+from undersong_client.answering.computation import HospitalComputation, VectorRequest
 from undersong_client.answering.grid_vectors import rows_one_by_one
-from undersong_client.answering.hospital import HospitalComputation
 from undersong_client.consent import plugins as party_plugins
 from undersong_client.consent import preview
-from undersong_client.consent.guard import review
-from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_client.home import PartyHome
 from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders, plugins

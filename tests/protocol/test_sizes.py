@@ -19,7 +19,7 @@ from undersong_protocol.secagg.messages import parse_request
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.wire import codec
-from undersong_protocol.wire.field_sizes import field_sizes
+from undersong_protocol.wire.codec import field_sizes
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
 PLAN = plan_sums([SumRequest("votes/1", LabelHistogram(2))], Privacy(4.0, 1e-5), Quorum(4, 3, 1, 1))

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from undersong_protocol.agreement.bounds import weak_plan
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.agreement.weak_choices import of_plan
 from undersong_protocol.statistics import LabelHistogram
 
 
@@ -22,11 +22,11 @@ from undersong_protocol.statistics import LabelHistogram
 )
 def test_a_plans_weak_choices(parties, delta, words):
     quorum = Quorum(parties=parties, threshold=min(2, parties), tolerated_dropouts=0, colluders=0)
-    found = of_plan(plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(1.0, delta), quorum))
+    found = weak_plan(plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(1.0, delta), quorum))
     assert len(found) == len(words)
     assert all(part in sentence for part, sentence in zip(words, found, strict=True))
 
 
 def test_a_run_that_promises_nothing_has_no_weak_delta():
     quorum = Quorum(parties=3, threshold=2, tolerated_dropouts=0, colluders=0)
-    assert of_plan(plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(math.inf, 0.5), quorum)) == []
+    assert weak_plan(plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(math.inf, 0.5), quorum)) == []

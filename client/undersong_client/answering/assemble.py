@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from undersong_client import keys
-from undersong_client.answering.computation import Computation
+from undersong_client.answering.computation import Computation, HospitalComputation, Lazy
 from undersong_client.answering.computing_process import ComputingProcess
-from undersong_client.answering.hospital import HospitalComputation, Lazy
 from undersong_client.answering.party import Party
 from undersong_client.consent import plugins, policy
 from undersong_client.consent.approvals import PersonalConsent

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from undersong_client.answering.computation import Computation, VectorRequest
 from undersong_client.answering.grid_vectors import check_public_inputs
-from undersong_client.consent import guard
+from undersong_client.consent import policy
 from undersong_client.storage.attempts import Attempt, Attempts
 from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Store
@@ -333,7 +333,7 @@ class Party:
         return self._reply(agreed=wire.ManifestAgreed())
 
     def _review(self, manifest: Manifest) -> None:
-        guard.review(
+        policy.review(
             manifest,
             self._policy,
             name=self.name,

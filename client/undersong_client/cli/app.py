@@ -203,11 +203,11 @@ def run(
     opened = PartyHome(home_of(home))
     with opened.running():
         from undersong_client.answering.assemble import assemble
-        from undersong_client.link import starting
+        from undersong_client.link import daemon
         from undersong_client.link.daemon import Daemon
 
         try:
-            starting.check(opened, use_proxy=proxy)
+            daemon.check_start(opened, use_proxy=proxy)
             assembled = assemble(opened, checkpoints=checkpoints_folder(), clock=time.time, logs=set_up_log)
         except UndersongError as refusal:
             opened.note_refused_start(refusal.problem, refusal.remedy, at=time.time())
@@ -231,7 +231,7 @@ def install_service(
     """Writes a systemd unit that runs the daemon, and says how to start it."""
     import getpass
 
-    from undersong_client.link import service
+    from undersong_client.operations import daemon
     from undersong_client.storage import checkpoints
 
     opened = PartyHome(home_of(home))
@@ -244,8 +244,8 @@ def install_service(
     program = (
         [str(started)] if started.name == "undersong-party" else [sys.executable, "-m", "undersong_client.cli.app"]
     )
-    text = service.unit(party=settings.party, program=program, home=opened.path, writable=writable, user=account)
-    target = path or service.default_path(system=system, user_home=Path.home())
+    text = daemon.service_unit(party=settings.party, program=program, home=opened.path, writable=writable, user=account)
+    target = path or daemon.service_path(system=system, user_home=Path.home())
     if show:
         print(text, end="")
         return

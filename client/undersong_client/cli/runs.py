@@ -88,7 +88,7 @@ def preview(
     as_json: AsJson = False,
 ) -> None:
     """Shows on one page what a run would take from this building and what it would cost. Decides nothing."""
-    from undersong_client.consent import shown_plans
+    from undersong_client.consent import approvals
     from undersong_client.operations import runs
 
     folder = home_of(home)
@@ -112,7 +112,7 @@ def preview(
         print(f"next: undersong-party approve {run} WORDS, or undersong-party reject {run}")
     else:
         print(f"decided: {request.decision}")
-    shown_plans.note(PartyHome(folder), request.run, request.manifest, found.hash, at=time.time())
+    approvals.note_shown(PartyHome(folder), request.run, request.manifest, found.hash, at=time.time())
 
 
 def approve(

@@ -11,7 +11,8 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -33,6 +34,9 @@ MOST_PENDING = 100
 MOST_PLANS = 20  # under one name
 LARGEST_MANIFEST_BYTES = 16 * 2**20
 HASH_BYTES = 32
+SHOWN_LASTS_S = 3600.0  # a screen that was filled longer ago is not remembered
+MOST_SESSIONS = 50
+MOST_SEEN = 1000
 SHEET = ".sheet"  # suffix of the figures that were signed
 Decision = Literal["pending", "approved", "rejected", "revoked"]
 
@@ -238,7 +242,7 @@ class Requests:
         )
 
     def _differences(self, manifest: Manifest, earlier: list[Request]) -> tuple[str, ...]:
-        from undersong_client.consent.differences import differences
+        from undersong_client.consent.preview import differences
         from undersong_protocol.agreement.manifest import Manifest
 
         try:
@@ -249,9 +253,7 @@ class Requests:
 
     def _remembered(self, earlier: list[Request]) -> Request:
         """Returns the plan of this run that was last shown or decided; the first plan if none was."""
-        from undersong_client.consent import shown_plans
-
-        seen = shown_plans.seen(self._home)
+        seen = last_shown(self._home)
         shown = [seen.get(each.manifest, (0.0, ""))[0] for each in earlier]
         times = [(max(at, each.decided_s), -each.number, each) for at, each in zip(shown, earlier, strict=True)]
         return max(times, key=lambda time: time[:2])[2]
@@ -472,3 +474,73 @@ def _request(path: Path) -> Request:
             f"{path}: is damaged or of an older version", "remove it; the coordinator proposes the run again"
         ) from None
     return request
+
+
+# Records which plans were shown, on which terminal and when: ``approve --latest-shown`` accepts only these. A terminal
+# is a login session with a controlling terminal, so a plan shown in one window cannot be approved in another.
+
+
+def terminal_session() -> str:
+    """This terminal's session: user, process number and start of its leader. Empty where there is no terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return ""
+    leader = os.getsid(0)
+    started = ""
+    with contextlib.suppress(OSError, IndexError):  # numbers are used again; times of the start are not
+        started = (
+            Path(f"/proc/{leader}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+        )
+    return f"{os.geteuid()}:{leader}:{started}"
+
+
+def note_shown(home: PartyHome, run: str, manifest: str, sheet: str, *, at: float) -> None:
+    """Notes that this program shows a run's plan and its sheet (their hashes, hex), and on which terminal, if any."""
+    sessions, seen = _read_shown(home)
+    seen = {key: when for key, when in seen.items() if key != manifest}
+    seen = dict(list(seen.items())[-MOST_SEEN + 1 :]) | {manifest: (at, sheet)}
+    if sys.stdout.isatty() and (here := terminal_session()):  # what went into a file or a pipe, no window has shown
+        sessions = {key: value for key, value in sessions.items() if key != here}
+        sessions = dict(list(sessions.items())[-MOST_SESSIONS + 1 :])
+        sessions[here] = {"run": run, "manifest": manifest, "sheet": sheet, "at_s": at}
+    write_json(home.shown, {"sessions": sessions, "seen": seen})
+
+
+def last_shown(home: PartyHome) -> dict[str, tuple[float, str]]:
+    """Returns when each plan was last shown to anybody here, and the hash of its sheet, by the plan's hash (hex)."""
+    return _read_shown(home)[1]
+
+
+def check_shown(home: PartyHome, run: str, manifest: str, changes: Sequence[str], *, at: float) -> str:
+    """Returns the hash of the sheet that this terminal showed, if it showed this very plan last and a moment ago.
+
+    Args:
+        changes: what another plan under this name would have changed since.
+
+    Raises:
+        ConfigurationError: it has shown none, or another run's.
+        PrivacyRefusal: the plan was changed since.
+    """
+    here = terminal_session()
+    remedy = f"undersong-party preview {shell_word(run)}, then approve it with the words that it shows"
+    if not here:
+        raise ConfigurationError("--latest-shown needs a terminal: here is none", remedy)
+    last = _read_shown(home)[0].get(here)
+    if last is None or last.get("run") != run or not 0 <= at - float(last.get("at_s", 0.0)) <= SHOWN_LASTS_S:
+        raise ConfigurationError(f"this terminal has not shown run {run!r} last", remedy)
+    if last.get("manifest") != manifest:
+        raise PrivacyRefusal(
+            f"the plan of run {run!r} was CHANGED since this terminal showed it: "
+            + printable("; ".join(changes) or "see its preview"),
+            remedy,
+        )
+    return str(last["sheet"])
+
+
+def _read_shown(home: PartyHome) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[float, str]]]:
+    try:
+        value = read_json(home.shown)
+        return dict(value["sessions"]), {key: (float(when), str(sheet)) for key, (when, sheet) in value["seen"].items()}
+    except (AttributeError, ConfigurationError, KeyError, TypeError, ValueError):
+        return {}, {}  # nothing was shown yet: all that is lost is a convenience

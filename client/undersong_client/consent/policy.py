@@ -10,9 +10,10 @@ from typing import Any, Literal, get_args
 from undersong_client.home import PartyHome, WrittenByAnotherVersion, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_protocol.agreement import enrolment
-from undersong_protocol.agreement.bounds import MinimumColluders, RequirePostQuantum, post_quantum_rule
+from undersong_protocol.agreement import bounds, enrolment
+from undersong_protocol.agreement.bounds import MinimumColluders, Policy, RequirePostQuantum, post_quantum_rule
 from undersong_protocol.agreement.bounds import Policy as Bounds
+from undersong_protocol.agreement.manifest import Manifest
 
 TAG = "undersong policy"
 Approval = Literal["each", "standing"]
@@ -178,3 +179,57 @@ def change(home: PartyHome, **changes: Any) -> HospitalPolicy:
     policy = replace(read(home), **changes)
     write(home, policy)
     return policy
+
+
+def review(
+    manifest: Manifest,
+    policy: Policy,
+    *,
+    name: str,
+    identity: bytes,
+    embedder: str,
+    teacher_model: str = "",
+) -> None:
+    """Checks everything in a manifest that a party can check by itself.
+
+    Args:
+        name, identity: this party's entry as it must stand in the roster (Ed25519 public key).
+        embedder: SHA-256 (hex) of the embedding model this party holds.
+        teacher_model: the local model this party fine-tunes teachers from; "" where it names none.
+
+    Raises:
+        PrivacyRefusal: names what is refused.
+        ConfigurationError: the party itself is not ready.
+    """
+    bounds.check_statistics(manifest.plan, policy)
+    manifest.plan.check_form()
+    bounds.check(manifest.plan, manifest.roster, policy)  # before statistics are built and noise is priced
+    manifest.verify()
+    mine = [member for member in manifest.roster if member.name == name]
+    if not mine or mine[0].identity != identity:
+        raise PrivacyRefusal("the manifest's roster does not hold this party's own name and key")
+    if manifest.embedder != embedder:
+        raise PrivacyRefusal(
+            f"the run uses embedder {manifest.embedder[:16]}..., this party holds {embedder[:16]}...",
+            "install the same embedding model everywhere",
+        )
+    for planned in manifest.plan.sums:  # last: it may load a model, which a refused run is not worth
+        planned.build().check_party(teacher_model)
+
+
+def unit_word(unit: str, user_field: str, count: int = 1) -> str:
+    """The privacy unit, by the name of the column of user ids.
+
+    >>> unit_word("user", "patient_id", 2), unit_word("user", "member"), unit_word("sample", "patient")
+    ('patients', 'user', 'record')
+
+    Where there is no such column, a hospital thinks of its patients.
+
+    >>> unit_word("user", "")
+    'patient'
+    """
+    person = "user" if user_field and "patient" not in user_field.lower() else "patient"
+    word = {"sample": "record", "user": person}.get(unit, unit)
+    if count == 1:
+        return word
+    return "parties" if word == "party" else f"{word}s"

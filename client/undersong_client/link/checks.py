@@ -25,7 +25,7 @@ from undersong_client.records import cautions
 from undersong_client.storage import datasets
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.printable import counted, noun, printable
-from undersong_protocol.agreement.weak_choices import weak_delta
+from undersong_protocol.agreement.bounds import weak_delta
 from undersong_protocol.wire.framing import CLOCK_METADATA
 
 Grade = Literal["ok", "warning", "problem"]

@@ -10,14 +10,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from undersong_client import keys
 from undersong_client.answering.assemble import Assembled
 from undersong_client.answering.journaled import Answering
 from undersong_client.consent import enrolment, policy
 from undersong_client.consent.approvals import Requests
-from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, write_json
+from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, WrittenByAnotherVersion, clock_words, write_json
 from undersong_client.link.connection import Connection, Ended
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
 STATUS_S = 5.0
 RENEW_LOOK_S = 3600.0
+TELL_REASON_S = 10.0  # for each address of the coordinator
 
 
 @dataclass(frozen=True)
@@ -368,3 +370,97 @@ def _hello_text(hello: wire.Hello, address: str) -> str:
     left = f", epsilon left {hello.epsilon_left:.3f}" if hello.HasField("epsilon_left") else ""
     left += f", policy {hello.policy}" if hello.policy else ""
     return f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{left}"
+
+
+# The coordinator may learn few reasons for not starting, each one code of ``DoesNotStart``. They depend on settings,
+# policy, certificate and clock alone, and are sent before any record, ledger or model is opened. Every other reason is
+# shown to this party's own people only.
+
+
+def check_start(home: PartyHome, *, clock: Callable[[], float] = time.time, use_proxy: bool = True) -> None:
+    """Looks at settings, policy, certificate and clock, and tells the coordinator of what stands in the way.
+
+    Args:
+        clock: seconds since the epoch.
+        use_proxy: dials through the environment's proxy.
+
+    Raises:
+        ConfigurationError, PrivacyRefusal, TransportError: what stands in the way, with its remedy.
+    """
+    enrolment.coordinator(home)
+    enrolment.validity(home)
+    try:
+        _ = home.settings
+    except WrittenByAnotherVersion as refusal:
+        _refuse_start(home, wire.DoesNotStart.VERSION, refusal, clock, use_proxy)
+    try:
+        policy.read(home)
+    except WrittenByAnotherVersion as refusal:
+        _refuse_start(home, wire.DoesNotStart.VERSION, refusal, clock, use_proxy)
+    except UndersongError as refusal:
+        _refuse_start(home, wire.DoesNotStart.POLICY, refusal, clock, use_proxy)
+    enrolment.trusted(home)  # nothing is told to a coordinator that the policy does not trust
+    try:
+        enrolment.check_clock(home, clock())
+    except TransportError as refusal:
+        # It arrives only where the coordinator accepts the certificate, and then it is this machine's clock.
+        _refuse_start(home, wire.DoesNotStart.CLOCK, refusal, clock, use_proxy)
+
+
+def _refuse_start(
+    home: PartyHome, reason: wire.DoesNotStart, refusal: UndersongError, clock: Callable[[], float], use_proxy: bool
+) -> NoReturn:
+    try:
+        _tell(home, reason, clock, use_proxy=use_proxy)
+    except UndersongError as error:
+        log.warning("the coordinator was not told that this daemon does not start: %s", error.problem)
+    raise refusal
+
+
+def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float], *, use_proxy: bool) -> None:
+    """One Hello to the first address that answers, and nothing after it. Raises TransportError where none does."""
+    coordinator, name = enrolment.coordinator(home), enrolment.certified_name(home)
+    hello = wire.Hello(
+        version=framing.VERSION, party=name, software=SOFTWARE, boot=os.urandom(ID_BYTES), does_not_start=reason
+    )
+    outbox = Outbox(home)
+    failed = TransportError("no address of the coordinator is known")
+    for address in coordinator.addresses:
+        said = f"to {address}: party {name}, {SOFTWARE}, does not start: {wire.DoesNotStart.Name(reason).lower()}"
+        outbox.record(said.encode(), at=clock(), kind="hello", answer_to="the daemon does not start")
+        connection = Connection(
+            address,
+            coordinator,
+            keys.credential(home),
+            hello=hello,
+            reassembler=Reassembler("coordinator"),
+            listener=_Deaf(),
+            use_proxy=use_proxy,
+        )
+        try:
+            connection.wait_welcome(partial(_is_over, time.monotonic() + TELL_REASON_S))
+        except TransportError as error:
+            failed = error
+        else:
+            log.info("the coordinator was told why this daemon does not start: %s", wire.DoesNotStart.Name(reason))
+            return
+        finally:
+            connection.close("the daemon does not start")
+    raise failed
+
+
+def _is_over(until: float) -> bool:
+    return time.monotonic() > until
+
+
+class _Deaf:
+    """Takes nothing of what a coordinator sends."""
+
+    def wants(self, id_: bytes) -> bool:
+        return False
+
+    def request(self, envelope: Envelope) -> None: ...
+
+    def acknowledged(self, id_: bytes) -> None: ...
+
+    def renewed(self, message: wire.Renewed) -> None: ...

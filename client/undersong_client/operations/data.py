@@ -168,7 +168,7 @@ def add(
 
 def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> tuple[int, int]:
     """Embeds the records and keeps the vectors encrypted; returns how many records there are, and how many fail."""
-    from undersong_client.answering.hospital import Embeddings
+    from undersong_client.answering.computation import Embeddings
 
     rows = Embeddings(home, embedder, progress)(datasets.load(home).table.texts)
     return len(rows), int((~rows.any(axis=1)).sum())

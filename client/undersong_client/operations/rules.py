@@ -17,9 +17,8 @@ from undersong_client.storage import datasets
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol import statistics
-from undersong_protocol.agreement.bounds import MinimumColluders
+from undersong_protocol.agreement.bounds import MinimumColluders, weak_delta
 from undersong_protocol.agreement.enrolment import named_party
-from undersong_protocol.agreement.weak_choices import weak_delta
 
 Confirm = Callable[[Sequence[str]], None]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong_client.consent import approvals, shown_plans
+from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Decision, Request, Requests
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
@@ -178,9 +178,9 @@ def approve(
     request = known.find(run)
     if words is not None:
         known.check_words(request, words)
-        sheet = sheet if sheet is not None else shown_plans.seen(opened).get(request.manifest, (0.0, ""))[1]
+        sheet = sheet if sheet is not None else approvals.last_shown(opened).get(request.manifest, (0.0, ""))[1]
     else:
-        sheet = shown_plans.check(opened, request.run, request.manifest, request.changes, at=time.time())
+        sheet = approvals.check_shown(opened, request.run, request.manifest, request.changes, at=time.time())
     approvals.check_decision(request, "approved")
     if request.decision == "approved":
         return request  # the sheet stays as it was signed

@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from undersong_client.consent.policy import unit_word
 from undersong_client.records.private import DataSet, PrivateRecords, unit_count
-from undersong_client.units import unit_word
 from undersong_common.errors import InternalError
 from undersong_common.printable import counted
-from undersong_protocol.agreement.weak_choices import FEW_PARTIES, weak_delta
+from undersong_protocol.agreement.bounds import FEW_PARTIES, weak_delta
 
 if TYPE_CHECKING:
     from undersong_client.consent.policy import HospitalPolicy

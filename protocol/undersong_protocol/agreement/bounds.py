@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import counted
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.plan import SOURCE, Plan
 from undersong_protocol.secagg.parameters import Member, defaults
+
+if TYPE_CHECKING:
+    from undersong_protocol.agreement.plan import Plan
 
 RequirePostQuantum = Literal["always", "never"]
 MinimumColluders = int | Literal["default"]
@@ -178,3 +181,27 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(sorted(policy.units))}",
             "choose another privacy.unit",
         )
+
+
+WEAK_DELTA = 1e-3
+FEW_PARTIES = 3  # with fewer, another party can subtract its own part from the opened sum
+
+
+def weak_delta(delta: float) -> list[str]:
+    """One sentence if ``delta`` promises little, else an empty list."""
+    if delta < WEAK_DELTA:
+        return []
+    return [
+        f"delta {delta:g} allows anything to happen once in {1 / delta:.3g} times: take one far below"
+        " 1 / (number of patients)"
+    ]
+
+
+def weak_plan(plan: Plan) -> list[str]:
+    """One sentence for each weak choice in a plan, for its maker."""
+    found = weak_delta(plan.privacy.delta) if math.isfinite(plan.privacy.epsilon) else []
+    if plan.quorum.parties == 1:
+        found.append("there is only one party: the sum that opens is its own")
+    elif plan.quorum.parties < FEW_PARTIES:
+        found.append("there are only two parties: each can subtract its own part from the opened sum")
+    return found

@@ -18,7 +18,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import PUBLIC_GRID
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
-from undersong_protocol.wire.field_sizes import field_sizes
+from undersong_protocol.wire.codec import field_sizes
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
 # What one block and all inputs of one sum may hold: a peer cannot make a party allocate more.

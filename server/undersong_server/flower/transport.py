@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from undersong_common.errors import PeerFault
 from undersong_common.printable import printable
 from undersong_protocol.wire import codec
-from undersong_protocol.wire.flower import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
+from undersong_protocol.wire.codec import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.federation.driver import Lazily
 

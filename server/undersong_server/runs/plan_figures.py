@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from undersong_protocol.agreement import weak_choices
+from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum
 from undersong_server import methods
 from undersong_server.generators.interface import Estimate, GeneratorSettings
@@ -138,7 +138,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         cost=_expected_cost(run),
         method_notes=tuple(method.notes(run.task.options, run.setting)),
         paper=paper or None,
-        weak=tuple(weak_choices.of_plan(run.plan)),
+        weak=tuple(bounds.weak_plan(run.plan)),
     )
 
 

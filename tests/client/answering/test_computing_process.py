@@ -25,9 +25,8 @@ import pytest
 
 from tests.doubles.party_home import HashedEmbedder, joined
 from undersong_client.answering import computing_process
-from undersong_client.answering.computation import Computation, Computed, VectorRequest
+from undersong_client.answering.computation import Computation, Computed, HospitalComputation, VectorRequest
 from undersong_client.answering.computing_process import ComputingProcess
-from undersong_client.answering.hospital import HospitalComputation
 from undersong_client.home import PartyHome
 from undersong_protocol.agreement import ladder
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums

@@ -9,10 +9,10 @@ import pytest
 
 from tests.doubles.party_home import command
 from undersong_client import keys
-from undersong_client.consent import approvals, policy, shown_plans
+from undersong_client.consent import approvals, policy
 from undersong_client.consent.approvals import MOST_PLANS, PersonalConsent, Requests
-from undersong_client.consent.differences import differences
 from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.consent.preview import differences
 from undersong_client.home import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol.agreement.manifest import Manifest
@@ -158,7 +158,7 @@ def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consen
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.5"
     consent.decide(manifest(epsilon=1.6))  # nobody has looked at 1.5: the step must not look small
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.6"
-    shown_plans.note(home, "first", requests.find("first").manifest, "ab", at=6.0)
+    approvals.note_shown(home, "first", requests.find("first").manifest, "ab", at=6.0)
     consent.decide(manifest(epsilon=2.0))
     assert requests.find("first").changes[0] == "epsilon 1.6 -> 2"
     consent.decide(manifest(epsilon=1.6))  # the seen one again: nothing is new, and it stands again

@@ -9,8 +9,7 @@ import math
 import pytest
 
 from tests.doubles.parties import make_manifest, make_party, make_tables, propose
-from undersong_client.consent.guard import review
-from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger

@@ -15,7 +15,7 @@ import pytest
 from tests.client.cli.test_cli import proposed
 from tests.doubles.party_home import command, joined
 from tests.doubles.processes import environment
-from undersong_client.consent import shown_plans
+from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -36,7 +36,7 @@ for line in sys.stdin:
 
 
 def check(home, request, *, at):
-    return shown_plans.check(home, request.run, request.manifest, request.changes, at=at)
+    return approvals.check_shown(home, request.run, request.manifest, request.changes, at=at)
 
 
 class Terminal:
@@ -110,14 +110,14 @@ def test_only_the_terminal_that_showed_the_plan_approves_it_so(home, terminals):
 
 def test_where_there_is_no_terminal_the_words_are_needed(home, monkeypatch):
     proposed(home)
-    monkeypatch.setattr(shown_plans, "session", lambda: "")
+    monkeypatch.setattr(approvals, "terminal_session", lambda: "")
     command("preview", "spring", "--home", home)
     assert "needs a terminal" in command("approve", "spring", "--latest-shown", "--home", home, code=2)
     assert "which plan" in command("approve", "spring", "zebra", "--latest-shown", "--home", home, code=2)
 
 
 def test_what_a_program_read_or_another_run_or_an_old_screen_showed_does_not_count(home, monkeypatch):
-    monkeypatch.setattr(shown_plans, "session", lambda: "0:1:2")
+    monkeypatch.setattr(approvals, "terminal_session", lambda: "0:1:2")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     opened, requests = PartyHome(home), Requests(PartyHome(home))
     proposed(home)
@@ -126,15 +126,15 @@ def test_what_a_program_read_or_another_run_or_an_old_screen_showed_does_not_cou
     spring, autumn = requests.find("spring"), requests.find("autumn")
     with pytest.raises(ConfigurationError, match="has not shown"):
         check(opened, spring, at=time.time())
-    shown_plans.note(opened, spring.run, spring.manifest, "ab", at=100.0)
-    assert check(opened, spring, at=100.0 + shown_plans.LASTS_S) == "ab"
-    for at in (99.0, 101.0 + shown_plans.LASTS_S):
+    approvals.note_shown(opened, spring.run, spring.manifest, "ab", at=100.0)
+    assert check(opened, spring, at=100.0 + approvals.SHOWN_LASTS_S) == "ab"
+    for at in (99.0, 101.0 + approvals.SHOWN_LASTS_S):
         with pytest.raises(ConfigurationError, match="has not shown"):
             check(opened, spring, at=at)
-    shown_plans.note(opened, autumn.run, autumn.manifest, "ab", at=101.0)
+    approvals.note_shown(opened, autumn.run, autumn.manifest, "ab", at=101.0)
     with pytest.raises(ConfigurationError, match="has not shown"):
         check(opened, spring, at=102.0)
-    shown_plans.note(opened, spring.run, spring.manifest, "ab", at=103.0)
+    approvals.note_shown(opened, spring.run, spring.manifest, "ab", at=103.0)
     changed = proposed(home, epsilon=0.5)
     assert requests.find("spring").manifest == changed.hash.hex()
     with pytest.raises(PrivacyRefusal, match=r"CHANGED since this terminal showed it: epsilon 1\.5 -> 0\.5"):
@@ -144,7 +144,7 @@ def test_what_a_program_read_or_another_run_or_an_old_screen_showed_does_not_cou
 def test_a_damaged_record_of_what_was_shown_stops_no_proposal(home):
     (home / "shown.json").write_text("[]")
     (home / "shown.json").chmod(0o600)
-    assert shown_plans.seen(PartyHome(home)) == {}
+    assert approvals.last_shown(PartyHome(home)) == {}
     first = proposed(home)
-    shown_plans.note(PartyHome(home), "spring", first.hash.hex(), "ab", at=5.0)
+    approvals.note_shown(PartyHome(home), "spring", first.hash.hex(), "ab", at=5.0)
     assert json.loads((home / "shown.json").read_text())["seen"] == {first.hash.hex(): [5.0, "ab"]}

@@ -18,7 +18,7 @@ from tests.doubles.parties import EMBEDDER
 from tests.doubles.party_home import HashedEmbedder, command, joined
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
-from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.answering.computation import HospitalComputation
 from undersong_client.answering.party import Answer
 from undersong_client.consent import enrolment
 from undersong_client.home import PartyHome, read_json

@@ -12,7 +12,7 @@ from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.party_home import joined, write_notes
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome
-from undersong_client.link import starting
+from undersong_client.link import daemon
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
 from undersong_protocol.wire.messages import transport_pb2 as wire
@@ -60,7 +60,7 @@ def nothing(home):
 
 def refused(home, clock=time.time):
     with pytest.raises(UndersongError) as error:
-        starting.check(home, clock=clock, use_proxy=False)
+        daemon.check_start(home, clock=clock, use_proxy=False)
     return error.value
 
 
@@ -103,7 +103,7 @@ def test_the_code_is_told_and_is_the_same_whatever_the_records_are(spoil, clock,
 def test_what_is_wrong_with_records_or_ledger_is_not_looked_at_and_not_told(home, coordinator):
     for path in (home.sealed, home.ledger):
         path.write_bytes(b"damaged")
-    starting.check(home, use_proxy=False)
+    daemon.check_start(home, use_proxy=False)
     (home.path / "settings.json").write_text("damaged")
     refused(home)
     with pytest.raises(queue.Empty):

@@ -8,8 +8,7 @@ import pytest
 
 from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from undersong_client import keys
-from undersong_client.answering.computation import VectorRequest
-from undersong_client.answering.hospital import HospitalComputation
+from undersong_client.answering.computation import HospitalComputation, VectorRequest
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome, PartySettings
 from undersong_client.records import snapshot
