@@ -192,6 +192,24 @@ def clock_words(offset_s: float) -> str:
     return f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the coordinator's"
 
 
+def unit_word(unit: str, user_field: str, count: int = 1) -> str:
+    """The privacy unit, by the name of the column of user ids.
+
+    >>> unit_word("user", "patient_id", 2), unit_word("user", "member"), unit_word("sample", "patient")
+    ('patients', 'user', 'record')
+
+    Where there is no such column, a hospital thinks of its patients.
+
+    >>> unit_word("user", "")
+    'patient'
+    """
+    person = "user" if user_field and "patient" not in user_field.lower() else "patient"
+    word = {"sample": "record", "user": person}.get(unit, unit)
+    if count == 1:
+        return word
+    return "parties" if word == "party" else f"{word}s"
+
+
 def make_folder(path: Path) -> None:
     """Makes a folder for this user only, and the ones above it as usual."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -485,7 +485,8 @@ def test_a_broken_embedder_is_refused_where_it_is_loaded(package, tmp_path, line
     command("init", "alpha", "--embedder", pinned, "--home", tmp_path / "alpha", code=2)
 
 
-def test_a_party_s_own_people_are_told_at_how_many_records_its_embedder_fails(package, tmp_path):
+def test_a_party_s_own_people_are_told_at_how_many_records_its_embedder_fails(package, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     pinned = f"plug-in:letters@{plugins.source_hash(plugins.find('embedders', 'letters'))}"
     command("init", "alpha", "--embedder", pinned, "--home", tmp_path / "alpha")
     notes = tmp_path / "notes.jsonl"

@@ -21,8 +21,7 @@ from undersong_client.cli.options import (
     print_json,
     spending_words,
 )
-from undersong_client.consent.policy import unit_word
-from undersong_client.home import PartyHome
+from undersong_client.home import PartyHome, unit_word
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted, printable

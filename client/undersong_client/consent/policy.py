@@ -215,21 +215,3 @@ def review(
         )
     for planned in manifest.plan.sums:  # last: it may load a model, which a refused run is not worth
         planned.build().check_party(teacher_model)
-
-
-def unit_word(unit: str, user_field: str, count: int = 1) -> str:
-    """The privacy unit, by the name of the column of user ids.
-
-    >>> unit_word("user", "patient_id", 2), unit_word("user", "member"), unit_word("sample", "patient")
-    ('patients', 'user', 'record')
-
-    Where there is no such column, a hospital thinks of its patients.
-
-    >>> unit_word("user", "")
-    'patient'
-    """
-    person = "user" if user_field and "patient" not in user_field.lower() else "patient"
-    word = {"sample": "record", "user": person}.get(unit, unit)
-    if count == 1:
-        return word
-    return "parties" if word == "party" else f"{word}s"

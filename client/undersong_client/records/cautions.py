@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from undersong_client.consent.policy import unit_word
+from undersong_client.home import unit_word
 from undersong_client.records.private import DataSet, PrivateRecords, unit_count
 from undersong_common.errors import InternalError
 from undersong_common.printable import counted
