@@ -76,6 +76,7 @@ class FourierFeatures(Statistic):
         phrases: most phrases of a record, L, from 1 to 64 (not for ``averaged``).
         averaged: as above; then lengths is (1,).
         width: u times the length.
+        even: the structures have equal weights, as in DP-KPS.
         seed: of the public frequencies.
 
     Public inputs: texts and embeddings, both named "terms", row by row the same terms. Phases are rounded to steps of
@@ -98,6 +99,7 @@ class FourierFeatures(Statistic):
     phrases: int = 1
     averaged: bool = False
     width: float = 2.0
+    even: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -106,6 +108,8 @@ class FourierFeatures(Statistic):
         positive_integer(self.name, "phrases", self.phrases, most=LARGEST_PHRASES)
         positive_integer(self.name, "seed", self.seed, least=0, most=2**53)
         positive_integers(self.name, "lengths", self.lengths, entries=MOST_LENGTHS, most=LARGEST_PHRASES)
+        if type(self.even) is not bool:
+            raise ConfigurationError(f"{self.name}.even is {self.even!r}", "give true or false")
         if type(self.averaged) is not bool or (self.averaged and self.lengths != (1,)):
             raise ConfigurationError(f"{self.name}: averaged phrases have one structure, of length 1")
         if not isinstance(self.width, int | float) or not 0 < self.width < 1e6:
@@ -140,6 +144,8 @@ class FourierFeatures(Statistic):
         >>> [round(weight, 3) for weight in FourierFeatures(pairs=1, lengths=(1, 2, 4, 8, 16), phrases=10).weights]
         [1.062, 1.062, 1.097, 1.135, 0.504]
         """
+        if self.even:
+            return (1.0,) * len(self.lengths)
         needs = []
         for held in self.lengths:
             shortest = min(1 + max((other for other in self.lengths if other < held), default=0), self.phrases)
@@ -173,6 +179,7 @@ class FourierFeatures(Statistic):
             phrases=choose.integer(1, 4),
             averaged=averaged,
             width=choose.one_of([0.01, 2.0, 999_999.0]),
+            even=choose.yes(),
             seed=choose.integer(0, 9),
         )
         terms = choose.terms(choose.integer(1, 20))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from undersong_common.errors import ConfigurationError
@@ -57,26 +57,34 @@ class Terms:
                 )
             self._longest[found[0]] = max(self._longest.get(found[0], 0), len(found))
 
-    def of(self, text: str, most: int | None = None) -> list[int]:
-        """The first ``most`` distinct terms of ``text``, in the order in which they occur; all where None.
+    def each(self, text: str) -> Iterator[int]:
+        """The terms of ``text`` in the order in which they occur, repeats included.
 
         At each word the longest term that begins there is taken and its words are used up.
+        """
+        text_words = words(text)
+        position = 0
+        while position < len(text_words):
+            length = min(self._longest.get(text_words[position], 0), len(text_words) - position)
+            while length:
+                number = self._index.get(" ".join(text_words[position : position + length]))
+                if number is not None:
+                    yield number
+                    break
+                length -= 1
+            position += max(1, length)
+
+    def of(self, text: str, most: int | None = None) -> list[int]:
+        """The first ``most`` distinct terms of ``text``, in the order in which they occur; all where None.
 
         >>> Terms(["heart", "heart failure", "pain"]).of("PAIN, heart\\n failure; heart pain")
         [2, 1, 0]
         """
         found: dict[int, None] = {}
-        text_words = words(text)
-        position = 0
-        while position < len(text_words) and (most is None or len(found) < most):
-            length = min(self._longest.get(text_words[position], 0), len(text_words) - position)
-            while length:
-                number = self._index.get(" ".join(text_words[position : position + length]))
-                if number is not None:
-                    found.setdefault(number)
-                    break
-                length -= 1
-            position += max(1, length)
+        for number in self.each(text):
+            found.setdefault(number)
+            if len(found) == most:
+                break
         return list(found)
 
 

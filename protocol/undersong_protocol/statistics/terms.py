@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import check_names
 from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
-from undersong_protocol.statistics.phrases import matcher
+from undersong_protocol.statistics.phrases import Terms, matcher
 from undersong_protocol.statistics.registry import positive_integer, register
 
 
@@ -24,12 +25,13 @@ from undersong_protocol.statistics.registry import positive_integer, register
 class TermHistogram(Statistic):
     """Records per term; a record counts once for each of its first ``distinct`` (S) different terms.
 
-    Distinct terms make the L2 sensitivity sqrt(S); repeats counted would make it S
+    Distinct terms make the L2 sensitivity sqrt(S); repeats counted make it S
     (docs/privacy.md, "Statistics"). A record without any term counts nowhere.
 
     Attributes:
         vocabulary: number of terms.
         distinct: S.
+        repeats: counts the first S terms of a record, of which several may be the same, as DP-KPS (A.1) does.
 
     Public input: texts named "vocabulary", exactly that many.
 
@@ -39,13 +41,16 @@ class TermHistogram(Statistic):
 
     name: ClassVar[str] = "term_histogram"
     whole: ClassVar[bool] = False
-    consent: ClassVar[str] = "in how many of your records each word of a public list occurs"
+    consent: ClassVar[str] = "in how many of your records, or how often in them, each word of a public list occurs"
     vocabulary: int
     distinct: int
+    repeats: bool = False
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "vocabulary", self.vocabulary)
         positive_integer(self.name, "distinct", self.distinct)
+        if type(self.repeats) is not bool:
+            raise ConfigurationError(f"{self.name}.repeats is {self.repeats!r}", "give true or false")
 
     @property
     def dimension(self) -> int:
@@ -53,8 +58,13 @@ class TermHistogram(Statistic):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        most = min(self.distinct, self.vocabulary)
-        return Sensitivity(float(most), math.sqrt(most), 1.0)
+        most = float(self.most)
+        return Sensitivity(most, most, most) if self.repeats else Sensitivity(most, math.sqrt(most), 1.0)
+
+    @property
+    def most(self) -> int:
+        """Terms of a record that count."""
+        return self.distinct if self.repeats else min(self.distinct, self.vocabulary)
 
     @property
     def base_scale(self) -> int:
@@ -63,7 +73,7 @@ class TermHistogram(Statistic):
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[TermHistogram, Inputs]:
         terms = choose.terms(choose.integer(1, 20))
-        return cls(vocabulary=len(terms), distinct=choose.integer(1, 6)), (("vocabulary", terms),)
+        return cls(vocabulary=len(terms), distinct=choose.integer(1, 6), repeats=choose.yes()), (("vocabulary", terms),)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, texts=("vocabulary",))
@@ -79,9 +89,14 @@ class TermHistogram(Statistic):
         texts = records.texts
 
         def compute(asked: Int64) -> sp.csr_array[Any]:
-            found = [terms.of(texts[row], self.distinct) for row in asked]
+            found = [self._of(terms, texts[row]) for row in asked]
             starts = np.cumsum([0, *(len(one) for one in found)])
             columns = np.array([term for one in found for term in one], dtype=np.int64)
-            return sp.csr_array((np.ones(len(columns)), columns, starts), shape=(len(found), self.dimension))
+            counted = sp.csr_array((np.ones(len(columns)), columns, starts), shape=(len(found), self.dimension))
+            counted.sum_duplicates()
+            return counted
 
-        return Rows(compute, records.units, width=min(self.distinct, self.vocabulary))
+        return Rows(compute, records.units, width=self.most)
+
+    def _of(self, terms: Terms, text: str) -> list[int]:
+        return list(islice(terms.each(text), self.distinct)) if self.repeats else terms.of(text, self.distinct)

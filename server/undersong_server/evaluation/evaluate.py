@@ -236,7 +236,7 @@ def evaluate_tables(
                 add(data, train, table, x, *settings)
         if target is not None:
             data = f"synthetic, adapted to {len(target)} unlabelled texts"
-            add(data, _adapted, synthetic, synthetic_x, embed(target.texts))
+            add(data, _adapted, synthetic, synthetic_x, embed(target.texts), head)
         if sequences is not None:
             add(SEQUENCES, _panel, sequences, embed(sequences.texts))
             if train_private is not None:
@@ -313,7 +313,12 @@ Predictor: TypeAlias = Callable[..., tuple[str, Predicted]]  # of texts with emb
 
 
 def _judged(
-    data: str, train: Predictor, table: Table, x: Float32, testing: _Testing, *settings: Head | FineTuning | Float32
+    data: str,
+    train: Predictor,
+    table: Table,
+    x: Float32,
+    testing: _Testing,
+    *settings: Head | FineTuning | Float32 | None,
 ) -> Trained:
     def predicted(seed: int) -> tuple[str, Predicted]:
         return train(panel.Labelled(table.texts, table.labels or (), x), testing, seed, *settings)
@@ -331,10 +336,12 @@ def _head(corpus: panel.Labelled, testing: _Testing, seed: int, head: Head) -> t
     return model.description, task_model.predict(model, testing.embeddings)
 
 
-def _adapted(corpus: panel.Labelled, testing: _Testing, seed: int, target: Float32) -> tuple[str, Predicted]:
+def _adapted(
+    corpus: panel.Labelled, testing: _Testing, seed: int, target: Float32, head: Head | None
+) -> tuple[str, Predicted]:
     if not corpus.labels:
         raise ConfigurationError("the synthetic texts have no labels: nothing to adapt", "leave out --adapt")
-    model = adapt(corpus.embeddings, tuple(corpus.labels), target, seed=seed)
+    model = adapt(corpus.embeddings, tuple(corpus.labels), target, seed=seed, head=head)
     return model.description, task_model.predict(model, testing.embeddings)
 
 

@@ -8,7 +8,8 @@ data. Everything is a function of the arguments and the seed: no global random s
 :func:`adapt` trains the MLP head by Deep CORAL (Sun, Saenko 2016): the hidden features of the training texts and of a
 client's own texts get equal covariances. Texts written from keyphrases differ in style from what they stand for; the
 client's texts need no labels. Deviations: the loss is divided by the target's squared covariance norm instead of 4 d^2,
-so that a weight means the same for every embedder; and the weight is chosen, not given.
+so that a weight means the same for every embedder; and the weight is chosen, not given. The three-layer head takes the
+loss as it is, with weight 1, as DP-KPS does (its B.1.2).
 
 :func:`fine_tune` trains a whole local encoder (BERT and its kin): slower than a head, but it reads texts.
 """
@@ -284,18 +285,32 @@ class _TorchMLP:
         parameters = [each for pair in (*self.hidden, (self.weight, self.bias)) for each in pair]
         self.optimiser = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=1e-2)
 
-    def epoch(self, x: Any, y: Any, scale: float) -> None:
-        """One pass in random order. Unit embeddings are multiplied by ``scale`` so that inputs have unit variance."""
+    def features(self, z: Any, *, drop: bool = False) -> Any:
+        """The last hidden layer's activations of scaled embeddings, with or without dropout."""
+        import torch
+
+        for weight, bias in self.hidden:
+            z = torch.relu(z @ weight + bias)
+            if drop:
+                z = z * (torch.rand(z.shape, generator=self.rng) >= MLP_DROPOUT).to(z.dtype) / (1 - MLP_DROPOUT)
+        return z
+
+    def epoch(
+        self, x: Any, y: Any, scale: float, *, batch: int = MLP_BATCH, penalty: Callable[[Any], Any] | None = None
+    ) -> None:
+        """One pass in random order. Unit embeddings are multiplied by ``scale`` so that inputs have unit variance.
+
+        ``penalty`` is added to the loss: a function of a batch's features.
+        """
         import torch
 
         order = torch.randperm(len(x), generator=self.rng)
-        for rows in torch.split(order, MLP_BATCH):
-            z = x[rows] * scale
-            for weight, bias in self.hidden:
-                z = torch.relu(z @ weight + bias)
-                z = z * (torch.rand(z.shape, generator=self.rng) >= MLP_DROPOUT).to(z.dtype) / (1 - MLP_DROPOUT)
-            z = z @ self.weight + self.bias
+        for rows in torch.split(order, batch):
+            inputs = x[rows] * scale
+            z = self.features(inputs, drop=True) @ self.weight + self.bias
             loss = torch.nn.functional.cross_entropy(z, y[rows])
+            if penalty is not None and len(rows) > 1:
+                loss = loss + penalty(self.features(inputs))
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             self.optimiser.step()
@@ -389,11 +404,19 @@ class Adapted:
         return self.head.probabilities(embeddings)
 
 
-def adapt(source: Float32, labels: list[str] | tuple[str, ...], target: Float32, *, seed: int = 0) -> Adapted:
+def adapt(
+    source: Float32,
+    labels: list[str] | tuple[str, ...],
+    target: Float32,
+    *,
+    seed: int = 0,
+    head: Head | None = None,
+) -> Adapted:
     """Trains the MLP head on ``source`` [n, d] with labels, its features aligned with those of ``target`` [m, d].
 
     A fifth of the source is held out; of the weights whose loss on it is within one (paired) standard error of the
-    best, the largest is taken: the data say nothing against it. Then all of the source is used.
+    best, the largest is taken: the data say nothing against it. Then all of the source is used. ``head`` "three-layer"
+    is DP-KPS's: its layers, loss / (4 d^2), weight 1.
 
     Raises ConfigurationError for fewer than two labels or fewer than 20 target texts.
     """
@@ -409,16 +432,24 @@ def adapt(source: Float32, labels: list[str] | tuple[str, ...], target: Float32,
     held = order[: max(1, round(VALIDATION_SHARE * len(y)))]
     fit = order[len(held) :]
     texts = tuple(str(name) for name in names)
+    if head == "three-layer":
+        plain, adapted = (_trained(source, y, texts, target, weight, seed, head) for weight in (0.0, 1.0))
+        return _adapted(plain, adapted, 1.0, source, target)
     losses = {}
     for weight in WEIGHTS:
-        head = _trained(source[fit], y[fit], texts, target, weight, seed)
-        losses[weight] = -np.log(np.maximum(head.probabilities(source[held])[np.arange(len(held)), y[held]], 1e-12))
+        tried = _trained(source[fit], y[fit], texts, target, weight, seed)
+        losses[weight] = -np.log(np.maximum(tried.probabilities(source[held])[np.arange(len(held)), y[held]], 1e-12))
     best = min(losses, key=lambda weight: float(losses[weight].mean()))
     # paired: the same held-out texts under two weights differ by far less than the texts among each other
     chosen = max(weight for weight in WEIGHTS if _no_worse(losses[weight] - losses[best]))
     plain = _trained(source, y, texts, target, 0.0, seed)
-    head = plain if chosen == 0.0 else _trained(source, y, texts, target, chosen, seed)
-    return Adapted(head, chosen, covariance_distance(plain, source, target), covariance_distance(head, source, target))
+    adapted = plain if chosen == 0.0 else _trained(source, y, texts, target, chosen, seed)
+    return _adapted(plain, adapted, chosen, source, target)
+
+
+def _adapted(plain: MLPHead, adapted: MLPHead, weight: float, source: Float32, target: Float32) -> Adapted:
+    before, after = (covariance_distance(head, source, target) for head in (plain, adapted))
+    return Adapted(adapted, weight, before, after)
 
 
 def _no_worse(excess: Float64) -> bool:
@@ -432,43 +463,33 @@ def covariance_distance(head: MLPHead, source: Float32, target: Float32) -> floa
     return float(((one - two) ** 2).sum() / max(float((two**2).sum()), 1e-24))
 
 
-def _trained(x: Float32, y: Int64, names: tuple[str, ...], target: Float32, weight: float, seed: int) -> MLPHead:
+def _trained(
+    x: Float32, y: Int64, names: tuple[str, ...], target: Float32, weight: float, seed: int, head: Head = "mlp"
+) -> MLPHead:
     import torch
 
-    rng = torch.Generator().manual_seed(seed % (1 << 63))
+    model = _TorchMLP(x.shape[1], len(names), seed, HIDDEN_LAYERS.get(head, (HIDDEN_UNITS,)))
     scale = float(np.sqrt(x.shape[1]))  # unit embeddings get coordinates of variance 1
-    width, classes = x.shape[1], len(names)
-    hidden = ((torch.rand(width, HIDDEN_UNITS, generator=rng) * 2 - 1) * (6.0 / width) ** 0.5).requires_grad_()
-    output = ((torch.rand(HIDDEN_UNITS, classes, generator=rng) * 2 - 1) * HIDDEN_UNITS**-0.5).requires_grad_()
-    hidden_bias, bias = torch.zeros(HIDDEN_UNITS).requires_grad_(), torch.zeros(classes).requires_grad_()
-    optimiser = torch.optim.AdamW([hidden, hidden_bias, output, bias], lr=2e-3, weight_decay=1e-2)
-    texts, labels = torch.from_numpy(np.ascontiguousarray(x)) * scale, torch.from_numpy(y)
     others = torch.from_numpy(np.ascontiguousarray(target)) * scale
+
+    def penalty(features: Any) -> Any:
+        drawn = torch.randint(len(others), (min(BATCH, len(others)),), generator=model.rng)
+        return weight * _coral(features, model.features(others[drawn]), relative=head != "three-layer")
+
+    tensors = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y)
     with one_torch_thread():
         for _ in range(EPOCHS):
-            for rows in torch.split(torch.randperm(len(texts), generator=rng), BATCH):
-                features = torch.relu(texts[rows] @ hidden + hidden_bias)
-                keep = (torch.rand(features.shape, generator=rng) >= MLP_DROPOUT).float() / (1 - MLP_DROPOUT)
-                loss = torch.nn.functional.cross_entropy((features * keep) @ output + bias, labels[rows])
-                if weight and len(rows) > 1:
-                    drawn = torch.randint(len(others), (min(BATCH, len(others)),), generator=rng)
-                    loss = loss + weight * _coral(features, torch.relu(others[drawn] @ hidden + hidden_bias))
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()
-                optimiser.step()
-
-    def array(tensor: Any) -> Float64:
-        return np.asarray(tensor.detach().numpy(), dtype=np.float64)
-
-    return MLPHead(names, ((array(hidden) * scale, array(hidden_bias)),), array(output), array(bias), EPOCHS)
+            model.epoch(*tensors, scale, batch=BATCH, penalty=penalty if weight else None)
+    return model.freeze(names, EPOCHS, scale)
 
 
-def _coral(source: Any, target: Any) -> Any:
-    """The relative squared distance of two covariances; the target's norm is a constant to the gradient."""
+def _coral(source: Any, target: Any, *, relative: bool = True) -> Any:
+    """Squared distance of two covariances [d, d]: to the target's, a constant to the gradient, or over 4 d^2."""
     import torch
 
     one, two = torch.cov(source.T), torch.cov(target.T)
-    return (one - two).square().sum() / two.detach().square().sum().clamp_min(1e-12)
+    distance = (one - two).square().sum()
+    return distance / (two.detach().square().sum().clamp_min(1e-12) if relative else 4 * len(two) ** 2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,11 @@
 """DP-KPS (Nagesh, Chen, Mishra, Wagner 2024): prompts seeded with private keyphrases; one prompt per text.
 
-The comments in ``run`` name the steps of docs/dpkps.md. Deviations from the paper: a record counts once in each
-release, as one vector, however many phrases it has; noise is Gaussian on paired features unless ``noise = "laplace"``;
-of the N highest terms those that noise alone would put there are left out (``false_terms`` 1 keeps them); a record with
-fewer than L phrases is filled up with a vector orthogonal to all of them, so that prefix densities stay unbiased
-(statistics/fourier.py); a sequence has no term twice; densities are sharpened before they are drawn from. Two private
-sums are made in all; what follows is post-processing.
+The comments in ``run`` name the steps of the paper's Figure 3. Deviations: a record counts once in each release, as one
+vector, however many phrases it has; features are cosines and sines in pairs; a record with fewer than L phrases is
+filled up with a vector orthogonal to all of them, so that prefix densities stay unbiased (statistics/fourier.py). By
+default noise is Gaussian, of the N highest terms those that noise alone would put there are left out, a sequence has no
+term twice, densities are sharpened before they are drawn from, and structures have unequal weights; ``preset =
+"paper"`` does these as the paper does. Two private sums are made in all; what follows is post-processing.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Options(VocabularyOptions):
 
     Attributes:
         samples: texts to write, with one prompt each.
+        per_class: texts of each class, in place of ``samples``.
         length: L, terms of a sequence.
         pairs: m pairs of random Fourier features.
         split: of the budget, between vocabulary and densities.
@@ -50,19 +51,24 @@ class Options(VocabularyOptions):
             ``privacy.expected_records`` decides how much noise that validation adds.
         ensemble: lengths of the density structures of the iterative sampler.
         noise: "laplace" is pure epsilon.
-        width: u times a structure's length in the kernel exp(-u |x - y|^2); the paper's is 2.
+        width: u times a structure's length in the kernel exp(-u |x - y|^2). "paper" goes by structure (A.2): 1 for
+            single phrases and in a linear ensemble, 2 in a logarithmic one.
         sharpness: power of the density by which terms are drawn (iterative: times the structure's length); the paper's
             1 hardly tells the classes apart, because its kernel is wide beside the distances of words.
+        repeats: whether a sequence may have a term twice.
+        even: whether the structures share their budget equally.
         class_in_prompt: whether the model is told the class.
         examples: public texts that show the style.
-        shots: public file of texts with labels; of each class ``shots_per_class`` are shown, with their keyphrases, to
-            the prompts of that class, in place of ``examples``. "" shows none.
+        shots: public file of texts with labels; ``shots_per_class`` of each class are shown, with their keyphrases, in
+            place of ``examples``. A prompt that names the class shows that class's; another one ``shots_shown`` of all
+            classes, so that they do not tell it. "" shows none.
         words: wanted length of a text.
     """
 
     method: ClassVar[str] = "dpkps"
 
     samples: Annotated[int, Field(ge=1)] = 2000
+    per_class: Annotated[int, Field(ge=1)] | None = None
     length: Annotated[int, Field(ge=1, le=64)] = 10
     pairs: Annotated[int, Field(ge=1)] = 512
     split: tuple[Share, Share] = (1.0, 5.0)
@@ -70,12 +76,15 @@ class Options(VocabularyOptions):
     validation: str = ""
     ensemble: Literal["logarithmic", "linear"] = "logarithmic"
     noise: Literal["gaussian", "laplace"] = "gaussian"
-    width: Annotated[float, Field(gt=0, lt=1000)] = 2.0
+    width: Annotated[float, Field(gt=0, lt=1000)] | Literal["paper"] = 2.0
     sharpness: Annotated[float, Field(gt=0, le=64)] = 4.0
+    repeats: bool = False
+    even: bool = False
     class_in_prompt: bool = False
     examples: tuple[str, ...] = ()
     shots: str = ""
     shots_per_class: Annotated[int, Field(ge=1, le=20)] = 3
+    shots_shown: Annotated[int, Field(ge=1, le=100)] = 6
     words: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="before")
@@ -100,14 +109,20 @@ class Options(VocabularyOptions):
             return tuple(range(1, self.length + 1))
         return tuple(2**power for power in range(math.ceil(math.log2(self.length)) + 1))
 
+    def texts(self, setting: Setting) -> int:
+        """Texts to write."""
+        return self.samples if self.per_class is None else self.per_class * max(1, len(setting.labels))
+
     def features(self, setting: Setting) -> FourierFeatures:
+        by_structure = 2.0 if self.sampler != "independent" and self.ensemble == "logarithmic" else 1.0
         return FourierFeatures(
             pairs=self.pairs,
             classes=len(setting.labels),
             lengths=self.lengths(),
             phrases=self.length,
             averaged=self.sampler == "independent",
-            width=self.width,
+            width=by_structure if self.width == "paper" else self.width,
+            even=self.even,
         )
 
 
@@ -184,7 +199,7 @@ def notes(options: Options, setting: Setting) -> list[str]:
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
-    return options.samples
+    return options.texts(setting)
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
@@ -193,40 +208,46 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     if choice.sentence:
         run.record("remarks", 0, choice.sentence)
     shots = _shots(options, run.setting, run.rng("shots"))
-    # Steps 1 and 2, vocabulary and keyphrases
+    # Step 1: the private vocabulary (A.1)
     kept = private_keyphrases(options, run, law=options.noise)
-    # Step 3, densities
+    # Steps 2 and 3: its embeddings, and the densities of each class (A.2)
     vectors_input, vectors = run.publish_embeddings("terms", kept)
     features = options.features(run.setting)
     opened = run.private_sum("densities", [run.publish_texts("terms", kept), vectors_input])
-    densities = Densities(features, opened.natural, vectors)
+    densities = Densities(features, opened.natural, vectors, repeats=options.repeats)
     draw = densities.independent if options.sampler == "independent" else densities.iterative
 
-    # Step 4, sequences
+    # Step 4: sequences
     labels = run.setting.labels or ("",)
-    written = balanced_labels(options.samples, len(labels), np.zeros(len(labels), dtype=np.int64))
+    written = balanced_labels(options.texts(run.setting), len(labels), np.zeros(len(labels), dtype=np.int64))
     sequences: list[tuple[str, tuple[str, ...]]] = []
     for label, count in enumerate(np.bincount(written, minlength=len(labels))):
         rng = run.rng(f"sequences/{label}")
-        drawn = draw(label, int(count), min(options.length, len(kept)), rng, sharpness=options.sharpness)
+        length = options.length if options.repeats else min(options.length, len(kept))
+        drawn = draw(label, int(count), length, rng, sharpness=options.sharpness)
         sequences += [(labels[label], tuple(kept[term] for term in row)) for row in drawn]
     run.record("sequences", 0, sequences)
 
-    # Step 4, prompts
-    generators = run.setting.generators
-    orders = [
-        Order(
-            generators[number % len(generators)],
-            "keyphrases",
-            label,
-            good=tuple(text for text, _ in shots[label]) if shots else options.examples,
-            good_terms=tuple(found for _, found in shots[label]) if shots else (),
-            terms=terms,
-            words=options.words,
-            named=options.class_in_prompt,
+    # Step 5: prompts
+    generators, orders = run.setting.generators, []
+    every = [shot for mine in shots.values() for shot in mine]
+    rng = run.rng("shots of a prompt")
+    for number, (label, terms) in enumerate(sequences):
+        seen = shots.get(label, [])
+        if every and not options.class_in_prompt:
+            seen = [every[i] for i in rng.permutation(len(every))[: options.shots_shown]]
+        orders.append(
+            Order(
+                generators[number % len(generators)],
+                "keyphrases",
+                label,
+                good=tuple(text for text, _ in seen) if seen else options.examples,
+                good_terms=tuple(found for _, found in seen),
+                terms=terms,
+                words=options.words,
+                named=options.class_in_prompt,
+            )
         )
-        for number, (label, terms) in enumerate(sequences)
-    ]
     run.generate("keyphrases", 0, orders)
     return run.pool.samples
 

@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.evaluation import evaluate as evaluation
+from undersong_server.evaluation import task_model
 from undersong_server.evaluation.evaluate import read_sequences, sequences_of
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.task_model import WEIGHTS, adapt, covariance_distance, evaluate
@@ -37,6 +39,21 @@ def test_covariances_come_closer_and_labels_are_still_told_apart():
     assert evaluate(adapted, target, truth).accuracy > 0.8
     again = adapt(source, labels, target, seed=0)
     assert np.array_equal(again.head.hidden[0][0], adapted.head.hidden[0][0])
+
+
+@pytest.mark.heavy
+def test_the_three_layer_head_has_the_loss_of_deep_coral():
+    """DP-KPS B.1.2, independent: |C_A - C_B|^2 / (4 d^2), weight 1; its three layers."""
+    source, labels = blobs(120, 0)
+    target, _ = blobs(120, 1, turn=1.5)
+    a, b = (torch.from_numpy(x.astype(np.float64)) for x in (source, target))
+    means = [x.astype(np.float64) - x.astype(np.float64).mean(axis=0) for x in (source, target)]
+    one, two = (x.T @ x / (len(x) - 1) for x in means)
+    expected = ((one - two) ** 2).sum() / (4 * 16**2)
+    assert float(task_model._coral(a, b, relative=False)) == pytest.approx(expected)
+    adapted = adapt(source, labels, target, seed=0, head="three-layer")
+    assert adapted.weight == 1.0
+    assert len(adapted.head.hidden) == 2
 
 
 def test_too_little_to_adapt_to_is_refused():

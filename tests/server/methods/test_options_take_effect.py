@@ -136,6 +136,12 @@ CASES = [
         ("shots=shots.jsonl", "prompts"),
         ("shots_per_class=2", "prompts", ["shots=shots.jsonl"]),
         ("words=7", "prompts"),
+        ("per_class=20", "prompts"),
+        ("document_repeats=true", "vectors"),
+        ("repeats=true", "prompts"),
+        ("even=true", "plan", ITERATIVE),
+        ("shots_shown=2", "prompts", ["shots=shots.jsonl"]),
+        ("preset=paper", "plan", (), "4.0"),
     ),
     *cases(
         "discriminator",
@@ -169,12 +175,13 @@ CASES = [
         ("common_words=0", "vocabulary", [*PRIVATE, *ENGLISH]),
         ("document_terms=1", "vectors", PRIVATE),
         ("keyphrases=3", "prompts", PRIVATE),
+        ("document_repeats=true", "vectors", PRIVATE),
         ("false_terms=1", "keyphrases", PRIVATE),
         ("vocabulary_share=0.5", "plan", PRIVATE, "4.0"),
         ("vocabulary_epsilon=1.0", "plan", PRIVATE, "4.0"),
         ("corpus=30", "prompts"),
         ("class_in_prompt=false", "prompts"),
-        ("preset=paper", "plan", ["corpus=24"]),
+        ("preset=paper", "prompts", ["corpus=24"]),
         ("prompt_terms=1", "prompts", PRIVATE),
     ),
     *cases(
@@ -232,7 +239,6 @@ ELSEWHERE = {  # options whose effect a test of their own shows, in a file besid
     ("discriminator", "student_model"): "test_discriminator.py::test_a_fine_tuned_student_needs_teachers_and_a_folder"
     "_with_a_model",
     ("wasp", "base_contrast"): "test_papers.py::test_base_models_are_shown_bad_examples_by_the_preset_alone",
-    ("dpkps", "preset"): "test_papers.py::test_an_unknown_preset_is_refused_by_name",
     ("dpkps", "validation"): "test_paper_options.py::test_noise_of_the_validation_is_the_plan_s_for_the_records"
     "_expected",
 }

@@ -185,20 +185,24 @@ def test_no_label_with_texts_loses_its_last_place():
 # DP-KPS
 
 
-def test_three_public_texts_of_the_class_are_shown_with_their_keyphrases(ran, tmp_path):
+@pytest.mark.parametrize("named", [True, False])
+def test_six_public_texts_of_all_classes_are_shown_and_do_not_tell_the_class(ran, tmp_path, named):
+    """DP-KPS B.2.5: three of each class in every prompt; three of its own class only where the class is named."""
     rows = [{"text": f"{n} the {GOOD_WORDS[label]} is here", "label": label} for label in LABELS for n in range(5)]
     (tmp_path / "shots.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked, samples, _, _ = ran("dpkps", ["method.shots=shots.jsonl"])
-    label_of = {sample.text: sample.label for sample in samples}
-    assert len(label_of) > 10
+    label_of = {row["text"]: row["label"] for row in rows}
+    options = ["method.shots=shots.jsonl", f"method.class_in_prompt={str(named).lower()}"]
+    asked, samples, _, _ = ran("dpkps", options)
+    assert len(samples) > 10
     shown = [request for _, request in asked if request.kind == "keyphrases"]
     for request in shown:
-        (label,) = {row["label"] for row in rows if row["text"] in request.good}
-        assert len(request.good) == 3
-        said = ", ".join(GOOD_WORDS[label].split())
+        found = Counter(label_of[text] for text in request.good)
+        assert found == ({request.label: 3} if named else dict.fromkeys(LABELS, 3))
         for text in request.good:
+            said = ", ".join(GOOD_WORDS[label_of[text]].split())
             assert f"Terms: {said}\n<example>\n{text}\n</example>" in request.prompt
-    assert len({request.good for request in shown}) == len(LABELS)
+    if not named:
+        assert len({frozenset(request.good) for request in shown}) == 1
     (tmp_path / "shots.jsonl").write_text(json.dumps({"text": "nothing of it", "label": LABELS[0]}) + "\n")
     with pytest.raises(ConfigurationError, match=r"shots\.jsonl: no text of the label"):
         ran("dpkps", ["method.shots=shots.jsonl"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from statistics import NormalDist
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,12 +18,15 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.table import read_table
 from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_protocol.secagg.noise_share import noise_plan
+from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
+from undersong_protocol.statistics.terms import TermHistogram
 from undersong_server import methods
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.orders import Order, Requests, shown_once
-from undersong_server.methods import augpe, dpga, fusegen, pretext, wasp
+from undersong_server.methods import augpe, dpga, dpkps, fusegen, pretext, wasp
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import dpga_paper, papers
+from undersong_server.methods.parts.keyphrases import Densities, significant_terms
 from undersong_server.methods.parts.metadata import shares_by_label
 from undersong_server.methods.parts.suppression import mean_similarity
 from undersong_server.prompts.rendering import Prompts, TaskWords
@@ -79,17 +84,23 @@ def test_presets_hold_the_papers_values():
         assert (genetic.population, genetic.elite, genetic.rounds, genetic.sampling) == (10_000, 2_000, 10, 0.8)
         assert (genetic.length_bins, genetic.keywords_per_label, genetic.keyword_answers) == (100, 50, 1)
         assert [round(8_000 * part) for part in genetic.operators] == [2000] * 4
+    wiki, mimic = dpkps.Options(preset="paper"), dpkps.Options(preset="mimic")
+    assert (wiki.sampler, wiki.texts(Setting(tuple("abc"), ("one",)))) == ("iterative", 3000)
+    assert (mimic.sampler, mimic.texts(Setting(tuple("ab"), ("one",)))) == ("independent", 3000)
+    for keyphrases in (wiki, mimic):
+        assert (keyphrases.document_terms, keyphrases.keyphrases, keyphrases.length) == (10, 1000, 10)
+        assert (keyphrases.split, keyphrases.false_terms, keyphrases.sharpness) == ((1.0, 5.0), 1.0, 1.0)
     for module in (pretext, fusegen):
         assert (module.Options(preset="paper").samples, module.Options(preset="paper").rounds) == (6000, 5)
 
 
-@pytest.mark.parametrize("name", ["wasp", "augpe", "pretext", "fusegen"])
+@pytest.mark.parametrize("name", ["wasp", "dpga", "dpkps", "augpe", "pretext", "fusegen"])
 def test_an_unknown_preset_is_refused_by_name(name, tmp_path):
     with pytest.raises(ConfigurationError, match="'papre'") as refused:
         load(make_task(tmp_path), [f"method.name={name}", "method.preset=papre"])
     assert "paper" in refused.value.remedy
     assert papers.sections(name, "paper")["prompts"] == {"variety": False, "near_duplicate": 1.0}
-    assert not papers.forbidden(name, "paper")
+    assert len(papers.forbidden(name, "paper")) == {"dpga": 2}.get(name, 0)
     assert not papers.forbidden("mixture", "")
 
 
@@ -101,9 +112,9 @@ def test_a_task_names_the_values_that_it_changes(tmp_path):
     assert load(make_task(tmp_path), ["method.preset=paper", "prompts.variety=true"]).prompts.variety
 
 
-@pytest.mark.parametrize("name", ["wasp", "dpga", "augpe", "pretext", "fusegen"])
+@pytest.mark.parametrize("name", ["wasp", "dpga", "dpkps", "augpe", "pretext", "fusegen"])
 def test_presets_order_prompts_without_hints(ran, name):
-    changes = {"augpe": ["method.corpus=20", "method.rounds=2"], "dpga": SMALL}
+    changes = {"augpe": ["method.corpus=20", "method.rounds=2"], "dpga": SMALL, "dpkps": WORDS}
     asked, samples, _, _ = ran(name, changes.get(name, ["method.samples=40", "method.rounds=2"]))
     assert samples
     assert asked
@@ -315,6 +326,77 @@ def test_dpga_s_operators_are_those_of_3_4(ran):
     asked, _, _, _ = ran("dpga", [*SMALL, "method.preset=pubmed"])
     assert not [request for _, request in asked if request.kind == "cross" and request.terms]
     assert {request.kind for _, request in asked if request.parents} == {"rewrite", "fill_in", "cross"}
+
+
+# DP-KPS
+
+WORDS = ["method.vocabulary=words.txt", "method.per_class=12", "method.pairs=16", "method.length=3"]
+
+
+@pytest.mark.parametrize(("epsilon", "split"), [(6.0, (1.0, 5.0)), (15.0, (5.0, 10.0))])
+def test_dp_kps_s_noise_is_laplace_of_its_two_parts(tmp_path, epsilon, split):
+    """A.1: scale S / eps_voc. A.2: eps_kde in equal parts, here five structures of 512 pairs. Pure epsilon."""
+    (tmp_path / "words.txt").write_text("\n".join("abcdefghijkl"))
+    options = dpkps.Options(preset="paper", vocabulary="words.txt", split=split)
+    requests = dpkps.plan(options, Setting(LABELS, ("one",), tmp_path))
+    assert requests[1].statistic.weights == (1.0,) * 5
+    planned = plan_sums(requests, Privacy(epsilon, 1e-12), ALONE)
+    assert planned["vocabulary"].sigma == pytest.approx(math.sqrt(2) * 10 / split[0], rel=0.01)
+    assert planned["densities"].sigma == pytest.approx(math.sqrt(2) * 5 * math.sqrt(2) * 512 / split[1], rel=0.01)
+    assert planned.epsilon() <= epsilon
+
+
+def test_the_vocabulary_counts_the_first_ten_terms_with_repeats():
+    """A.1 counted by hand; the N highest counts stay, whatever they are."""
+    terms = ["heart", "heart failure", "pain", "rash"]
+    texts = ["pain pain heart pain rash", "Heart failure, heart; rash rash", "nothing"]
+    statistic = TermHistogram(vocabulary=4, distinct=3, repeats=True)
+    expected = np.array([[1, 0, 2, 0], [1, 1, 0, 1], [0, 0, 0, 0]])
+    for text, row in zip(texts, expected, strict=True):
+        found = re.findall(r"heart failure|heart|pain|rash", text.lower())[:3]
+        assert [found.count(term) for term in terms] == row.tolist()
+    public = PublicInputs(texts={"vocabulary": tuple(terms)})
+    records = SimpleNamespace(texts=texts, units=np.arange(3))
+    assert statistic.rows(records, public, {}).take(np.arange(3)).toarray().tolist() == expected.tolist()
+    assert (statistic.sensitivity.l1, statistic.sensitivity.l2, statistic.sensitivity.linf) == (3.0, 3.0, 3.0)
+    kept = significant_terms(np.array([3.0, -2.0, 9.0, 0.5]), 5.0, most=3, false_share=1.0, law="laplace")
+    assert kept.tolist() == [2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "ensemble", "phrases", "u"),
+    [("independent", "logarithmic", 1, 1.0), ("iterative", "linear", 3, 1 / 3), ("iterative", "logarithmic", 4, 2 / 4)],
+)
+def test_the_kernel_has_the_bandwidth_of_its_structure(sampler, ensemble, phrases, u):
+    """A.2: exp(-u |x - y|^2) on l concatenated unit vectors: u = 1, 1/l (linear), 2/L' (logarithmic)."""
+    options = dpkps.Options(preset="paper", sampler=sampler, ensemble=ensemble, length=4, pairs=8192)
+    statistic = options.features(Setting(("a",), ("one",)))
+    terms = [f"term{n}" for n in range(8)]
+    vectors = embed(terms)
+    text = " ".join(terms[:phrases] if sampler == "independent" else terms[:4])
+    public = PublicInputs(
+        texts={"terms": tuple(terms)}, embeddings={"terms": LabelledEmbeddings(vectors, np.full(8, -1))}
+    )
+    records = SimpleNamespace(texts=[text], units=np.zeros(1, dtype=np.int64), labels=np.zeros(1, dtype=np.int64))
+    sums = np.asarray(statistic.rows(records, public, {}).take(np.arange(1)).sum(axis=0)).ravel()
+    query = np.arange(8 - phrases, 8)
+    distance = sum(((vectors[i].astype(float) - vectors[j]) ** 2).sum() for i, j in enumerate(query))
+    found = Densities(statistic, sums, vectors).of_prefixes(0, query[None, :])[0]
+    assert found == pytest.approx(math.exp(-u * distance), abs=0.05)
+
+
+def test_sequences_are_drawn_in_proportion_to_the_density_with_repeats():
+    options = dpkps.Options(preset="mimic", length=2, pairs=64)
+    statistic = options.features(Setting(("a",), ("one",)))
+    vectors = embed([f"term {n}" for n in range(6)])
+    sums = np.random.default_rng(0).normal(size=statistic.dimension)
+    densities = Densities(statistic, sums, vectors, repeats=options.repeats)
+    drawn = densities.independent(0, 30_000, 2, np.random.default_rng(1), sharpness=options.sharpness)
+    positive = np.maximum(densities.of_terms(0), 0.0)
+    expected = positive / positive.sum()
+    for position in range(2):
+        assert np.bincount(drawn[:, position], minlength=6) / 30_000 == pytest.approx(expected, abs=0.015)
+    assert (drawn[:, 0] == drawn[:, 1]).mean() == pytest.approx((expected**2).sum(), abs=0.015)
 
 
 # Baselines

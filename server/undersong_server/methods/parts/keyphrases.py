@@ -54,10 +54,12 @@ class Densities:
         features: the statistic that was summed.
         sums: float64 [features.dimension], natural units.
         vectors: quantised embeddings of the terms, float32 [N, d].
+        repeats: whether a sequence may have a term twice, as the paper's do.
     """
 
-    def __init__(self, features: FourierFeatures, sums: Float64, vectors: Float32) -> None:
+    def __init__(self, features: FourierFeatures, sums: Float64, vectors: Float32, *, repeats: bool = False) -> None:
         self._features = features
+        self._repeats = repeats
         blocks = sums.reshape(max(1, features.classes), len(features.lengths), 2, features.pairs)
         # Cosine and sine sums as one complex number per frequency: an estimate is then the real part of a product.
         waves = (blocks[:, :, 0] - 1j * blocks[:, :, 1]) / np.array(features.weights)[None, :, None]
@@ -93,14 +95,14 @@ class Densities:
     def independent(
         self, label: int, count: int, length: int, rng: np.random.Generator, *, sharpness: float = 1.0
     ) -> Int64:
-        """``count`` sequences of distinct terms, each drawn from the density over the terms, int64 [count, length].
+        """``count`` sequences of terms, each drawn from the density over the terms, int64 [count, length].
 
         Terms are drawn in proportion to the density to the power of ``sharpness`` (1: the paper).
         """
         weights = np.tile(_raised(self.of_terms(label)[None, :], sharpness), (count, 1))
         chosen = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
-            chosen[:, position] = _draw(weights, chosen[:, :position], rng)
+            chosen[:, position] = _draw(weights, self._taken(chosen[:, :position]), rng)
         return chosen
 
     def iterative(
@@ -118,8 +120,11 @@ class Densities:
             state = self._state(label, structure, chosen[:, :position])
             weights = np.hstack([state.real, -state.imag]) @ self._waves(structure, position)
             power = 1.0 if sharpness == 1.0 else sharpness * self._features.lengths[structure]
-            chosen[:, position] = _draw(_raised(weights, power), chosen[:, :position], rng)
+            chosen[:, position] = _draw(_raised(weights, power), self._taken(chosen[:, :position]), rng)
         return chosen
+
+    def _taken(self, drawn: Int64) -> Int64:
+        return drawn[:, :0] if self._repeats else drawn
 
     def _structure(self, length: int) -> int:
         holding = [number for number, held in enumerate(self._features.lengths) if held >= length]
@@ -160,7 +165,7 @@ def _raised(estimates: Floats, power: float) -> Float64:
 
 
 def _draw(weights: Floats, taken: Int64, rng: np.random.Generator) -> Int64:
-    """One column per row, drawn in proportion to its weight and none twice; evenly where no weight is left."""
+    """One column per row, drawn in proportion to its weight and none of ``taken``; evenly where no weight is left."""
     free = np.ones(weights.shape, dtype=bool)
     np.put_along_axis(free, taken, False, axis=1)
     left = np.where(free, weights, 0.0).astype(np.float64)

@@ -22,6 +22,7 @@ class VocabularyOptions(PresetOptions):
         vocabulary: file of public terms; "" takes ``vocabulary_words`` English words without the ``common_words``
             commonest.
         document_terms: S, distinct terms of a record that count in the vocabulary histogram.
+        document_repeats: the first S terms count, of which several may be the same.
         keyphrases: N, the most terms that are kept.
         false_terms: share of the kept terms that noise alone may have brought there; 1 keeps the N highest.
     """
@@ -30,6 +31,7 @@ class VocabularyOptions(PresetOptions):
     vocabulary_words: Annotated[int, Field(ge=1)] = 60_000
     common_words: Annotated[int, Field(ge=0)] = 200
     document_terms: Annotated[int, Field(ge=1)] = 10
+    document_repeats: bool = False
     keyphrases: Annotated[int, Field(ge=1)] = 1000
     false_terms: Annotated[float, Field(gt=0, le=1)] = 0.1
 
@@ -41,7 +43,7 @@ class VocabularyOptions(PresetOptions):
 
     def histogram(self, setting: Setting) -> TermHistogram:
         """Returns the statistic of the private sum "vocabulary"."""
-        return TermHistogram(len(self.terms(setting)), self.document_terms)
+        return TermHistogram(len(self.terms(setting)), self.document_terms, self.document_repeats)
 
     def significant(self, counts: Float64, sigma: float, law: Literal["gaussian", "laplace"]) -> Int64:
         """The terms that are kept, by their noisy counts (:func:`significant_terms`)."""
