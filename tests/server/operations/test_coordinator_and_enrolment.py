@@ -95,7 +95,7 @@ def test_who_is_connected_is_what_the_serving_process_says_while_it_lives(home):
     opened = CoordinatorHome(home)
     Credentials(opened, "heart")
     Credentials(opened, "lung")
-    opened.tell(Serving(pid=1, port=7443, metrics_port=None, since=0.0, connected=("lung",)))
+    opened.write_serving(Serving(pid=1, port=7443, metrics_port=None, since=0.0, connected=("lung",)))
     assert not any(facts.connected for facts in enrolment.parties(home))  # left over from a process that ended
     with opened.hold():
         assert [facts.to_json()["connected"] for facts in enrolment.parties(home)] == [False, True]
