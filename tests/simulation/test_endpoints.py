@@ -163,18 +163,18 @@ def test_nothing_that_is_no_text_gets_into_the_corpus_and_the_counts_are_right(t
     assert all(text.startswith("The ") and "things. It was " in text for text in found)
     assert all(text.rstrip(".").split()[-1] in " ".join(WORDS.values()) for text in found)
     (use,) = delivered.report.usage
-    kinds = Counter(dict(use.other)) + Counter(refused=use.refused)
-    assert use.orders == 60
-    assert use.kept == len(found) == 60 - use.dropped
-    assert use.calls == use.kept + use.dropped + use.retried
-    assert use.retried + use.dropped == sum(kinds.values()) + use.duplicate + use.near_duplicate + use.cut
+    kinds = Counter(dict(use.other)) + Counter(refused=use.faults[0])
+    assert use.count.orders == 60
+    assert use.count.kept == len(found) == 60 - use.count.dropped
+    assert use.count.calls == use.count.kept + use.count.dropped + use.count.retried
+    assert use.count.retried + use.count.dropped == sum(kinds.values()) + sum(use.faults[1:])
     assert (
         min(kinds[kind] for kind in ("refused", "empty", "page or data", "several texts", "analysis", "placeholder"))
         >= 1
     )
-    assert use.cut >= 1
+    assert use.count.cut >= 1
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert f"| far | openai | 60 | {use.kept} | {use.refused} | {use.cut} |" in card
+    assert f"| far | openai | 60 | {use.count.kept} | {use.faults[0]} | {use.count.cut} |" in card
     assert "several texts" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
@@ -206,8 +206,8 @@ def test_money_that_is_raised_goes_on_with_what_was_paid(tmp_path: Path) -> None
         delivered = run(tmp_path, tmp_path / "out", server.url, price_budget_usd=300.0, **prices)
     assert len(writer.prompts) == len(set(writer.prompts))
     (use,) = delivered.report.usage
-    assert use.calls == writer.calls
-    assert use.price_usd == pytest.approx(2.1 * writer.calls)
+    assert use.count.calls == writer.calls
+    assert use.count.price_usd == pytest.approx(2.1 * writer.calls)
 
 
 def test_another_generator_of_the_same_name_is_another_run(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_local_base_model_and_a_t5_are_run_whole(tmp_path: Path, model: str, s
         progress=Silent(),
     )
     (use,) = delivered.report.usage
-    assert use.orders == 24
-    assert use.kept == len(texts(tmp_path / "out")) > 0
-    assert use.completion_tokens > 0
+    assert use.count.orders == 24
+    assert use.count.kept == len(texts(tmp_path / "out")) > 0
+    assert use.count.completion_tokens > 0
     assert not any("Category:" in text or "<text>" in text for text in texts(tmp_path / "out"))

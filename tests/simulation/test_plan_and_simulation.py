@@ -109,13 +109,13 @@ def check(path: Path, done: Delivered, *assignments: str) -> None:
     groups = list(itertools.accumulate(each.releases for each in figures.sums))
     assert [report.privacy.epsilon_after[last - 1] for last in groups] == [each.epsilon_so_far for each in figures.sums]
     assert (report.privacy.epsilon, report.privacy.delta) == (figures.privacy.epsilon, figures.privacy.delta)
-    orders = sum(each.orders for each in report.usage)
+    orders = sum(each.count.orders for each in report.usage)
     assert orders == figures.generator_calls + figures.trial_calls
     if figures.cost is not None:
-        calls = sum(each.calls for each in report.usage)
-        assert calls == orders + sum(each.retried for each in report.usage)
+        calls = sum(each.count.calls for each in report.usage)
+        assert calls == orders + sum(each.count.retried for each in report.usage)
         within(sum(each.tokens for each in report.usage), figures.cost.tokens)
-        spent = sum(each.price_usd for each in report.usage)
+        spent = sum(each.count.price_usd for each in report.usage)
         within(spent, figures.cost.price_usd or (0.0, 0.0))  # without a configured price nothing is counted
 
 

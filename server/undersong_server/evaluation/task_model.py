@@ -176,7 +176,7 @@ def _train(
 
 def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
     if len(labels) != rows:
-        raise ConfigurationError(f"{rows} embeddings but {len(labels)} labels", "give one label per text")
+        raise ConfigurationError(f"{rows} texts but {len(labels)} labels", "give one label per text")
     names, y = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)
     if len(names) < 2:
         raise ConfigurationError(
@@ -420,30 +420,26 @@ def adapt(
 
     Raises ConfigurationError for fewer than two labels or fewer than 20 target texts.
     """
-    names, y = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)
-    if len(names) < 2:
-        raise ConfigurationError("the texts to adapt have fewer than two labels", "adapt a labelled corpus")
+    names, y = _numbered(labels, len(source))
     if len(target) < LEAST_TARGET_TEXTS:
         raise ConfigurationError(
             f"{len(target)} target texts are too few for a covariance", f"give at least {LEAST_TARGET_TEXTS}"
         )
-    y = y.astype(np.int64).ravel()
     order = np.random.default_rng([seed, 0xC0]).permutation(len(y))
     held = order[: max(1, round(VALIDATION_SHARE * len(y)))]
     fit = order[len(held) :]
-    texts = tuple(str(name) for name in names)
     if head == "three-layer":
-        plain, adapted = (_trained(source, y, texts, target, weight, seed, head) for weight in (0.0, 1.0))
+        plain, adapted = (_trained(source, y, names, target, weight, seed, head) for weight in (0.0, 1.0))
         return _adapted(plain, adapted, 1.0, source, target)
     losses = {}
     for weight in WEIGHTS:
-        tried = _trained(source[fit], y[fit], texts, target, weight, seed)
+        tried = _trained(source[fit], y[fit], names, target, weight, seed)
         losses[weight] = -np.log(np.maximum(tried.probabilities(source[held])[np.arange(len(held)), y[held]], 1e-12))
     best = min(losses, key=lambda weight: float(losses[weight].mean()))
     # paired: the same held-out texts under two weights differ by far less than the texts among each other
     chosen = max(weight for weight in WEIGHTS if _no_worse(losses[weight] - losses[best]))
-    plain = _trained(source, y, texts, target, 0.0, seed)
-    adapted = plain if chosen == 0.0 else _trained(source, y, texts, target, chosen, seed)
+    plain = _trained(source, y, names, target, 0.0, seed)
+    adapted = plain if chosen == 0.0 else _trained(source, y, names, target, chosen, seed)
     return _adapted(plain, adapted, chosen, source, target)
 
 
@@ -529,12 +525,7 @@ def fine_tune(
     """
     import torch
 
-    names, number = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)
-    if len(names) < 2 or len(texts) != len(labels):
-        raise ConfigurationError(
-            f"{len(texts)} texts with {len(labels)} labels, {len(names)} different",
-            "give every text one of two or more",
-        )
+    names, number = _numbered(labels, len(texts))
     w = np.ones(len(texts)) if weights is None else np.asarray(weights, dtype=np.float64)
     if w.shape != (len(texts),) or not np.isfinite(w).all() or (w < 0).any() or w.sum() <= 0:
         raise ConfigurationError(f"weights of shape {w.shape} for {len(texts)} texts are not usable", "one >= 0 a text")
@@ -549,7 +540,7 @@ def fine_tune(
             model,
             tokenizer,
             texts,
-            number.ravel(),
+            number,
             w,
             fit=order[len(held) :],
             held=held,
@@ -557,4 +548,4 @@ def fine_tune(
             shuffled=lambda rows: rows[torch.randperm(len(rows)).numpy()],
         )
     description = f"fine-tuned {settings.path.name} (epoch {epoch} of {settings.epochs})"
-    return FineTunedModel(tuple(str(name) for name in names), description, model, tokenizer, settings)
+    return FineTunedModel(names, description, model, tokenizer, settings)

@@ -11,9 +11,6 @@ from typing import Any
 
 from undersong_common.embedding import Embed
 from undersong_common.version import VERSION
-from undersong_server.generators.author import Usage
-from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
-from undersong_server.generators.reading import CUT, REFUSED
 from undersong_server.release.files import (
     CARD_NAME,
     LEDGER_NAME,
@@ -25,13 +22,10 @@ from undersong_server.release.files import (
 )
 from undersong_server.release.signature import Signer, SimulationSigner
 from undersong_server.report.card import render_card
-from undersong_server.report.data import Accuracy, GeneratorUse, Measure, PrivacyStatement, Publication, ReportData
+from undersong_server.report.data import Accuracy, GeneratorUse, Measure, PrivacyStatement, ReportData
 from undersong_server.report.html import render_html
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
-
-_FEWER = "prompts that show fewer examples than ordered, for want of room"
-_COLUMNS = (REFUSED, CUT, DUPLICATE, NEAR_DUPLICATE)  # faults that have a column of their own
 
 
 def report_data(
@@ -55,13 +49,12 @@ def report_data(
         created: date in words; "" with ``seconds`` False where two runs' outputs must be equal byte for byte.
     """
     task = run_plan.task
-    said = task.publication
     weights = tuple(tuple(row) for _, row in outcome.records.get("weights", ()))
     return ReportData(
         run=outcome.manifest.run,
         task=task.task.name,
         description=task.task.description,
-        publication=Publication(said.licence, said.language, said.intended_use, said.limits),
+        publication=task.publication,
         method=task.method.name,
         labels=task.task.labels,
         generators=run_plan.setting.generators,
@@ -71,9 +64,7 @@ def report_data(
         embeddings=embed([sample.text for sample in outcome.samples]),
         settings=tuple((key, str(value)) for key, value in task.options.model_dump().items()),
         seconds=tuple(outcome.seconds.items()) if seconds else (),
-        usage=tuple(
-            _use(generator.name, generator.kind, outcome.usage[generator.name]) for generator in task.generators
-        ),
+        usage=tuple(GeneratorUse(each.name, each.kind, outcome.usage[each.name]) for each in task.generators),
         accuracy=tuple(accuracy),
         measures=tuple(measures),
         seeds=seeds,
@@ -156,28 +147,6 @@ def _statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatement:
         post_quantum=plan.quorum.post_quantum,
         epsilon_if_all_others_collude=plan.epsilon_if_all_others_collude() if private and plan.sums else None,
         insecure_noise=insecure_noise,
-    )
-
-
-def _use(name: str, kind: str, usage: Usage) -> GeneratorUse:
-    notes = usage.notes | ({_FEWER: usage.fewer_examples} if usage.fewer_examples else {})
-    return GeneratorUse(
-        name=name,
-        kind=kind,
-        calls=usage.calls,
-        kept=usage.kept,
-        retried=usage.retried,
-        dropped=usage.dropped,
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        price_usd=usage.price_usd,
-        notes=tuple(f"{note}: {count}" for note, count in sorted(notes.items())),
-        orders=usage.orders,
-        refused=usage.faults[REFUSED],
-        cut=usage.cut,
-        duplicate=usage.faults[DUPLICATE],
-        near_duplicate=usage.faults[NEAR_DUPLICATE],
-        other=tuple(sorted((fault, count) for fault, count in usage.faults.items() if fault not in _COLUMNS)),
     )
 
 

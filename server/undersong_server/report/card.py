@@ -9,7 +9,8 @@ import numpy as np
 
 from undersong_common.printable import counted
 from undersong_server.evaluation import panel
-from undersong_server.report.data import Publication, ReportData, number
+from undersong_server.report.data import ReportData, number
+from undersong_server.runs.task import PublicationSection
 
 _ESCAPED = "\\`*_{}[]()#|~"  # what could turn a name into markup
 # Programs that read the corpus from this folder; a test runs them as they stand in the card.
@@ -96,7 +97,7 @@ def _header(data: ReportData) -> str:
     return "\n".join(lines)
 
 
-def _header_of(said: Publication) -> list[str]:
+def _header_of(said: PublicationSection) -> list[str]:
     """Header lines that catalogues read: the licence by its SPDX name, and the language."""
     lines = []
     if re.fullmatch(r"[A-Za-z0-9.+-]+", said.licence):
@@ -171,7 +172,7 @@ def _settings(data: ReportData) -> str:
 def _usage(data: ReportData) -> str:
     if not data.usage:
         return ""
-    tokens, paid = any(each.tokens for each in data.usage), any(each.price_usd for each in data.usage)
+    tokens, paid = any(each.tokens for each in data.usage), any(each.count.price_usd for each in data.usage)
     heads = (
         *("generator", "kind", "orders", "kept", "refused", "cut", "duplicate", "near duplicate", "other faults"),
         *("asked again", "dropped", *(("tokens",) if tokens else ()), *(("US$",) if paid else ())),
@@ -180,11 +181,11 @@ def _usage(data: ReportData) -> str:
         (
             _md(each.name),
             _md(each.kind),
-            *map(_count, (each.orders, each.kept, each.refused, each.cut, each.duplicate, each.near_duplicate)),
+            *map(_count, (each.count.orders, each.count.kept, *each.faults)),
             ", ".join(f"{_count(count)} {_md(fault)}" for fault, count in each.other) or "0",
-            *map(_count, (each.retried, each.dropped)),
+            *map(_count, (each.count.retried, each.count.dropped)),
             *((_count(each.tokens),) if tokens else ()),
-            *((f"{each.price_usd:.4f}",) if paid else ()),
+            *((f"{each.count.price_usd:.4f}",) if paid else ()),
         )
         for each in data.usage
     ]

@@ -6,7 +6,7 @@ Everything here is public or synthetic. No count, text or statistic of private r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,11 @@ from undersong_common.arrays import Float32, Int64
 from undersong_common.privacy import impact
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport
 from undersong_server.evaluation.intervals import Interval, over_seeds
+from undersong_server.generators.author import Usage
+from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
+from undersong_server.generators.reading import CUT, REFUSED
 from undersong_server.pool import Sample
+from undersong_server.runs.task import PublicationSection
 
 UNITS = {
     "sample": "one record",
@@ -100,38 +104,38 @@ class PrivacyStatement:
         return impact.assumptions(self.colluders, self.parties, self.unit)
 
 
+FEWER = "prompts that show fewer examples than ordered, for want of room"
+
+
 @dataclass(frozen=True)
 class GeneratorUse:
-    """The orders and answers of one generator.
-
-    Attributes:
-        orders: texts that were ordered, of which so many were kept and dropped.
-        calls: answers; retried: orders that were asked for once more.
-        refused, cut, duplicate, near_duplicate: answers of these kinds; a cut one may have been kept in part.
-        other: answers that were no text for another reason, by that reason.
-        notes: short sentences (such as repeats of a replay file).
-    """
+    """The orders and answers of one generator, and their counts."""
 
     name: str
     kind: str
-    calls: int
-    kept: int
-    retried: int = 0
-    dropped: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    price_usd: float = 0.0
-    notes: tuple[str, ...] = ()
-    orders: int = 0
-    refused: int = 0
-    cut: int = 0
-    duplicate: int = 0
-    near_duplicate: int = 0
-    other: tuple[tuple[str, int], ...] = ()
+    count: Usage
 
     @property
     def tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
+        return self.count.prompt_tokens + self.count.completion_tokens
+
+    @property
+    def faults(self) -> tuple[int, int, int, int]:
+        """Answers that were refused, cut, a duplicate or a near duplicate; a cut one may have been kept in part."""
+        own = self.count.faults
+        return own[REFUSED], self.count.cut, own[DUPLICATE], own[NEAR_DUPLICATE]
+
+    @property
+    def other(self) -> list[tuple[str, int]]:
+        """Answers that were no text for another reason, by that reason."""
+        named = (REFUSED, CUT, DUPLICATE, NEAR_DUPLICATE)
+        return sorted((fault, count) for fault, count in self.count.faults.items() if fault not in named)
+
+    @property
+    def notes(self) -> list[str]:
+        """Short sentences, such as repeats of a replay file."""
+        fewer = {FEWER: self.count.fewer_examples} if self.count.fewer_examples else {}
+        return [f"{note}: {count}" for note, count in sorted((self.count.notes | fewer).items())]
 
 
 @dataclass(frozen=True)
@@ -152,22 +156,6 @@ class Accuracy:
     reads_private: bool = False
     model: str = ""
     interval: Interval | None = None
-
-
-@dataclass(frozen=True)
-class Publication:
-    """Statements of its makers to those who receive a corpus; "" where they have made none.
-
-    Attributes:
-        licence: an SPDX name, or a sentence.
-        language: a BCP 47 tag.
-        intended_use, limits: sentences.
-    """
-
-    licence: str = ""
-    language: str = ""
-    intended_use: str = ""
-    limits: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +200,7 @@ class ReportData:
     plan_hash: str = ""
     embedder: str = ""
     remarks: tuple[str, ...] = ()
-    publication: Publication = Publication()
+    publication: PublicationSection = field(default_factory=PublicationSection)
 
     @property
     def published_accuracy(self) -> tuple[Accuracy, ...]:

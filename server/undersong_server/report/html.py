@@ -167,9 +167,9 @@ def _caption(sample: Sample) -> str:
 def _usage_columns(usage: Sequence[GeneratorUse]) -> dict[str, object]:
     return {
         "rows": usage,
-        "tokens": any(each.prompt_tokens or each.completion_tokens for each in usage),
-        "price": any(each.price_usd for each in usage),
-        "total_price": sum(each.price_usd for each in usage),
+        "tokens": any(each.tokens for each in usage),
+        "price": any(each.count.price_usd for each in usage),
+        "total_price": sum(each.count.price_usd for each in usage),
         "digits": PRICE_DIGITS,
     }
 

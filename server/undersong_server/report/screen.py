@@ -35,13 +35,13 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
 
 def _written(data: ReportData) -> Text:
     labels = len([name for name in data.label_names if name])
-    dropped = sum(each.dropped for each in data.usage)
+    dropped = sum(each.count.dropped for each in data.usage)
     words = f"{plain(len(data.samples))} {noun(len(data.samples), 'text')}"
     words += f", {counted(labels, 'label')}" if labels else ""
     words += f", {counted(data.rounds, 'round')}"
     words += f", {data.privacy.parties} parties" if data.privacy.parties > 1 else ""
     words += f"; {plain(dropped)} dropped (no text of their own)" if dropped else ""
-    spent = sum(each.price_usd for each in data.usage)
+    spent = sum(each.count.price_usd for each in data.usage)
     seconds = sum(seconds for _, seconds in data.seconds)
     return Text(words + (f"; {spent:.2f} US$" if spent else "") + (f"; {duration(seconds)}" if seconds else ""))
 

@@ -47,5 +47,5 @@ def test_says_what_is_wrong_with_the_folder(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ConfigurationError, match="not a usable transformers model"):
         fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path))
-    with pytest.raises(ConfigurationError, match="1 different"):
+    with pytest.raises(ConfigurationError, match="needs two"):
         fine_tune(["a", "b"], ["x", "x"], FineTuning(tmp_path))

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+from collections import Counter
 
 import pyarrow.parquet
 import pytest
@@ -10,7 +11,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_server.generators.author import Usage
 from undersong_server.pool import Sample
 from undersong_server.release.files import COLUMNS
-from undersong_server.release.publish import _use
+from undersong_server.report.data import FEWER, GeneratorUse
 
 SAMPLES = [
     Sample('He said "no"\nand left', "chest", "good", 0, "zero_shot"),
@@ -90,9 +91,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_a_generators_line_says_how_many_prompts_had_to_show_less():
-    used = Usage(calls=3, fewer_examples=2, notes={"repeat": 1})
-    assert _use("far", "openai", used).notes == (
-        "prompts that show fewer examples than ordered, for want of room: 2",
-        "repeat: 1",
-    )
-    assert _use("far", "openai", Usage(calls=3)).notes == ()
+    used = Usage(calls=3, fewer_examples=2, notes=Counter({"repeat": 1}))
+    assert GeneratorUse("far", "openai", used).notes == [f"{FEWER}: 2", "repeat: 1"]
+    assert GeneratorUse("far", "openai", Usage(calls=3)).notes == []

@@ -3,6 +3,7 @@ import hashlib
 import io
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +16,7 @@ from undersong_common.table import Table
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.intervals import Interval
 from undersong_server.evaluation.options import EvaluationOptions
+from undersong_server.generators.author import Usage
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import charts, html
@@ -24,12 +26,12 @@ from undersong_server.report.data import (
     GeneratorUse,
     Measure,
     PrivacyStatement,
-    Publication,
     ReportData,
     measures_of,
 )
 from undersong_server.report.html import project, render_html, spread
 from undersong_server.report.screen import final_screen
+from undersong_server.runs.task import PublicationSection
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}`|[bold]"
 PRIVACY = PrivacyStatement(4.0, 1e-5, "sample", (1.8, 2.6, 3.4, 4.0), parties=5, tolerated_dropouts=1, colluders=1)
@@ -60,7 +62,8 @@ def run(count=60, *, evil=False, labels=("chest", "ankle"), generators=("good", 
         "settings": (("votes" + suffix, "8" + suffix),),
         "seconds": (("generation" + suffix, 2.0), ("private sums", 1.0)),
         "usage": tuple(
-            GeneratorUse(name, "ngram" + suffix, 30, 20, 5, 5, notes=("n" + suffix,)) for name in generators
+            GeneratorUse(name, "ngram" + suffix, Usage(30, 25, 20, 5, 5, notes=Counter({"n" + suffix: 1})))
+            for name in generators
         ),
         "accuracy": (
             Accuracy("this corpus" + suffix, 0.9, 0.89, 0.88, 0.87, True),
@@ -328,14 +331,16 @@ def test_the_card_says_what_its_makers_say_and_where_they_say_nothing():
     silent = render_card(run())
     assert "stated no licence: ask them" in silent
     assert "license" not in silent.split("---")[1]
-    said = Publication("CC-BY-4.0", "de-AT", "to train *classifiers*", "only one <hospital>")
+    said = PublicationSection(
+        licence="CC-BY-4.0", language="de-AT", intended_use="to train *classifiers*", limits="only one <hospital>"
+    )
     card = render_card(run(publication=said))
     head = card.split("---")[1]
     assert 'license: "cc-by-4.0"' in head
     assert 'language: ["de-AT"]' in head
     assert "to train \\*classifiers\\*" in card
     assert "- only one &lt;hospital&gt;" in card
-    own = render_card(run(publication=Publication(licence="ask the <ethics board>")))
+    own = render_card(run(publication=PublicationSection(licence="ask the <ethics board>")))
     assert "license: other" in own.split("---")[1]
     assert "<ethics" not in own
 
