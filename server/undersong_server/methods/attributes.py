@@ -34,7 +34,7 @@ from undersong_protocol.statistics.interface import Statistic
 from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts.judging import LEAST_LABEL_SHARE
+from undersong_server.methods.parts.label_shares import LEAST_LABEL_SHARE
 from undersong_server.methods.parts.marginals import joint_shares
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import (

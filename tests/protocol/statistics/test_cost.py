@@ -35,6 +35,7 @@ from undersong_protocol.statistics.attributes import AttributeMarginals, Attribu
 from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
 from undersong_protocol.statistics.classifier_probabilities import ClassifierProbabilities
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
+from undersong_protocol.statistics.corpus_comparison import BUCKETS, CorpusComparison
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.fourier import FourierFeatures
@@ -104,6 +105,12 @@ def classifier_votes(size: int, kind: type[ClassifierVotes] = ClassifierVotes) -
     return kind(classifiers, labels), PublicInputs({}, public)
 
 
+def corpus_comparison(size: int) -> tuple[Statistic, PublicInputs]:
+    labels = min(size, 16)
+    public = {"heads": numbers(2, WIDTH + 1, labels), "word classifiers": numbers(2, BUCKETS + 1, labels)}
+    return CorpusComparison(labels), PublicInputs({}, public)
+
+
 def classifier_gradients(size: int) -> tuple[Statistic, PublicInputs]:
     public = {"classifier": numbers(WIDTH + 1, 2), "projections": numbers(WIDTH + 1, size)}
     return ClassifierGradients(size, 2), PublicInputs({}, public)
@@ -141,6 +148,7 @@ PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     ),
     "classifier_votes": classifier_votes,
     "classifier_votes_in_blocks": lambda size: classifier_votes(size, ClassifierVotesInBlocks),
+    "corpus_comparison": corpus_comparison,
     "corrected_votes": corrected_votes,
     "embedding_sum": lambda size: (EmbeddingSum(WIDTH, min(size, LARGEST_LABELS)), PublicInputs()),
     "equal_votes": lambda size: corrected_votes(size, EqualVotes),

@@ -124,9 +124,7 @@ def task_file(tmp_path):
         ['method.name="mixture+labels"'],
         ['method.name="cleaned-mixture"'],
         ['method.name="undersong"'],
-        ['method.name="undersong"', "privacy.expected_records=3"],  # there are 30
-        ['method.name="undersong"', "privacy.expected_records=3000"],
-        ['method.name="undersong"', "method.votes=2", "method.verdict=false"],
+        ['method.name="undersong"', "method.samples=30", "method.written=2"],
     ],
 )
 def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments):

@@ -59,12 +59,9 @@ def test_without_plm_weighting_every_generator_writes_the_same_share(ran):
     assert [one.sigma for one in plan.plan.sums] == [one.sigma for one in other.plan.sums]
 
 
-@pytest.mark.parametrize("method", ["wasp", pytest.param("undersong", marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("epsilon", ["4", "inf"])
-def test_the_noise_of_weights_is_recorded_after_every_sum_and_none_where_there_is_none(ran, method, epsilon):
-    # The double's generators are one source: whose texts are near does not depend on the noise.
-    options = ["method.without=near"] * (method == "undersong")
-    _, _, made, _ = ran(method, [f"privacy.epsilon={epsilon}", *options])
+def test_the_noise_of_weights_is_recorded_after_every_sum_and_none_where_there_is_none(ran, epsilon):
+    _, _, made, _ = ran("wasp", [f"privacy.epsilon={epsilon}"])
     noise = made.records["weights noise"]
     assert [round_ for round_, _ in noise] == [round_ for round_, _ in made.records["weights"]][1:]
     assert any(each > 0 for _, row in noise for each in row) == (epsilon == "4")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 from undersong_common.arrays import Float64
-from undersong_protocol.statistics.vectors import NoisySum
 
 
 def noise_effect(computed: Callable[[Float64], Float64], numbers: Float64, deviations: Float64) -> Float64:
@@ -29,23 +27,4 @@ def noise_effect(computed: Callable[[Float64], Float64], numbers: Float64, devia
     centre = computed(numbers)
     moved = np.stack([computed(numbers + step) - centre for step in np.diag(deviations)])
     effect: Float64 = np.sqrt(np.square(moved).sum(axis=0))
-    return effect
-
-
-def noise_effect_of_sums(computed: Callable[..., Float64], *sums: NoisySum) -> Float64:
-    """Standard deviation that the noise of opened ``sums`` gives each of the ``computed`` values, to first order.
-
-    As :func:`noise_effect`, on the sums' own grid.
-
-    Args:
-        computed: takes as many sums and gives float64 [k].
-    """
-    centre = computed(*sums)
-    squares = np.zeros_like(centre)
-    for place, opened in enumerate(sums):
-        deviation = round(opened.sigma * opened.scale)
-        for step in np.diag(np.full(len(opened.values), deviation)):
-            moved = replace(opened, values=opened.values + step)
-            squares += np.square(computed(*sums[:place], moved, *sums[place + 1 :]) - centre)
-    effect: Float64 = np.sqrt(squares)
     return effect

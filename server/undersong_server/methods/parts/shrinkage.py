@@ -7,9 +7,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.hubness import products_with_others
 
-LEVELS, TURNS = 64, 200  # of the distribution of true counts, and of its fit
 REACHES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1e6)  # in cosine, of neighbours whose counts are alike; the last: all
-DRAWS = 4096  # of the true values; the error of an expected share is below 0.01
 
 
 def signal_fraction(values: Float64, noise: float, caution: float = 1.0) -> float:
@@ -37,47 +35,6 @@ def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float
     """
     result: Float64 = (values - values.mean()) * signal_fraction(values, noise, caution) + 0.0  # + 0.0: no minus zero
     return result
-
-
-def expected_shares(values: Float64, unknown: float, strength: float, rng: np.random.Generator) -> Float64:
-    """Expected shares proportional to exp(strength * true value), over the possible true values: float64 [K], sum 1.
-
-    The true values are normal around ``values`` with deviation ``unknown``. The mean of the shares hedges, where the
-    shares of the mean would give all to a value that chance made the highest; without evidence they are equal.
-
-    >>> expected_shares(np.array([0.0, 0.0]), 0.0, 40.0, np.random.default_rng(0)).tolist()
-    [0.5, 0.5]
-    """
-    exponents = strength * (values + rng.normal(0.0, 1.0, (DRAWS, len(values))) * unknown)
-    odds = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-    found: Float64 = (odds / odds.sum(axis=1, keepdims=True)).mean(axis=0)
-    return found
-
-
-def expected_counts(counts: Float64, noise: float) -> Float64:
-    """Returns the posterior mean of non-negative counts given noisy ones: float64 [n], positive.
-
-    Their distribution is not assumed: it is the one on ``LEVELS`` levels under which the noisy counts are likeliest,
-    found by expectation maximisation (Kiefer and Wolfowitz 1956; Jiang and Zhang 2009). So the counts of texts that
-    nobody votes for come near zero where many are so, and without evidence all are alike. Nothing is less than the
-    noise of the mean of all, which keeps ratios of what cannot be told from nothing near 1.
-
-    Args:
-        counts: noisy, float64 [n]; ``noise`` their known deviation.
-
-    >>> expected_counts(np.array([0.1, 0.0, 40.0, 41.0]), 1.0).round(1).tolist()
-    [0.5, 0.5, 40.3, 40.3]
-    """
-    noise = max(noise, float(np.abs(counts).max(initial=0.0)) / LEVELS, 1e-9)  # no finer than the levels
-    levels = np.linspace(0.0, max(float(counts.max(initial=0.0)), noise), LEVELS)
-    far = ((counts[:, None] - levels) / noise) ** 2
-    likely = np.exp(-0.5 * (far - far.min(axis=1, keepdims=True)))
-    prior = np.full(LEVELS, 1.0 / LEVELS)
-    for _ in range(TURNS):
-        prior = (likely * (prior / (likely @ prior)[:, None])).mean(axis=0)
-    found: Float64 = (likely @ (prior * levels)) / (likely @ prior)
-    np.maximum(found, noise / np.sqrt(max(1, len(counts))), out=found)
-    return found
 
 
 def smoothed_counts(counts: Float64, noise: float, embeddings: Float32, labels: Int64) -> tuple[Float64, float]:

@@ -1,0 +1,41 @@
+"""Label shares of a corpus from a noisy histogram of the records' labels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from undersong_common.arrays import Float64
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_server.methods.parts.shrinkage import shrink_to_mean
+
+LABEL_CAUTION = 2.0
+LEAST_LABEL_SHARE = 0.1  # of an equal share
+
+
+def label_shares(counts: NoisySum) -> Float64:
+    """Shares of the labels, float64 [C], sum 1: the geometric mean of equal shares and the records' estimated ones.
+
+    Differences from equal shares are pulled to zero as far as noise explains them.
+
+    Half-way, because a task model trained on the records' own shares gains its accuracy from the common labels alone:
+    on clinical notes of twenty headers, balanced accuracy fell by a third.
+    """
+    equal = 1.0 / len(counts.natural)
+    records = max(float(counts.natural.sum()), counts.sigma, 1.0)
+    shares = counts.natural / records
+    noise = np.sqrt((counts.sigma / records) ** 2 + equal / records)
+    different = shrink_to_mean(shares, float(noise), LABEL_CAUTION)
+    found: Float64 = np.sqrt(np.maximum(equal + different, LEAST_LABEL_SHARE * equal))
+    found /= found.sum()
+    return found
+
+
+def records_of(counts: NoisySum) -> float:
+    """Returns the noisy number of records of a label histogram: at least the deviation of its noise, and at least 1."""
+    return max(float(counts.natural.sum()), counts.sigma * float(np.sqrt(len(counts.natural))), 1.0)
+
+
+def records_shares(label_shares: Float64) -> Float64:
+    """Returns the estimated label shares of the records, float64 [C], by inverting the mean in :func:`label_shares`."""
+    found: Float64 = label_shares**2 / (label_shares**2).sum()
+    return found
