@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,7 +40,7 @@ def word_features(text: str) -> Int64:
     (11, [])
     """
     found = words(text)
-    grams = {*found, *(f"{first} {second}" for first, second in zip(found, found[1:], strict=False))}
+    grams = {*found, *(f"{first} {second}" for first, second in pairwise(found))}
     for word in set(found):
         padded = f" {word} "
         grams.update(padded[i : i + size] for size in GRAMS for i in range(len(padded) - size + 1))
