@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ def test_the_same_opened_sums_publish_the_same_files(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Federation, "private_sum", repeated)
     task = make_task(tmp_path / "task", records=8, method={"name": method})
     text = task.read_text(encoding="utf-8")
+    if method == "undersong":  # has none of WASP's further options
+        text = re.sub(r"(?m)^(votes|examples|shortlist) = .*\n", "", text)
     head, _, tail = text.partition("[evaluation]")  # its one line that reads private records says so
     task.write_text(head + tail[tail.index("[[generators]]") :], encoding="utf-8")
     first = run(task, tmp_path / "first", tmp_path / "cache.sqlite")
