@@ -67,7 +67,7 @@ def compare(texts: list[str], repetitions: int) -> dict[str, float]:
     seconds, used_s = ({name: statistics.median(each) for name, each in of.items()} for of in (wall, processor))
     return {
         "texts": float(len(texts)),
-        "tokens_a_text": statistics.mean(len(one["input_ids"]) for one in embedder._tokens(texts)),
+        "tokens_a_text": statistics.mean(map(len, embedder._loaded().ids(texts))),
         "ratio": seconds["fixed"] / seconds["plain"],
         "processor_ratio": used_s["fixed"] / used_s["plain"],
         "plain_s": seconds["plain"],

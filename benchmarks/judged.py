@@ -64,6 +64,7 @@ class Records:
     """Private records as a statistic reads them, each a unit of its own."""
 
     local_model = ""
+    columns: Mapping[str, Sequence[str]] = {}
 
     def __init__(self, texts: Sequence[str], labels: Int64, embeddings: Float32) -> None:
         self.texts, self.labels, self.embeddings = texts, labels, embeddings

@@ -90,7 +90,7 @@ class Bench:
         # a label that hardly occurs is none that texts could be judged by
         found = Counter(self.train.labels)
         self.labels = tuple(label for label in self.task.task.labels if found[label] >= FEWEST_OF_A_LABEL)
-        self._embedder = Embedder.load(self.task.embedder.model)
+        self._embedder = Embedder.load(self.task.embedder.model, self.task.embedder.max_windows)
         self._embedded: dict[str, Float32] = {}
         self.real = self.embed(self.train.texts)
         self.classifier = LogisticRegression(C=10.0, max_iter=2000).fit(self.real, self.train.labels)

@@ -81,6 +81,7 @@ class TextRecords:
         self.units = np.arange(len(rows))
         self.unit_hashes = np.arange(len(rows), dtype=np.uint64)
         self.local_model = model
+        self.columns: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
 from undersong_common.arrays import Float64
 from undersong_common.embedding import quantise
@@ -44,7 +43,6 @@ def measure(repetitions: int) -> dict[str, float]:
     """Median seconds of each task and their ratios."""
     rng = np.random.default_rng(0)
     x, c = (quantise(_unit(rng.standard_normal((rows, DIMENSION)))) for rows in (RECORDS, CANDIDATES))
-    left, right = torch.from_numpy(x), torch.from_numpy(c)
     known = NearestFurthest(x, None, Q)
     known.extend(c, None)
     state = {name: value.copy() for name, value in vars(known).items() if isinstance(value, np.ndarray)}
@@ -55,10 +53,10 @@ def measure(repetitions: int) -> dict[str, float]:
         grown.extend(c[:NEW], None)
 
     tasks: dict[str, Callable[[], object]] = {
-        "matmul_s": lambda: left @ right.T,
+        "matmul_s": lambda: x @ c.T,
         "votes_s": lambda: top_q_votes(x, None, c, None, Q),
         "extend_s": extend,
-        "new_matmul_s": lambda: left @ right[:NEW].T,
+        "new_matmul_s": lambda: x @ c[:NEW].T,
     }
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for repetition in range(repetitions + 2):
@@ -72,7 +70,6 @@ def measure(repetitions: int) -> dict[str, float]:
         "ratio_to_matmul": medians["votes_s"] / medians["matmul_s"],
         "extend_ratio": medians["extend_s"] / medians["new_matmul_s"],
         **medians,
-        "threads": float(torch.get_num_threads()),
     }
 
 

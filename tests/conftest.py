@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from undersong_common import entry
+from undersong_common.model_files import PACKAGED
 
 # Workers share the cores, and the tests' models are so small that a second thread only waits for the first. Set before
 # numpy or torch is imported; the programs that tests start inherit it.
@@ -140,6 +141,25 @@ def weights_hashed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(model_files, "_sha256", remembered)
         yield
+
+
+@pytest.fixture(autouse=True)
+def packaged_embeds_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`data add` neither counts long texts nor embeds with the packaged model: most tests need no vector."""
+    from undersong_client.operations import data
+    from undersong_common.embedding import Embedder, TextLengths
+
+    embed, lengths = data.embed, Embedder.lengths
+
+    def later(home: Any, embedder: Embedder, progress: Any) -> tuple[int, int]:
+        return (0, 0) if embedder._source == PACKAGED else embed(home, embedder, progress)
+
+    def counted(embedder: Embedder, texts: Sequence[str]) -> TextLengths:
+        waits = embedder._source == PACKAGED and embedder._encoder is None
+        return TextLengths(len(texts), 0, 0) if waits else lengths(embedder, texts)
+
+    monkeypatch.setattr(data, "embed", later)
+    monkeypatch.setattr(Embedder, "lengths", counted)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@
                           where it verifies
 
 The wheel is installed into an empty environment for each supported Python that is found, and asked for its version
-there; on 3.11 with torch, on the others without it, since constraints.txt knows a build for the CPU of 3.11 only.
+there. The base install brings no torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import argparse
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -30,8 +29,6 @@ from undersong_common.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
-WITH_TORCH = "3.11"
-TORCH = re.compile(r"^(torch|triton|nvidia-|cuda-|sentence-transformers|accelerate|peft|opacus)")
 CONTEXT = ("common", "protocol", "client", "server", "simulation", "docker", "compose.yaml")
 CONTEXT_FILES = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", ".dockerignore")
 NAMESPACE = "undersong-release"
@@ -96,20 +93,10 @@ def installed(bin_folder: Path, wheel: Path, python: str) -> None:
         "--quiet",
         "--disable-pip-version-check",
     ]
-    if python == WITH_TORCH:
-        run([*pip, "-c", "constraints.txt", wheel])
-    else:
-        run([*pip, "--no-deps", "-r", without_torch(bin_folder.parent), wheel])
+    run([*pip, "-c", "constraints.txt", wheel])
     for program in ("undersong", "undersong-party"):
         if (said := run([bin_folder / program, "--version"]).strip()) != f"undersong {VERSION}":
             raise SystemExit(f"{program} --version on Python {python}: {said}")
-
-
-def without_torch(folder: Path) -> Path:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    kept = folder / "constraints.txt"
-    kept.write_text("\n".join(line for line in lines if not TORCH.match(line)) + "\n", encoding="utf-8")
-    return kept
 
 
 def bill_of_materials(bin_folder: Path, target: Path) -> int:
@@ -168,8 +155,8 @@ def main() -> None:
                 print(f"Python {python}: not found here, NOT checked")
                 continue
             installed(bin_folder, wheel, python)
-            print(f"Python {python}: installed and asked" + ("" if python == WITH_TORCH else ", without torch"))
-            if python == WITH_TORCH:
+            print(f"Python {python}: installed and asked")
+            if python == PYTHONS[0]:
                 count = bill_of_materials(bin_folder, given.dist / "sbom.json")
                 print(f"sbom.json lists {count} components")
     images_context(given.dist / "images-context.tar.gz")

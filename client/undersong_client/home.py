@@ -24,14 +24,18 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held, replace_file
+from undersong_common.model_files import MAX_WINDOWS
 from undersong_common.printable import shell_path
+
+if TYPE_CHECKING:
+    from undersong_common.embedding import Embedder
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -46,7 +50,9 @@ class PartySettings:
     Attributes:
         party: this party's name.
         embedder: "packaged" or the folder of a local model.
+        max_windows: of a long text that the embedder reads (undersong_common.embedding), as the runs' task files state.
         data: the data set's file ("" until it is added), its columns ("" where there is none) and its encoding.
+        attribute_fields: columns by the attribute of the operator's task files that they stand for.
         teacher_model: "packaged" or the folder of a local model that teachers are fine-tuned from; "": none are.
         share_budget: whether the operator is told how much epsilon is left.
         share_policy: whether the operator is told what the policy allows, and so what it would refuse.
@@ -57,10 +63,12 @@ class PartySettings:
 
     party: str
     embedder: str = "packaged"
+    max_windows: int = MAX_WINDOWS
     data: str = ""
     text_field: str = ""
     label_field: str = ""
     user_field: str = ""
+    attribute_fields: Mapping[str, str] = field(default_factory=dict)
     encoding: str = "utf-8"
     cache: str = ""
     teacher_model: str = ""
@@ -69,6 +77,12 @@ class PartySettings:
     insecure_noise_seed: int | None = None
     drill: bool = False
     drill_sha256: str = ""
+
+    def load_embedder(self) -> Embedder:
+        """Raises ConfigurationError as :func:`undersong_common.embedders.load`."""
+        from undersong_common import embedders
+
+        return embedders.load(self.embedder, self.max_windows)
 
 
 class WrittenByAnotherVersion(ConfigurationError):

@@ -15,10 +15,10 @@ import numpy as np
 from undersong_common import plugins
 from undersong_common.arrays import Float32, Float64
 from undersong_common.canonical import tagged_hash
-from undersong_common.embedding import TRIAL_TEXTS, Embedder, Progress
+from undersong_common.embedding import TRIAL_TEXTS, Embedder, Progress, TextLengths
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.fixed_order import row_norms
-from undersong_common.model_files import PACKAGED, embedding_size, model_folder
+from undersong_common.model_files import MAX_WINDOWS, PACKAGED, embedding_size, model_folder
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,10 @@ class ForeignEmbedder(Embedder):
             self._vector(text)
         super().try_out()
 
+    def lengths(self, texts: Sequence[str]) -> TextLengths:
+        """Counts none: another package says nothing of a window."""
+        return TextLengths(len(texts), 0, 0)
+
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
         """Returns rows as :meth:`Embedder.encode`; zero also if the package fails at a text, which is not logged.
 
@@ -92,7 +96,7 @@ class ForeignEmbedder(Embedder):
         return unit
 
 
-def load(model: str | Path) -> Embedder:
+def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
     """Returns the embedder of that name; another package's is tried out on public texts before it is returned.
 
     Nothing of another package is imported before its source has the stated hash.
@@ -100,7 +104,7 @@ def load(model: str | Path) -> Embedder:
     Raises ConfigurationError: there is none, it is not the stated one, or it is broken; else as :meth:`Embedder.load`.
     """
     if not _is_foreign(model):
-        return Embedder.load(model)
+        return Embedder.load(model, max_windows)
     name, stated = _named(str(model))
     plugin = plugins.find("embedders", name)
     if plugin is None:
@@ -125,12 +129,12 @@ def load(model: str | Path) -> Embedder:
     return found
 
 
-def check(model: str | Path) -> Embedder:
+def check(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
     """Returns the embedder of that name, tried out; the packaged one, which is pinned file by file, is not loaded.
 
     Raises ConfigurationError as :func:`load`, and for a local folder whose model is broken.
     """
-    found = load(model)
+    found = load(model, max_windows)
     if model != PACKAGED:
         found.try_out()
     return found

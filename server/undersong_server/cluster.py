@@ -204,7 +204,7 @@ class SpreadEmbedder(Embedder):
     """
 
     def __init__(self, here: Embedder, model: str | Path, cluster: Cluster, *, fewest: int = FEWEST) -> None:
-        super().__init__(Path(model).absolute() if Path(model).is_dir() else model, here.fingerprint)
+        super().__init__(Path(model).absolute() if Path(model).is_dir() else model, here.fingerprint, here.max_windows)
         self._here = here
         self._cluster = cluster
         self._fewest = fewest
@@ -233,7 +233,7 @@ class SpreadEmbedder(Embedder):
         # Texts of like lengths fill batches of one width; the longest take longest, and come first.
         order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
         parts = [order[start : start + TEXTS_A_CALL] for start in range(0, len(order), TEXTS_A_CALL)]
-        shared = (self._source, self.fingerprint, self._expected)
+        shared = (self._source, self.max_windows, self.fingerprint, self._expected)
         result = np.zeros((len(texts), self.dimension), dtype=np.float32)
         done = 0
         for number, rows in self._cluster.each(embed_part, [(*shared, [texts[row] for row in part]) for part in parts]):
@@ -259,11 +259,13 @@ def spread(
 _loaded: dict[str, Embedder] = {}  # of this worker, by fingerprint, once it was found to give the expected bits
 
 
-def embed_part(model: str | Path, fingerprint: str, expected: str, texts: Sequence[str]) -> Float32 | UndersongError:
+def embed_part(
+    model: str | Path, max_windows: int, fingerprint: str, expected: str, texts: Sequence[str]
+) -> Float32 | UndersongError:
     """Embeds in a worker; returns the reason as an error if this machine computes other rows."""
     try:
         if fingerprint not in _loaded:
-            embedder = embedders.load(model)
+            embedder = embedders.load(model, max_windows)
             if embedder.fingerprint != fingerprint:
                 raise ConfigurationError(
                     "has another embedding model under this name", "put the same files there", code="other-embedder"
@@ -271,8 +273,8 @@ def embed_part(model: str | Path, fingerprint: str, expected: str, texts: Sequen
             if _bits(embedder) != expected:
                 raise ConfigurationError(
                     "computes embeddings with other last bits than the machine that asks",
-                    "use machines with the same processor and the same releases of torch, or begin the command on one"
-                    " of them",
+                    "use machines with the same processor and the same releases of numpy and torch, or begin the"
+                    " command on one of them",
                     code="other-bits",
                 )
             _loaded[fingerprint] = embedder

@@ -10,6 +10,14 @@ import numpy as np
 
 from undersong_common.arrays import Int64
 
+RESERVED_COLUMNS = (
+    "text",
+    "label",
+    "generator",
+    "round",
+    "prompt_kind",
+)  # of every corpus; no attribute has such a name
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -21,6 +29,7 @@ class Sample:
         generator: name of who wrote it.
         round: counted from 0.
         kind: prompt kind, such as "zero_shot" or "contrast".
+        attributes: names and values with which it was ordered; the same names for every sample of a corpus.
     """
 
     text: str
@@ -28,6 +37,7 @@ class Sample:
     generator: str
     round: int
     kind: str
+    attributes: tuple[tuple[str, str], ...] = ()
 
 
 def each_once(samples: Sequence[Sample]) -> list[Sample]:

@@ -464,7 +464,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
 
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
-    embedder = _LOADED.setdefault("embedder", embedders.load(task.embedder.model))
+    embedder = _LOADED.setdefault("embedder", embedders.load(task.embedder.model, task.embedder.max_windows))
     cache = _LOADED.setdefault("cache", MemoryCache())
     embed = CachedEmbedder(embedder, cache).encode
     tables = private_tables(task, settings.seed)

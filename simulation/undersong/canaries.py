@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from undersong_common.arrays import Float64
 from undersong_common.embedding import Embed
-from undersong_common.table import Table
+from undersong_common.table import Table, concatenate
 from undersong_server.evaluation import task_model
 from undersong_server.evaluation.membership import entropy, of_label
 from undersong_server.pool import Sample
@@ -89,13 +89,7 @@ def planted(tables: dict[str, Table], canaries: Sequence[Canary], homes: Sequenc
     """The parties' tables with each canary at the party ``homes`` names for it, after the party's own records."""
     result = dict(tables)
     for canary, home in zip(canaries, homes, strict=True):
-        own = result[home]
-        result[home] = replace(
-            own,
-            texts=own.texts + canary.rows.texts,
-            labels=None if own.labels is None else own.labels + (canary.rows.labels or ()),
-            users=None if own.users is None else own.users + (canary.rows.users or ()),
-        )
+        result[home] = concatenate([result[home], canary.rows])
     return result
 
 

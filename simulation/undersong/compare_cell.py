@@ -179,7 +179,8 @@ class Bench:
 
     @cached_property
     def embedder(self) -> Embedder:
-        return embedders.check(self._own_task.embedder.model)
+        named = self._own_task.embedder
+        return embedders.check(named.model, named.max_windows)
 
     @cached_property
     def public(self) -> EmbeddingCache:

@@ -116,6 +116,7 @@ def deliver(
             run_plan,
             simulated.outcome,
             simulated.embed,
+            simulated.lengths,
             created="" if insecure else time.strftime("%Y-%m-%d %H:%M"),
             insecure_noise=insecure,
             accuracy=accuracy,

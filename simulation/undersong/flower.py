@@ -181,7 +181,7 @@ class _ActorState:
         self._tables = private_tables(task, value["seed"])
         self._names = list(self._tables)
         self._blocks = DiskBlocks(state / "blocks")
-        self._model = task.embedder.model
+        self._embedder_section = task.embedder
         register_installed_statistics()
 
     @cached_property
@@ -189,7 +189,8 @@ class _ActorState:
         from undersong_common import embedders
         from undersong_common.embedding import CachedEmbedder
 
-        return CachedEmbedder(embedders.load(self._model), self._parties.shared_cache())
+        named = self._embedder_section
+        return CachedEmbedder(embedders.load(named.model, named.max_windows), self._parties.shared_cache())
 
     def answers(self, partition: int, requests: Sequence[bytes]) -> list[bytes]:
         name = self._names[partition]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from undersong_common.configuration import nearest
@@ -53,14 +54,21 @@ def to_table(source: FrameOrPath | None, text: str, label: str | None, what: str
 
 
 def rows_of(
-    frame: Frame, what: str, text: str, label: str | None, user: str | None = None, *, labels: Sequence[str] = ()
+    frame: Frame,
+    what: str,
+    text: str,
+    label: str | None,
+    user: str | None = None,
+    *,
+    columns: Mapping[str, str] = MappingProxyType({}),
+    labels: Sequence[str] = (),
 ) -> Table:
     """The frame's rows by the rule of files: as they are written, so that every kind of missing value is one.
 
     Raises ConfigurationError that names the frame (by ``what``), the row and the remedy.
     """
     rows = (json.loads(line) for line in to_jsonl(frame).split("\n") if line)
-    return table_of(rows, what, text, label, user, labels=labels)
+    return table_of(rows, what, text, label, user, columns=columns, labels=labels)
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> Frame:

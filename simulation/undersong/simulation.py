@@ -13,7 +13,7 @@ from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_client.answering.party import Party
 from undersong_common import embedders
 from undersong_common.arrays import Float32, Int16
-from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EmbeddingCache, MemoryCache
+from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EmbeddingCache, MemoryCache, TextLengths
 from undersong_common.table import Table
 from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.cluster import Cluster, spread
@@ -34,12 +34,14 @@ class Simulated:
         tables: the parties' private records, by name: they are the researcher's own here.
         embed: for public texts only: what it computes is kept on disk.
         embed_any: for any text: it keeps what it computes in memory.
+        lengths: how many texts the embedder does not read at once.
     """
 
     outcome: Outcome
     tables: Mapping[str, Table]
     embed: Embed
     embed_any: Embed
+    lengths: Callable[[Sequence[str]], TextLengths]
 
 
 class LayeredCache:
@@ -103,7 +105,7 @@ def simulate(
     """
     task = run_plan.task
     check_units(run_plan.plan.privacy, tables)
-    embedder = embedder or embedders.check(task.embedder.model)
+    embedder = embedder or embedders.check(task.embedder.model, task.embedder.max_windows)
     clock, monotonic = clocks(insecure_noise_seed)
     made = SimulatedParties(task, workspace.state, workspace.parties_path, seed, insecure_noise_seed)
     made.draw_keys(workspace, tables)
@@ -155,7 +157,7 @@ def simulate(
         outcome = over(InProcess(parties, reachable=reachable))
     known = LayeredCache([public_cache, *private.values()], writes=False)
     embed_any = _shown(CachedEmbedder(embedder, known), "for the comparison", progress)
-    return Simulated(outcome, tables, embed_public, embed_any)
+    return Simulated(outcome, tables, embed_public, embed_any, embedder.lengths)
 
 
 def _shown(embedder: CachedEmbedder, name: str, progress: Progress) -> Embed:

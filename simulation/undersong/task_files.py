@@ -61,6 +61,7 @@ class Task:
         method: str = "undersong",
         options: Mapping[str, Any] | None = None,
         test: Frame | None = None,
+        attributes: Sequence[Mapping[str, Any]] = (),
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         folder: Path | str | None = None,
     ) -> Task:
@@ -76,6 +77,7 @@ class Task:
             parties: None is five, or as many as there are frames.
             method: its name; ``options`` are its ``[method]`` keys, such as ``{"samples": 200}``.
             test: labelled public texts on which ``simulate`` tests the panel's task models when it has ended.
+            attributes: the keys of each ``[[attributes]]`` table: ``name``, ``values`` and, of a column, ``column``.
             sections: further keys by section, such as ``{"federation": {"alpha": 0.5}}``; they go before all others.
             folder: where everything is written, readable by this user only. None takes a temporary folder, which is
                 removed when the task is no longer used: nothing private stays on disk.
@@ -85,13 +87,15 @@ class Task:
         """
         kept = tempfile.TemporaryDirectory(prefix="undersong-task-") if folder is None else None
         place = Path(kept.name if kept is not None else folder or "").absolute()
-        columns = [text, *([label] if label else []), *([user] if user else [])]
+        beside = {str(each["name"]): str(each["column"]) for each in attributes if each.get("column")}
+        columns = [text, *([label] if label else []), *([user] if user else []), *beside.values()]
         several = isinstance(records, Mapping)
         parts = records if isinstance(records, Mapping) else {RECORDS: records}
         named = {party: f"records of {party}" if several else RECORDS for party in parts}
         frames = {party: selected(frame, columns, named[party]) for party, frame in parts.items()}
         tables = [
-            rows_of(frame, named[party], text, label, user, labels=labels or ()) for party, frame in frames.items()
+            rows_of(frame, named[party], text, label, user, columns=beside, labels=labels or ())
+            for party, frame in frames.items()
         ]
         if labels is None and label is not None:
             labels = sorted({each for table in tables for each in table.labels or ()})
@@ -112,6 +116,7 @@ class Task:
             "output": {"dir": str(place / "run")},
             "federation": {} if parties is None else {"parties": parties},
         }
+        document |= {"attributes": [dict(each) for each in attributes]} if attributes else {}
         document["data"] |= {} if label is None else {"label": label}
         document["data"] |= {} if user is None else {"user": user}
         if not several:

@@ -282,7 +282,7 @@ def test_the_embedding_size_is_known_without_loading(
         torch.manual_seed(1)  # some weights give different texts one vector
         Dense(in_features=16, out_features=dense).save(str(folder / "3_Dense"))
     embedder = Embedder.load(folder)
-    assert embedder._model is None
+    assert embedder._encoder is None
     assert embedder.dimension == embedding_size(folder) == size
     assert embedder.encode(["pain"]).shape == (1, size)
     assert np.linalg.norm(embedder.encode(["pain"])) == pytest.approx(1.0, abs=1e-6)

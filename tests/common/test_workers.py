@@ -1,4 +1,4 @@
-"""Blocks of work on threads: every item once, errors surface, torch's own setting stays."""
+"""Blocks of work on threads: every item once, errors surface, numpy's own setting stays."""
 
 from __future__ import annotations
 
@@ -25,17 +25,23 @@ def test_every_item_once_and_errors_surface() -> None:
         for_each(fail, range(20))
 
 
-def test_torch_keeps_its_threads_and_a_fork_gets_its_own_pool() -> None:
-    import torch
-
+def test_numpy_keeps_its_threads_and_a_fork_gets_its_own_pool() -> None:
     script = """
-import os, torch
-torch.set_num_threads(2)
-from undersong_common.workers import for_each
-seen = set()
-for_each(lambda _: seen.add(torch.get_num_threads()), range(50))
-assert seen == {1}, seen
-assert torch.get_num_threads() == 2
+import os, numpy
+from threadpoolctl import threadpool_info, threadpool_limits
+threadpool_limits(3, user_api='blas')
+from undersong_common.workers import for_each, one_numpy_thread
+def threads():
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+assert threads() == {3}
+seen = []
+def work(_):
+    with one_numpy_thread():
+        pass  # whoever leaves first lifts no limit
+    seen.append(threads())
+for_each(work, range(50))
+assert all(each == {1} for each in seen), seen
+assert threads() == {3}
 child = os.fork()
 if child == 0:
     done = []
@@ -44,4 +50,3 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
-    assert torch.get_num_threads() >= 1

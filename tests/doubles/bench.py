@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.doubles.parties import EMBEDDER, embed, make_party
 from undersong.simulation import InProcess
-from undersong_common.table import Table, read_table
+from undersong_common.table import Table
 from undersong_protocol.agreement.plan import PlannedSum
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.vectors import NoisySum
@@ -24,6 +24,7 @@ from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.planning import RunPlan, build_author
+from undersong_server.runs.tables import read_private_files
 from undersong_server.runs.task import Task
 
 
@@ -59,6 +60,7 @@ class Records:
         self.texts = table.texts
         self.labels = np.array([labels.index(label) for label in table.labels], dtype=np.int64)
         self.embeddings = embed(table.texts)
+        self.columns = table.columns
         self.units = np.arange(len(table))
         self.unit_hashes = np.random.default_rng(0).integers(0, 2**63, len(table)).astype(np.uint64)
 
@@ -84,7 +86,7 @@ class CountingRun(RunContext):
 
 def run_method(task: Task, run_plan: RunPlan, *, seed: int) -> tuple[Sequence[Sample], CountingRun]:
     """The method's corpus and the run it had."""
-    table = read_table(task.files[0], task.data.text, task.data.label, labels=task.task.labels)
+    (table,) = read_private_files(task)
     journal = Journal(Path(":memory:"))
     author = build_author(task, embed, {}, journal, Silent(), seed=seed)
     blocks = PublicBlocks(journal)

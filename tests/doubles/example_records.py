@@ -37,6 +37,7 @@ class ExampleRecords:
         ).astype(np.int64)
         self.units: Int64 = np.arange(count)
         self.unit_hashes: UInt64 = rng.integers(0, 2**63, count).astype(np.uint64)
+        self.columns = {name: [*rng.choice([*WORDS, ""], count)] for name in WORDS[::2]}
         self.local_model = local_model
 
     def __len__(self) -> int:
@@ -48,5 +49,6 @@ class ExampleRecords:
         found.texts = tuple(self.texts[row] for row in rows)
         found.embeddings, found.labels = self.embeddings[rows], self.labels[rows]
         found.units, found.unit_hashes = self.units[rows], self.unit_hashes[rows]
+        found.columns = {name: [column[row] for row in rows] for name, column in self.columns.items()}
         found.local_model = self.local_model
         return found

@@ -9,7 +9,7 @@ from tests.doubles.authority import Authority
 from tests.doubles.parties import DIMENSION, EMBEDDER, embed
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
-from undersong_common.embedding import Embedder
+from undersong_common.embedding import Embedder, TextLengths
 
 
 class HashedEmbedder(Embedder):
@@ -17,9 +17,13 @@ class HashedEmbedder(Embedder):
 
     dimension = DIMENSION
 
-    def __init__(self, _model: str = "") -> None:
+    def __init__(self, *_: object) -> None:
         super().__init__(Path("nowhere"), EMBEDDER)
         self.asked: list[int] = []
+
+    def lengths(self, texts):
+        counts = [len(text.split()) for text in texts]
+        return TextLengths(len(texts), sum(count > 50 for count in counts), sum(count > 400 for count in counts))
 
     def encode(self, texts, progress=None):
         self.asked.append(len(texts))

@@ -75,12 +75,13 @@ def make_replay_task(
     rows: list[Row],
     *,
     generators: Mapping[str, list[Row]] | None = None,
+    attributes: Sequence[Mapping[str, object]] = (),
     **sections: Mapping[str, object],
 ) -> Path:
     """A task with the labels "a" and "b" whose private and test files hold ``rows``; its path.
 
-    ``generators`` are the rows that each replays, by name (without it, one replays the private file); ``sections`` add
-    or replace keys of a section.
+    ``attributes`` are its [[attributes]]. ``generators`` are the rows that each replays, by name (without it, one
+    replays the private file); ``sections`` add or replace keys of a section.
     """
     for name in ("private.jsonl", "test.jsonl"):
         write_rows(folder / name, rows)
@@ -95,7 +96,7 @@ def make_replay_task(
     }
     files = {name: f"{name}.jsonl" for name in generators or ()} or {"one": "private.jsonl"}
     tables = [{"name": name, "kind": "replay", "path": file} for name, file in files.items()]
-    return _write(folder / "task.toml", document, sections, tables)
+    return _write(folder / "task.toml", document, sections, tables, attributes)
 
 
 def _write(
@@ -103,13 +104,15 @@ def _write(
     document: Mapping[str, Mapping[str, object]],
     sections: Mapping[str, Mapping[str, object]],
     generators: Sequence[Mapping[str, object]],
+    attributes: Sequence[Mapping[str, object]] = (),
 ) -> Path:
     whole = {section: dict(keys) for section, keys in document.items()}
     for section, keys in sections.items():
         whole.setdefault(section, {}).update(keys)
     tables = [(f"[{section}]", keys) for section, keys in whole.items()]
     lines = []
-    for head, keys in [*tables, *(("[[generators]]", dict(keys)) for keys in generators)]:
+    tables += [("[[generators]]", dict(keys)) for keys in generators]
+    for head, keys in [*tables, *(("[[attributes]]", dict(keys)) for keys in attributes)]:
         lines += [head, *(f"{key} = {_toml(value)}" for key, value in keys.items())]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, Statistic
-from undersong_protocol.statistics.attributes import AttributeVotes
+from undersong_protocol.statistics.attributes import AttributeMarginals, AttributeVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs, Piece
 from undersong_protocol.statistics.fourier import FourierFeatures
@@ -193,7 +193,7 @@ def _spoilt(draw: st.DrawFn, statistic: Statistic, key: str, piece: Piece) -> li
 
 def _spoilt_texts(statistic: Statistic, piece: tuple[str, ...]) -> list[tuple[str, Piece]]:
     found: list[tuple[str, Piece]] = [("no text", ()), ("one text more", (*piece, "another"))]
-    if isinstance(statistic, TeacherVotes):  # whose texts are texts, not terms
+    if isinstance(statistic, TeacherVotes | AttributeMarginals | AttributeVotes):  # whose texts are no terms
         return found
     first, before = piece[0], piece[:-1]
     found.append(("a text without a word", (*before, "--")))

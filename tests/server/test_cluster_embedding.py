@@ -74,8 +74,8 @@ class OtherBits(HashedEmbedder):
 
 
 class AnotherModel(HashedEmbedder):
-    def __init__(self, model=""):
-        super().__init__(model)
+    def __init__(self, *_):
+        super().__init__()
         self.fingerprint = hashlib.sha256(b"another").hexdigest()
 
 

@@ -27,6 +27,7 @@ from undersong_common.table import table_of
 from undersong_server import methods
 from undersong_server.progress import Silent
 from undersong_server.runs import execution
+from undersong_server.runs.tables import read_private_files
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 
@@ -236,6 +237,17 @@ def test_frames_of_several_parties_are_a_file_each():
 def test_what_is_wrong_is_said_at_once(changes, problem):
     with pytest.raises(ConfigurationError, match=problem):
         task(**changes)
+
+
+def test_a_frame_s_further_columns_are_attributes():
+    records = frame(12)
+    records["sex"] = ["f", "m", None] * 4
+    attributes = [{"name": "gender", "values": ["f", "m"], "column": "sex"}]
+    made = task(records=records, attributes=attributes, method="attributes", options={"samples": 8})
+    (table,) = read_private_files(made.settings())
+    assert table.columns == {"gender": ("f", "m", "") * 4}
+    with pytest.raises(ConfigurationError, match="no column 'sex'"):
+        task(attributes=attributes, method="attributes", options={"samples": 8})
 
 
 def test_rows_of_a_frame_are_checked_as_those_of_a_file():

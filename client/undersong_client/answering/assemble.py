@@ -15,12 +15,13 @@ from undersong_client.answering.party import Party
 from undersong_client.consent import plugins, policy
 from undersong_client.consent.approvals import PersonalConsent
 from undersong_client.home import PartyHome
+from undersong_client.records import snapshot
 from undersong_client.storage import datasets
 from undersong_client.storage.checkpoints import LedgerCheckpoints
 from undersong_client.storage.public_blocks import DiskBlocks
 from undersong_client.storage.store import Store
-from undersong_common import embedders
 from undersong_common.embedding import Embedder
+from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.secagg import kem
 from undersong_protocol.secagg.kem import Encapsulate
@@ -65,13 +66,27 @@ def assemble(
         ConfigurationError, PrivacyRefusal: what is missing, damaged or refused, with the remedy.
     """
     ledger, kept = datasets.open_ledger(home, policy.read(home), checkpoints, at=clock())
-    embedder = embedder or embedders.load(home.settings.embedder)
+    embedder = embedder or embedder_of(home)
     blocks = DiskBlocks(home.blocks)
     blocks.prune()
     if computation is None:
         computation = ComputingProcess(partial(HospitalComputation, PartyHome(home.path)), logs=logs)
     party = _party(home, computation, ledger, blocks, embedder, embedder.fingerprint, clock, entropy, encapsulate)
     return Assembled(party, ledger, kept, computation)
+
+
+def embedder_of(home: PartyHome) -> Embedder:
+    """The embedder with which the data set was added; one version of a data set never changes it.
+
+    Raises ConfigurationError where this program has another one under its name, or none.
+    """
+    found = home.settings.load_embedder()
+    if snapshot.facts(home).embedder not in ("", found.fingerprint):
+        raise ConfigurationError(
+            f"the records were added with another embedder than {home.settings.embedder!r} is now",
+            "bring back what was there, or declare a new version: undersong-party data add FILE --new-version",
+        )
+    return found
 
 
 def assemble_for_a_message(home: PartyHome, *, checkpoints: Path, clock: Callable[[], float]) -> Assembled:
@@ -85,7 +100,7 @@ def assemble_for_a_message(home: PartyHome, *, checkpoints: Path, clock: Callabl
         ConfigurationError, PrivacyRefusal: keys or policy are missing or damaged.
     """
     allowed = policy.read(home)
-    embedder: Any = Lazy(lambda: embedders.load(home.settings.embedder))
+    embedder: Any = Lazy(lambda: embedder_of(home))
     opened = cache(lambda: datasets.open_ledger(home, allowed, checkpoints, at=clock()))
     ledger: Any = Lazy(lambda: opened()[0])
     kept: Any = Lazy(lambda: opened()[1])

@@ -25,7 +25,6 @@ from undersong_client.home import PartyHome, make_folder
 from undersong_client.records import cautions
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_client.storage import datasets
-from undersong_common import embedders
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EncryptedFileCache, MemoryCache, Progress
 from undersong_common.errors import ConfigurationError, UndersongError
@@ -241,7 +240,7 @@ class HospitalComputation(RecordComputation):
         data: Any = Lazy(lambda: sealed_data(home))
         self._home = home
         self._progress: tuple[int, int] | None = None
-        load: Callable[[], Embedder] = lambda: embedder or embedders.load(home.settings.embedder)  # noqa: E731
+        load: Callable[[], Embedder] = lambda: embedder or home.settings.load_embedder()  # noqa: E731
         embed: Any = Lazy(lambda: Embeddings(home, load(), self.note_progress))
         super().__init__(
             home.settings.party,
@@ -294,9 +293,6 @@ class HospitalComputation(RecordComputation):
     def warm(self) -> None:
         try:
             super().warm()
-            # Votes compute with it. It takes seconds to load, which would be the first vote's where every embedding is
-            # cached already.
-            import torch  # noqa: F401
         except UndersongError as error:
             log.error("the records could not be embedded: %s", error.problem)
         except Exception as error:  # noqa: BLE001 - its words may hold private data

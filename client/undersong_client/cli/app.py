@@ -27,6 +27,7 @@ from undersong_client.home import PartyHome, read_input
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
+from undersong_common.model_files import MAX_WINDOWS
 from undersong_common.printable import printable, shell_path
 from undersong_common.rows import show_lines, show_rows
 
@@ -59,6 +60,9 @@ REFUSALS_SHOWN = 3
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The party's name, as agreed with the operator.")],
     embedder: Annotated[str, typer.Option(help='"packaged", or the folder of a local model.')] = "packaged",
+    max_windows: Annotated[
+        int, typer.Option(help="Of a long text, that the embedder reads; as the operator's task files state.", min=1)
+    ] = MAX_WINDOWS,
     insecure_noise_seed: Annotated[
         int | None, typer.Option(help="TESTS ONLY: reproducible keys and noise, no privacy.", hidden=True, min=0)
     ] = None,
@@ -76,7 +80,14 @@ def init(
     folder = home_of(home)
     if drill and home is None:
         folder = folder.with_name(f"{folder.name}-drill")
-    made = joining.create(folder, name, embedder=embedder, insecure_noise_seed=insecure_noise_seed, drill=drill)
+    made = joining.create(
+        folder,
+        name,
+        embedder=embedder,
+        max_windows=max_windows,
+        insecure_noise_seed=insecure_noise_seed,
+        drill=drill,
+    )
     mark_drill(folder)
     fingerprint = joining.own_fingerprint(made)
     if as_json:

@@ -62,6 +62,12 @@ def add(
     text_field: Annotated[str, typer.Option(help="The column of texts.")] = "text",
     label_field: Annotated[str, typer.Option(help="The column of labels; none if empty.")] = "",
     user_field: Annotated[str, typer.Option(help="The column of patient ids; none if empty.")] = "",
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=COLUMN", help="A column that stands for an attribute of the operator's; repeatable."
+        ),
+    ] = None,
     encoding: Annotated[str, typer.Option(help="Of a CSV, TSV or JSONL file, for example latin-1.")] = "utf-8",
     cache_dir: Annotated[
         Path | None, typer.Option(help="Where encrypted embeddings are kept (default: beside the data).")
@@ -88,6 +94,7 @@ def add(
         text=text_field,
         label=label_field,
         user=user_field,
+        attributes=dict(map(_attribute, attribute or ())),
         encoding=encoding,
         checkpoints=checkpoints_folder(),
         cache=cache_dir,
@@ -110,10 +117,19 @@ def add(
     if found.users is not None:
         people = unit_word("user", user_field, found.users)
         print(f"{found.users} {people}; the one with most records has {found.largest_user}")
+    if found.lengths.words:
+        print(f"{found.lengths.words}; nobody else is told")
     _print_without_vector(added.without_vector)
     print(f"data set {added.fingerprint[:16]}...; nothing was sent")
     if added.restored is not None:
         _print_restored(added.restored)
+
+
+def _attribute(given: str) -> tuple[str, str]:
+    name, equals, column = (part.strip() for part in given.partition("="))
+    if not (name and equals and column):
+        raise ConfigurationError(f"--attribute {given!r} is no NAME=COLUMN", "write, for example, sex=Geschlecht")
+    return name, column
 
 
 def restore_ledger(
@@ -161,12 +177,11 @@ def _print_restored(restored: Restored) -> None:
 def embed(home: HomeFolder = None, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Computes the records' embeddings now and keeps them encrypted; the daemon would do it later. Sends nothing."""
     from undersong_client.operations import data
-    from undersong_common import embedders
 
     opened = PartyHome(home_of(home))
     begun = time.monotonic()
     progress = (lambda _done, _total: None) if quiet else _progress(begun)
-    records, without = data.embed(opened, embedders.load(opened.settings.embedder), progress)
+    records, without = data.embed(opened, opened.settings.load_embedder(), progress)
     took = time.monotonic() - begun
     if as_json:
         print_json({"records": records, "without_vector": without, "seconds": round(took, 3)})
@@ -227,7 +242,17 @@ def teacher_model(
 def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Shows the declared file and its fields."""
     settings = PartyHome(home_of(home)).settings
-    names = ("data", "text_field", "label_field", "user_field", "cache", "embedder", "teacher_model")
+    names = (
+        "data",
+        "text_field",
+        "label_field",
+        "user_field",
+        "attribute_fields",
+        "cache",
+        "embedder",
+        "max_windows",
+        "teacher_model",
+    )
     value = {name: getattr(settings, name) for name in names}
     if as_json:
         print_json(value)

@@ -21,7 +21,7 @@ from undersong_client.consent import enrolment, plugins, policy
 from undersong_client.consent.enrolment import Coordinator
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
 from undersong_client.link.connection import secure_channel
-from undersong_client.records import cautions
+from undersong_client.records import cautions, snapshot
 from undersong_client.storage import datasets
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.printable import counted, noun, printable
@@ -147,7 +147,9 @@ def _data(home: PartyHome, checkpoints: Path, now: float) -> str:
     data = datasets.load(home)
     ledger, _ = datasets.open_ledger(home, policy.read(home), checkpoints, at=now)
     entries = counted(len(ledger.entries()), "entry", "entries")
-    return f"{counted(len(data.table), 'record')}, sealed; ledger with {entries}, its chain holds"
+    lengths = snapshot.facts(home).lengths.words
+    sealed = f"{counted(len(data.table), 'record')}, sealed; ledger with {entries}, its chain holds"
+    return f"{sealed}; {lengths}" if lengths else sealed
 
 
 def _file(home: PartyHome) -> Iterator[Finding]:
@@ -195,9 +197,13 @@ def _disk(home: PartyHome) -> Finding:
 
 
 def _embedder(home: PartyHome) -> str:
-    from undersong_common import embedders
+    from undersong_client.answering.assemble import embedder_of
+    from undersong_common.model_files import PACKAGED
 
-    return f"{home.settings.embedder}, SHA-256 {embedders.check(home.settings.embedder).fingerprint[:16]}..."
+    found = embedder_of(home) if home.settings.data else home.settings.load_embedder()
+    if home.settings.embedder != PACKAGED:
+        found.try_out()
+    return f"{home.settings.embedder}, SHA-256 {found.fingerprint[:16]}..., {found.max_windows} windows of a long text"
 
 
 def _teacher_model(home: PartyHome) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from undersong_client.consent import policy
@@ -16,7 +17,6 @@ from undersong_client.storage import datasets, recovery
 from undersong_client.storage.checkpoints import UNSET_EPSILON
 from undersong_client.storage.datasets import Survey
 from undersong_client.storage.recovery import Recovered, Source
-from undersong_common import embedders
 from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
@@ -84,7 +84,7 @@ class AddedData:
     """A data set that was declared.
 
     Attributes:
-        without_vector: records that an embedder other than the packaged one gives no vector; they count as zero.
+        without_vector: records that the embedder gives no vector; they count as zero.
     """
 
     survey: Survey
@@ -110,6 +110,7 @@ def add(
     text: str,
     label: str = "",
     user: str = "",
+    attributes: Mapping[str, str] = MappingProxyType({}),
     encoding: str = UTF_8,
     checkpoints: Path,
     cache: Path | None = None,
@@ -122,10 +123,11 @@ def add(
 ) -> AddedData:
     """Declares a file as this party's data set and seals a copy; sends nothing.
 
-    An embedder other than the packaged one is tried out first, and embeds the records at once.
+    The embedder is tried out first, and embeds the records at once: no sum waits for a text.
 
     Args:
         text, label, user: columns; "" for none.
+        attributes: columns by the attribute of the operator's task files that they stand for.
         encoding: of a JSONL, CSV or TSV file.
         checkpoints: the user's folder for heads of ledgers.
         backup, charge_missing, receipts: as of :func:`restore_ledger`, where releases were made before.
@@ -143,8 +145,9 @@ def add(
             f"{home}: is a drill's", "make a folder for real records: undersong-party init NAME", code="drill"
         )
     allowed = policy.read(opened)
-    named = opened.settings.embedder
-    other = None if named == PACKAGED else embedders.check(named)
+    embedder = opened.settings.load_embedder()
+    if opened.settings.embedder != PACKAGED:
+        embedder.try_out()
     with opened.running():
         added = datasets.add(
             opened,
@@ -152,16 +155,18 @@ def add(
             text=text,
             label=label,
             user=user,
+            attributes=attributes,
             encoding=encoding,
             policy=allowed,
             checkpoints=checkpoints,
             cache=cache,
+            embedder=embedder,
             new_version=new_version,
             source=_source(opened, backup, charge_missing, receipts),
             confirm=confirm,
             at=time.time(),
         )
-        without = 0 if other is None else embed(opened, other, progress)[1]
+        without = embed(opened, embedder, progress)[1]
     restored = None if added.recovered is None else _restored(added.recovered, allowed)
     return AddedData(added.survey, added.ledger.fingerprint, len(added.ledger.entries()), restored, without)
 

@@ -19,7 +19,7 @@ from undersong_common import embedders
 from undersong_common.drill import invented
 from undersong_common.errors import UndersongError
 from undersong_common.files import replace_file
-from undersong_common.model_files import PACKAGED
+from undersong_common.model_files import MAX_WINDOWS
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import check_party_name, party_fingerprint
 
@@ -27,12 +27,19 @@ DRILL_RECORDS = 120
 
 
 def create(
-    home: Path, name: str, *, embedder: str = "packaged", insecure_noise_seed: int | None = None, drill: bool = False
+    home: Path,
+    name: str,
+    *,
+    embedder: str = "packaged",
+    max_windows: int = MAX_WINDOWS,
+    insecure_noise_seed: int | None = None,
+    drill: bool = False,
 ) -> PartyHome:
     """Makes a party's folder with its keys and a policy that allows nothing yet.
 
     Args:
         embedder: "packaged", the folder of a local model, or another package's with its hash (docs/extending.md).
+        max_windows: of a long text that the embedder reads; a run's task file states the same.
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy.
         drill: makes a rehearsal's folder and its file of invented records, the only data set that it will take.
 
@@ -40,11 +47,9 @@ def create(
     """
     check_party_name(name)
     embedders.check_pinned(embedder)
-    if embedder != PACKAGED:
-        embedders.check(embedder)
-    made = PartyHome.create(
-        home, PartySettings(name, embedder=embedder, insecure_noise_seed=insecure_noise_seed, drill=drill)
-    )
+    settings = PartySettings(name, embedder, max_windows, insecure_noise_seed=insecure_noise_seed, drill=drill)
+    embedders.check(embedder, max_windows)
+    made = PartyHome.create(home, settings)
     keys.create(made)
     policy.write(made, policy.HospitalPolicy(statistics=tuple(statistics.names())))
     if drill:

@@ -124,9 +124,8 @@ def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger
     """A request as figures (``consent.preview.figures``); what it costs where there is a ledger."""
     from undersong_client import keys
     from undersong_client.consent import enrolment, plugins, policy, preview
-    from undersong_client.records import cautions
+    from undersong_client.records import cautions, snapshot
     from undersong_client.storage import datasets
-    from undersong_common import embedders
     from undersong_protocol.agreement.manifest import Manifest
 
     manifest = Manifest.from_bytes(known.manifest_bytes(request))
@@ -139,11 +138,11 @@ def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger
         manifest,
         party=settings.party,
         identity=keys.identity(opened).public_key().public_bytes_raw(),
-        embedder=embedders.load(settings.embedder).fingerprint,
+        embedder=settings.load_embedder().fingerprint,
         policy=allowed.bounds,
         ledger=ledger,
         cautions=cautions.of_manifest(manifest, data, settings.user_field),
-        warnings=cautions.of_plan(manifest, allowed),
+        warnings=[*cautions.of_plan(manifest, allowed), *filter(None, [snapshot.facts(opened).lengths.words])],
         has_labels=data.table.labels is not None,
         teacher_model=settings.teacher_model,
         coordinator=enrolment.coordinator(opened) if opened.coordinator.exists() else None,

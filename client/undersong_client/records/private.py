@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -62,6 +62,7 @@ class PrivateRecords:
     ) -> None:
         table = table.take(_capped(table, privacy, key))
         self._texts = table.texts
+        self._columns = table.columns
         self._labels = _label_indices(table, label_names)
         self._labelled = table.labels is not None and bool(label_names)
         self._units = _units(table, privacy)
@@ -78,6 +79,11 @@ class PrivateRecords:
     @property
     def texts(self) -> Sequence[str]:
         return self._texts
+
+    @property
+    def columns(self) -> Mapping[str, Sequence[str]]:
+        """Further columns by the attribute that they stand for; "" where a value is missing."""
+        return self._columns
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
@@ -124,7 +130,8 @@ def unit_count(table: Table, unit: str) -> int:
 def fingerprint(table: Table, key: bytes) -> str:
     """Keyed hash (hex) of a data set's rows in order: names the data set in its ledger without describing it."""
     digest = hmac.new(key, digestmod=hashlib.sha256)
-    for column in (table.texts, table.labels or (), table.users or ()):
+    named = [part for name, column in sorted(table.columns.items()) for part in ((name,), column)]
+    for column in (table.texts, table.labels or (), table.users or (), *named):
         digest.update(len(column).to_bytes(8, "little"))
         for value in column:
             encoded = value.encode("utf-8", "surrogatepass")

@@ -16,6 +16,7 @@ from typing import Any
 
 from undersong_client import keys
 from undersong_client.home import PartyHome
+from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.table import Table
@@ -37,12 +38,21 @@ class Facts:
         checkpoint: name of the ledger's checkpoint in the user's state folder, found by content.
         salted: which state folder that name is for (hash of its salt, hex).
         rows: how many records it has.
+        embedder: fingerprint of the embedder that it was added with.
+        long, cut: texts that this embedder reads in windows, and those whose end it does not read.
     """
 
     fingerprint: str
     checkpoint: str
     salted: str
     rows: int
+    embedder: str = ""
+    long: int = 0
+    cut: int = 0
+
+    @property
+    def lengths(self) -> TextLengths:
+        return TextLengths(self.rows, self.long, self.cut)
 
 
 def seal(home: PartyHome, table: Table, facts: Facts) -> None:
@@ -50,12 +60,13 @@ def seal(home: PartyHome, table: Table, facts: Facts) -> None:
     identity = os.urandom(_ID_BYTES)
     starts = range(0, len(table), ROWS_A_SLAB)
     head = {**asdict(facts), "id": identity.hex(), "slabs": len(starts)}
-    head |= {"labels": table.labels is not None, "users": table.users is not None}
+    head |= {"labels": table.labels is not None, "users": table.users is not None, "columns": list(table.columns)}
     cipher = _cipher(home)
     parts = [MAGIC, _sealed(cipher, _json(head), _place(b"", 0))]
     for number, start in enumerate(starts, start=1):
         rows = slice(start, start + ROWS_A_SLAB)
-        columns = [None if each is None else each[rows] for each in (table.texts, table.labels, table.users)]
+        every = (table.texts, table.labels, table.users, *table.columns.values())
+        columns = [None if each is None else each[rows] for each in every]
         parts.append(_sealed(cipher, _json(columns), _place(identity, number)))
     replace_file(home.sealed, b"".join(parts))
 
@@ -73,14 +84,15 @@ def table(home: PartyHome) -> Table:
     """The records. Raises ConfigurationError where none are sealed, or they are damaged."""
     parts = _opened(home)
     head = next(parts)
-    columns: tuple[list[str], list[str], list[str]] = ([], [], [])
+    columns: list[list[str]] = [[] for _ in range(3 + len(head["columns"]))]
     for slab in parts:
         for column, values in zip(columns, slab, strict=True):
             column += values or ()
-    texts, labels, users = map(tuple, columns)
+    texts, labels, users, *further = map(tuple, columns)
     if len(texts) != head["rows"]:
         raise _damaged(home)
-    return Table(texts, labels if head["labels"] else None, users if head["users"] else None)
+    named = dict(zip(head["columns"], further, strict=True))
+    return Table(texts, labels if head["labels"] else None, users if head["users"] else None, named)
 
 
 def _opened(home: PartyHome) -> Iterator[Any]:

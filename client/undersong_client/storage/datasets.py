@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from undersong_client import keys
 from undersong_client.consent.policy import HospitalPolicy
@@ -26,6 +27,7 @@ from undersong_client.storage.checkpoints import (
     salted,
 )
 from undersong_client.storage.recovery import Recovered, Source
+from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import UTF_8, Table, read_table, row_count
@@ -42,6 +44,7 @@ class Survey:
         labels: records by label; empty where there is no label column.
         users: distinct user ids, None where there is no user column.
         largest_user: records of the user who has most.
+        lengths: how many texts the embedder reads in several windows, or not to their ends.
     """
 
     rows: int
@@ -51,6 +54,7 @@ class Survey:
     labels: dict[str, int]
     users: int | None
     largest_user: int | None
+    lengths: TextLengths
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,8 @@ def changed_since(home: PartyHome) -> str:
     """Returns in words how the file differs from the added data set; empty if it is the same."""
     settings = home.settings
     try:
-        fields = (settings.text_field, settings.label_field, settings.user_field, settings.encoding)
-        data = _read(home, Path(settings.data), *fields)
+        fields = (settings.text_field, settings.label_field, settings.user_field, settings.attribute_fields)
+        data = _read(home, Path(settings.data), *fields, settings.encoding)
     except ConfigurationError as error:
         return error.problem
     same = data.fingerprint == snapshot.facts(home).fingerprint
@@ -87,7 +91,7 @@ def _check_added(home: PartyHome) -> None:
         )
 
 
-def survey(path: Path, table: Table, encoding: str = UTF_8) -> Survey:
+def survey(path: Path, table: Table, encoding: str, lengths: TextLengths) -> Survey:
     users = Counter(table.users or ())
     rows = row_count(path, encoding)
     return Survey(
@@ -98,6 +102,7 @@ def survey(path: Path, table: Table, encoding: str = UTF_8) -> Survey:
         labels=dict(sorted(Counter(table.labels or ()).items())),
         users=len(users) if table.users is not None else None,
         largest_user=max(users.values()) if users else None,
+        lengths=lengths,
     )
 
 
@@ -108,10 +113,12 @@ def add(
     text: str,
     label: str = "",
     user: str = "",
+    attributes: Mapping[str, str] = MappingProxyType({}),
     encoding: str = UTF_8,
     policy: HospitalPolicy,
     checkpoints: Path,
     cache: Path | None = None,
+    embedder: Embedder | None = None,
     new_version: bool = False,
     source: Source | None = None,
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
@@ -120,8 +127,10 @@ def add(
     """Declares a file as this party's data set and seals a copy, which the party answers from; sends nothing.
 
     Args:
+        attributes: columns by the attribute that they stand for.
         checkpoints: the user's folder for heads of ledgers.
         cache: where embeddings are kept, encrypted; None keeps them beside the data.
+        embedder: that the data set is bound to; None in tests, which bind it to none and count no long text.
         new_version: the file replaces the present data set; what was spent stays spent.
         source: what its ledger is put together from, where that is missing or older.
         confirm: called with what speaks against this data set, where something does; may refuse.
@@ -132,7 +141,7 @@ def add(
         PrivacyRefusal: the data set was released from before and its ledger is not here.
     """
     path = path.absolute()
-    data = _read(home, path, text, label, user, encoding)
+    data = _read(home, path, text, label, user, attributes, encoding)
     if policy.approval == "standing":
         confirm(cautions.of_standing_consent(policy, data.table, user))
     elif not len(data.table):
@@ -144,10 +153,13 @@ def add(
         recovered = recovery.recover(home, kept, data.fingerprint, policy, source, at=at)
         heads = kept.read()
     known = home.ledger.exists()
+    model = "" if embedder is None else embedder.fingerprint
     changed = known and bool(home.settings.data) and Ledger.read(home.ledger).fingerprint != data.fingerprint
+    with suppress(ConfigurationError):  # there is no sealed copy, or it is damaged
+        changed = changed or snapshot.facts(home).embedder not in ("", model)
     if changed and recovered is None and not new_version:
         raise ConfigurationError(
-            "another data set, or another version of it, was added before",
+            "another data set, another version of it, or the same with another embedder, was added before",
             "one party has one data set. If this file replaces it, add --new-version: what was spent stays spent",
         )
     ledger = Ledger.read(home.ledger) if known else None
@@ -161,17 +173,20 @@ def add(
     with suppress(ConfigurationError):  # the first data set, or a sealed copy that is damaged
         earlier, _ = _checkpoints(home, checkpoints)
     state_folder = salted(checkpoints)
-    snapshot.seal(home, data.table, Facts(data.fingerprint, kept.name, state_folder, len(data.table)))
+    texts = data.table.texts
+    lengths = TextLengths(len(texts), 0, 0) if embedder is None else embedder.lengths(texts)
+    facts = Facts(data.fingerprint, kept.name, state_folder, len(texts), model, lengths.long, lengths.cut)
+    snapshot.seal(home, data.table, facts)
     place = (cache or beside(path)).absolute()
     if cache is None and (home.settings.insecure_noise_seed is not None or not _writable(place)):
         place = home.path / "cache"
     make_folder(place)
     fields = {"text_field": text, "label_field": label, "user_field": user, "encoding": encoding}
-    home.change(data=str(path), **fields, cache=str(place))
+    home.change(data=str(path), **fields, attribute_fields=dict(attributes), cache=str(place))
     kept.keep(ledger)
     if earlier is not None:
         earlier.leave(ledger, kept, budget_of(policy) if policy.has_budget else None)
-    return Added(survey(path, data.table, encoding), ledger, recovered)
+    return Added(survey(path, data.table, encoding, lengths), ledger, recovered)
 
 
 def open_ledger(
@@ -226,8 +241,10 @@ def _checkpoints(home: PartyHome, checkpoints: Path) -> tuple[LedgerCheckpoints,
     return LedgerCheckpoints(home, Path(home.settings.data), name, checkpoints), facts.fingerprint
 
 
-def _read(home: PartyHome, path: Path, text: str, label: str, user: str, encoding: str) -> DataSet:
-    table = read_table(path, text, label or None, user or None, skip_empty=True, encoding=encoding)
+def _read(
+    home: PartyHome, path: Path, text: str, label: str, user: str, attributes: Mapping[str, str], encoding: str
+) -> DataSet:
+    table = read_table(path, text, label or None, user or None, columns=attributes, skip_empty=True, encoding=encoding)
     return DataSet(table, keys.secret(home, "data"))
 
 

@@ -1,6 +1,7 @@
 """Public attributes of a record: how often each value occurs, and votes among candidates of the same attributes.
 
-An attribute is the record's label, or a public list of values of which the nearest by embedding is the record's. The
+An attribute is the record's label, a public list of values of which the nearest by embedding is the record's, or a
+column of the record with a public list of its values, of which the last stands for a missing or any other value. The
 lists are published with the question, so a record's attributes are a function of that record and of public inputs.
 Private tables of attributes ground the generation of text in Chien et al. 2026 (MAPLE) and Hu et al. 2025 (ACTG-ARL);
 deviation: the tables of one question are one vector of one release.
@@ -9,9 +10,9 @@ deviation: the tables of one question are one vector of one release.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,6 +46,7 @@ from undersong_protocol.statistics.registry import positive_integer, positive_in
 from undersong_protocol.statistics.votes import TopQVotes
 
 VALUES = "values"
+COLUMNS = "columns"
 MOST_ATTRIBUTES = 31  # of two values each they have as many combinations as there are numbers for
 
 
@@ -55,15 +57,22 @@ class Attributes:
     Attributes:
         labels: labels of the task, which are the first attribute; 0 where they are none.
         lists: how many values each public list has.
+        columns: how many values each column has, the missing one included.
     """
 
     labels: int
     lists: tuple[int, ...]
+    columns: tuple[int, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of values of each attribute, the label first."""
-        return (*((self.labels,) if self.labels else ()), *self.lists)
+        """Number of values of each attribute: the label, the lists, the columns."""
+        return (*((self.labels,) if self.labels else ()), *self.lists, *self.columns)
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Names of the public inputs that say what is asked, by kind."""
+        return {"embeddings": (VALUES,) if self.lists else (), "texts": (COLUMNS,) if self.columns else ()}
 
     @property
     def combinations(self) -> int:
@@ -72,9 +81,12 @@ class Attributes:
     def check(self, statistic: str) -> None:
         """Raises ConfigurationError for numbers that cannot be."""
         positive_integer(statistic, "labels", self.labels, least=0, most=LARGEST_LABELS)
-        if self.lists or not self.labels:
-            most = MOST_ATTRIBUTES - bool(self.labels)
+        most = MOST_ATTRIBUTES - bool(self.labels)
+        if self.lists or not (self.labels or self.columns):
             positive_integers(statistic, "lists", self.lists, entries=most, most=LARGEST_LABEL)
+        if self.columns:
+            entries = max(1, most - len(self.lists))
+            positive_integers(statistic, "columns", self.columns, entries=entries, most=LARGEST_LABEL)
         if self.combinations > LARGEST_LABEL:
             raise ConfigurationError(
                 f"{statistic} has {len(self.sizes)} attributes of too many combinations",
@@ -82,7 +94,18 @@ class Attributes:
             )
 
     def check_values(self, public: PublicInputs, facts: PublicFacts) -> None:
-        """Raises ConfigurationError unless "values" holds every list's values, list after list, with its number."""
+        """Raises ConfigurationError unless the inputs hold every list's and every column's values.
+
+        "values" has list after list, each value with its list's number; "columns" each column's name and values but the
+        missing one, column after column.
+        """
+        if self.columns:
+            given = public.texts_of(COLUMNS)
+            if len(given) != sum(self.columns) or not all(map(str.strip, given)):
+                raise ConfigurationError(
+                    "the published columns have other numbers of names and values than the plan, or an empty one",
+                    "publish name and values of each",
+                )
         if not self.lists:
             return
         given, rows = public.embeddings_of(VALUES), sum(self.lists)
@@ -92,10 +115,13 @@ class Attributes:
                 "the published values do not stand list after list", "label each with the number of its list"
             )
 
-    def of(self, embeddings: Float32, labels: Int64, public: PublicInputs) -> list[Int64]:
+    def of(
+        self, embeddings: Float32, labels: Int64, columns: Mapping[str, Sequence[str]], public: PublicInputs
+    ) -> list[Int64]:
         """The value of each attribute of each text, int64 [M] each in the order of ``sizes``; NONE for no label.
 
         Ties go to the value that stands first. ``labels``: index of each text's label; anything else is no label.
+        ``columns``: each text's values by attribute, compared without case; a column that is not there is missing.
         """
         found = [labels_within(labels, self.labels)] if self.labels else []
         if self.lists:
@@ -104,6 +130,12 @@ class Attributes:
                 nearest = NearestFurthest(embeddings, None, 1, furthest=False)
                 nearest.extend(part, None)
                 found.append(nearest.near[:, 0])
+        given = iter(public.texts_of(COLUMNS) if self.columns else ())
+        for size in self.columns:
+            name, *values = islice(given, size)
+            places = {value.casefold(): place for place, value in reversed(list(enumerate(values)))}
+            column = columns.get(name, ("",) * len(embeddings))
+            found.append(np.array([places.get(each.casefold(), size - 1) for each in column], dtype=np.int64))
         return found
 
     def combination(self, values: Sequence[Int64]) -> Int64:
@@ -111,14 +143,18 @@ class Attributes:
         return _numbered(values, self.sizes)
 
 
-def _example(choose: Chooser, facts: PublicFacts) -> tuple[int, tuple[int, ...], Inputs]:
-    """Labels, sizes of the lists and the published values of an example."""
+def _example(choose: Chooser, facts: PublicFacts) -> tuple[Attributes, Inputs]:
+    """Attributes and the published values of an example."""
     labels = choose.labels(facts)
     lists = tuple(choose.integer(1, 4) for _ in range(choose.integer(0 if labels else 1, 3)))
-    if not lists:
-        return labels, lists, ()
-    numbers = np.repeat(np.arange(len(lists)), lists)
-    return labels, lists, ((VALUES, LabelledEmbeddings(choose.embeddings(sum(lists), facts).values, numbers)),)
+    columns = tuple(choose.integer(1, 3) for _ in range(choose.integer(0, 2)))
+    inputs: list[Any] = []
+    if lists:
+        numbers = np.repeat(np.arange(len(lists)), lists)
+        inputs.append((VALUES, LabelledEmbeddings(choose.embeddings(sum(lists), facts).values, numbers)))
+    if columns:
+        inputs.append((COLUMNS, choose.terms(sum(columns))))
+    return Attributes(labels, lists, columns), tuple(inputs)
 
 
 def _numbered(values: Sequence[Int64], sizes: Sequence[int]) -> Int64:
@@ -140,9 +176,9 @@ class AttributeMarginals(Statistic):
     pairs, the first attribute's values being the rows, sqrt(p). A record without label counts in no table of the label.
 
     Attributes:
-        labels, lists: as of :class:`Attributes`.
+        labels, lists, columns: as of :class:`Attributes`.
 
-    Public input: embeddings named "values", where there are lists.
+    Public inputs: embeddings named "values", where there are lists; texts named "columns", where there are columns.
 
     >>> AttributeMarginals(labels=10, lists=(6, 4)).sensitivity
     Sensitivity(l1=3.0, l2=1.7320508075688772, linf=1.0)
@@ -152,11 +188,12 @@ class AttributeMarginals(Statistic):
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
         "how many of your records have each label and each value of a few public lists, or two of these together;"
-        " a record has the value that its words are nearest to"
+        " a record has the value that its words are nearest to, or the one in its column of that name"
     )
     labels: int
     lists: tuple[int, ...] = ()
     ways: int = 1
+    columns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "ways", self.ways, most=2)
@@ -166,7 +203,7 @@ class AttributeMarginals(Statistic):
 
     @property
     def attributes(self) -> Attributes:
-        return Attributes(self.labels, self.lists)
+        return Attributes(self.labels, self.lists, self.columns)
 
     @property
     def tables(self) -> tuple[tuple[int, ...], ...]:
@@ -198,12 +235,12 @@ class AttributeMarginals(Statistic):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[AttributeMarginals, Inputs]:
-        labels, lists, values = _example(choose, facts)
-        most = 2 if len(lists) + bool(labels) > 1 else 1
-        return cls(labels, lists, ways=choose.integer(1, most)), values
+        found, values = _example(choose, facts)
+        most = 2 if len(found.sizes) > 1 else 1
+        return cls(found.labels, found.lists, choose.integer(1, most), found.columns), values
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
-        check_names(self.name, public, embeddings=(VALUES,) if self.lists else ())
+        check_names(self.name, public, **self.attributes.names)
         check_task_labels(self.name, self.labels, facts)
         self.attributes.check_values(public, facts)
 
@@ -211,7 +248,7 @@ class AttributeMarginals(Statistic):
         embeddings, labels = records.embeddings, records.labels
 
         def compute(asked: Int64) -> sp.csr_array[Any]:
-            values = self.attributes.of(embeddings[asked], labels[asked], public)
+            values = self.attributes.of(embeddings[asked], labels[asked], _taken(records, asked), public)
             columns, before = [], 0
             for table, shape in zip(self.tables, self.shapes, strict=True):
                 place = _numbered([values[attribute] for attribute in table], shape)
@@ -228,24 +265,25 @@ class AttributeVotes(Statistic):
     """Top-Q nearest votes of a record among the candidates that have all its attributes; none where there are none.
 
     Attributes:
-        labels, lists: as of :class:`Attributes`.
+        labels, lists, columns: as of :class:`Attributes`.
         candidates: how many the plan allows for; where fewer are published the coordinates after them stay empty.
         q: votes per record, as of :class:`TopQVotes`.
 
     Public inputs: embeddings "candidates", each labelled with the number of its combination
-    (:meth:`Attributes.combination`), and embeddings "values", where there are lists.
+    (:meth:`Attributes.combination`), and embeddings "values" and texts "columns", where there are lists and columns.
     """
 
     name: ClassVar[str] = "attribute_votes"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "for each candidate text, how many of your records that have the same label and values of public lists"
+        "for each candidate text, how many of your records that have the same label and values of lists or columns"
         " have it among their nearest ones"
     )
     candidates: int
     labels: int
     lists: tuple[int, ...] = ()
     q: int = 1
+    columns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.attributes.check(self.name)
@@ -253,7 +291,7 @@ class AttributeVotes(Statistic):
 
     @property
     def attributes(self) -> Attributes:
-        return Attributes(self.labels, self.lists)
+        return Attributes(self.labels, self.lists, self.columns)
 
     @property
     def combinations(self) -> int:
@@ -282,15 +320,17 @@ class AttributeVotes(Statistic):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[AttributeVotes, Inputs]:
-        labels, lists, values = _example(choose, facts)
+        found, values = _example(choose, facts)
         count = choose.integer(0, 20)
-        statistic = cls(max(1, count + choose.integer(0, 3)), labels, lists, q=choose.one_of([1, 4]))
+        most = max(1, count + choose.integer(0, 3))
+        statistic = cls(most, found.labels, found.lists, choose.one_of([1, 4]), found.columns)
         numbers = choose.rng.integers(-1, statistic.combinations, count)
         candidates = LabelledEmbeddings(choose.embeddings(count, facts).values, numbers)
         return statistic, (("candidates", candidates), *values)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
-        check_names(self.name, public, embeddings=("candidates", VALUES) if self.lists else ("candidates",))
+        names = self.attributes.names
+        check_names(self.name, public, embeddings=("candidates", *names["embeddings"]), texts=names["texts"])
         check_task_labels(self.name, self.labels, facts)
         self.attributes.check_values(public, facts)
         given = public.embeddings_of("candidates")
@@ -304,7 +344,8 @@ class AttributeVotes(Statistic):
         attributes, found = self.attributes, np.empty(len(records), dtype=np.int64)
         for start in range(0, len(records), BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
-            values = attributes.of(records.embeddings[block], records.labels[block], public)
+            own = _taken(records, np.arange(len(records))[block])
+            values = attributes.of(records.embeddings[block], records.labels[block], own, public)
             found[block] = attributes.combination(values)
         return found
 
@@ -339,13 +380,25 @@ class _Classed:
         return self._records.unit_hashes
 
     @property
+    def columns(self) -> Mapping[str, Sequence[str]]:
+        return self._records.columns
+
+    @property
     def local_model(self) -> str:
         return self._records.local_model
 
 
+def _taken(records: RecordView, rows: Int64) -> dict[str, list[str]]:
+    """Values of the given rows in every column."""
+    return {name: [column[row] for row in rows] for name, column in records.columns.items()}
+
+
 def attributes_of_texts(
-    attributes: Attributes, embeddings: Float32, labels: Int64, values: LabelledEmbeddings | None
+    attributes: Attributes,
+    embeddings: Float32,
+    labels: Int64,
+    columns: Mapping[str, Sequence[str]],
+    public: PublicInputs,
 ) -> Int64:
     """The combination of each public text, int64 [n], by the rule that parties use for their records."""
-    public = PublicInputs(embeddings={} if values is None else {VALUES: values})
-    return attributes.combination(attributes.of(embeddings, labels, public))
+    return attributes.combination(attributes.of(embeddings, labels, columns, public))

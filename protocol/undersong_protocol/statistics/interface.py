@@ -60,6 +60,11 @@ class RecordView(Protocol):
         ...
 
     @property
+    def columns(self) -> Mapping[str, Sequence[str]]:
+        """Further columns by the attribute that they stand for, M values each; "" where one is missing."""
+        ...
+
+    @property
     def local_model(self) -> str:
         """The party's own model for fine-tuning: "packaged", a folder, or "" where it names none."""
         ...

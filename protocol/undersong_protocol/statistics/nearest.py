@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import GRID
 from undersong_common.errors import ConfigurationError
-from undersong_common.workers import for_each
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from undersong_common.workers import for_each, in_order
 
 NONE = -1  # in place of a candidate's index where a record has fewer than Q candidates
-GROUP = 16  # candidates per group
+GROUP = 32  # candidates per group
 BLOCK_SCORES = 3 << 19  # a block of records has about so many: 6 MiB, which stay in the last-level cache
 BLOCK_ROWS = 64  # a block is a multiple of it; a ragged product is a quarter slower
 CHECKED_ROWS = 512
+_EMPTY = np.iinfo(np.int64).min  # below every key: no candidate
+_INDEX = 0xFFFFFFFF  # bits of a key that hold an index, negated
 
 
 class NearestFurthest:
@@ -41,8 +39,6 @@ class NearestFurthest:
         furthest: whether the furthest are kept too.
 
     Attributes:
-        near, far: int64 [M, q] candidate indices, best first, ``NONE`` where there are fewer; ``far`` is all NONE
-            without ``furthest``.
         candidates: how many have been compared.
     """
 
@@ -51,14 +47,21 @@ class NearestFurthest:
         self._labels = labels
         self._q = q
         self.candidates = 0
-        shape = (len(private), q)
-        self.near, self.far = np.full(shape, NONE, dtype=np.int64), np.full(shape, NONE, dtype=np.int64)
         self._furthest = furthest
-        self._near_scores = np.full(shape, -np.inf, dtype=np.float32)
-        self._far_scores = np.full(shape, -np.inf, dtype=np.float32)
+        self._near, self._far = (np.full((len(private), q), _EMPTY) for _ in range(2))
 
     def __repr__(self) -> str:
         return f"NearestFurthest(q={self._q}, candidates={self.candidates})"
+
+    @property
+    def near(self) -> Int64:
+        """Candidate indices, int64 [M, q], best first, ``NONE`` where there are fewer."""
+        return _indices(self._near)
+
+    @property
+    def far(self) -> Int64:
+        """The same of the furthest; all ``NONE`` without ``furthest``."""
+        return _indices(self._far)
 
     def extend(self, candidates: Float32, labels: Int64 | None) -> None:
         """Compares with further candidates, float32 [n, d] (labels int64 [n] or None), indexed after those before."""
@@ -79,37 +82,24 @@ class NearestFurthest:
             self.candidates += len(values)
 
     def _compare(self, rows: Int64, columns: Int64, candidates: Float32) -> None:
-        import torch
-
         chosen = candidates if len(columns) == len(candidates) else candidates[columns]
         right = _with_norms(chosen)
-        total = torch.from_numpy(columns + self.candidates)
+        total = columns + self.candidates
         size = max(1, BLOCK_SCORES // len(columns) // BLOCK_ROWS) * BLOCK_ROWS
 
         def compare(start: int) -> None:
             block = rows[start : start + size]
             scores = right @ _doubled(self._private[block]).T  # [n, b]
-            self._keep(block, scores, total, self.near, self._near_scores)
+            self._keep(block, _best(scores, total, self._q), self._near)
             if self._furthest:
-                self._keep(block, scores, total, self.far, self._far_scores, furthest=True)
+                self._keep(block, _best(np.negative(scores, out=scores), total, self._q), self._far)
 
         for_each(compare, range(0, len(rows), size))
 
-    def _keep(
-        self, block: Int64, scores: Tensor, total: Tensor, kept: Int64, kept_scores: Float32, *, furthest: bool = False
-    ) -> None:
-        import torch
-
-        best, where = _best(scores, self._q, furthest=furthest)
-        indices = total[where]
+    def _keep(self, block: Int64, best: Int64, kept: Int64) -> None:
         if self.candidates:
-            best = torch.cat([torch.from_numpy(kept_scores[block]), best], dim=1)
-            indices = torch.cat([torch.from_numpy(kept[block]), indices], dim=1)
-            # What was kept has lower indices and stands first: positions break ties as indices do.
-            order = _keys(best, torch.arange(best.shape[1])).topk(min(self._q, best.shape[1]), dim=1).indices
-            best, indices = best.gather(1, order), indices.gather(1, order)
-        kept_scores[block, : best.shape[1]] = best.numpy()
-        kept[block, : best.shape[1]] = indices.numpy()
+            best = _highest(np.concatenate([kept[block], best], axis=1), self._q)
+        kept[block, : best.shape[1]] = best
 
 
 def top_q(
@@ -160,17 +150,13 @@ def by_label(
 
 def _is_quantised(values: Float32) -> bool:
     """True if all rows lie on the embeddings' grid in the unit ball, where every partial sum has at most 24 bits."""
-    import torch
 
-    found = []
+    def fits(start: int) -> bool:
+        given = values[start : start + CHECKED_ROWS]
+        grid = given * np.float32(GRID)
+        return bool((grid == np.rint(grid)).all() and (np.einsum("nd,nd->n", given, given) <= 1.0).all())
 
-    def check(start: int) -> None:
-        given = torch.from_numpy(np.ascontiguousarray(values[start : start + CHECKED_ROWS]))
-        grid = given * GRID
-        found.append(torch.equal(grid, grid.round()) and bool((torch.linalg.vecdot(given, given) <= 1.0).all()))
-
-    for_each(check, range(0, len(values), CHECKED_ROWS))
-    return all(found)
+    return all(in_order(fits, range(0, len(values), CHECKED_ROWS)))
 
 
 def _as_integers(private: Float32, candidates: Float32) -> tuple[Float64, Float64, int] | None:
@@ -238,51 +224,57 @@ def _exact_product(x: Float64, c: Float64) -> Int64:
     return (_exact_product(x, high) << bits) + (x @ low.T).astype(np.int64)
 
 
-def _with_norms(candidates: Float32) -> Tensor:
+def _with_norms(candidates: Float32) -> Float32:
     """[c, -|c|^2], float32 [n, d + 1]."""
-    import torch
-
     extended = np.empty((len(candidates), candidates.shape[1] + 1), dtype=np.float32)
     extended[:, :-1] = candidates
     np.einsum("nd,nd->n", candidates, candidates, out=extended[:, -1])
     extended[:, -1] *= -1
-    return torch.from_numpy(extended)
+    return extended
 
 
-def _doubled(records: Float32) -> Tensor:
+def _doubled(records: Float32) -> Float32:
     """[2x, 1], float32 [b, d + 1]."""
-    import torch
+    extended = np.ones((len(records), records.shape[1] + 1), dtype=np.float32)
+    np.multiply(records, np.float32(2), out=extended[:, :-1])
+    return extended
 
-    values = torch.from_numpy(np.ascontiguousarray(records))
-    return torch.cat([2 * values, torch.ones((len(values), 1))], dim=1)
 
+def _best(scores: Float32, indices: Int64, q: int) -> Int64:
+    """Keys of the q highest scores of each column of [n, b], int64 [b, min(q, n)], best first.
 
-def _best(scores: Tensor, q: int, *, furthest: bool) -> tuple[Tensor, Tensor]:
-    """The q highest (furthest: lowest, negated) scores of each column of [n, b] and their rows, [b, min(q, n)] each."""
-    import torch
-
+    Args:
+        indices: of the rows, int64 [n], ascending.
+    """
     n, b = scores.shape
     groups = n // GROUP
-    if groups > 2 * q:
-        grouped = scores[: groups * GROUP].view(groups, GROUP, b)
-        extreme = -grouped.amin(dim=1) if furthest else grouped.amax(dim=1)
-        chosen = _keys(extreme.T, torch.arange(groups)).topk(q, dim=1, sorted=False).indices  # [b, q]
-        rows = (chosen[:, :, None] * GROUP + torch.arange(GROUP)).view(b, -1)
-        if groups * GROUP < n:
-            rows = torch.cat([rows, torch.arange(groups * GROUP, n).expand(b, -1)], dim=1)
-        values = scores.T.gather(1, rows)
-    else:
-        rows, values = torch.arange(n).expand(b, -1), scores.T
-    if furthest:
-        values = -values
-    order = _keys(values, rows).topk(min(q, n), dim=1).indices
-    return values.gather(1, order), rows.gather(1, order)
+    if groups <= 2 * q:
+        return _highest(_keys(scores.T, indices), q)
+    extreme = scores[: groups * GROUP].reshape(groups, GROUP, b).max(axis=1)
+    keys = np.partition(_keys(extreme.T, np.arange(groups)), groups - q, axis=1)[:, groups - q :]
+    rows = np.empty((b, q * GROUP + n - groups * GROUP), dtype=np.int64)
+    np.add((-keys & _INDEX)[:, :, None] * GROUP, np.arange(GROUP), out=rows[:, : q * GROUP].reshape(b, q, GROUP))
+    rows[:, q * GROUP :] = np.arange(groups * GROUP, n)
+    best = _highest(_keys(scores[rows, np.arange(b)[:, None]], rows), q)
+    rows = -best & _INDEX
+    return best + rows - indices[rows]
 
 
-def _keys(values: Tensor, positions: Tensor) -> Tensor:
-    """int64 keys that order by (value descending, position ascending) when sorted in descending order."""
-    import torch
-
-    bits = (values.contiguous() + 0.0).view(torch.int32)  # + 0.0: minus zero equals zero
+def _keys(scores: Float32, indices: Int64) -> Int64:
+    """int64 keys whose descending order is that of (score descending, index ascending)."""
+    bits = (np.ascontiguousarray(scores) + np.float32(0)).view(np.int32)  # + 0: minus zero equals zero
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # two's complement order of the floats
-    return (ordered.to(torch.int64) << 32) - positions
+    return (ordered.astype(np.int64) << 32) - indices
+
+
+def _indices(keys: Int64) -> Int64:
+    """The indices in keys, ``NONE`` for ``_EMPTY``."""
+    return np.where(keys == _EMPTY, NONE, -keys & _INDEX)
+
+
+def _highest(keys: Int64, q: int) -> Int64:
+    """The q highest keys of each row, the highest first."""
+    count = keys.shape[1]
+    if q < count:
+        keys = np.partition(keys, count - q, axis=1)[:, count - q :]
+    return np.sort(keys, axis=1)[:, ::-1]

@@ -166,7 +166,8 @@ class RunDriver(ABC):
         self._needed = quorum.parties - quorum.tolerated_dropouts
         self._reply_bytes = run_plan.plan.largest_reply_bytes
         with closing(Journal(self.folder.journal_path)) as journal:
-            embedder = embedders.check(run_plan.task.embedder.model)
+            named = run_plan.task.embedder
+            embedder = embedders.check(named.model, named.max_windows)
             embed = CachedEmbedder(embedder, PublicFileCache(self._public_cache)).encode
             while True:
                 self.await_roster(planned, journal)
@@ -198,7 +199,7 @@ class RunDriver(ABC):
             self._interrupted = STATE_AFTER.get(self.folder.requested().action or "", self._interrupted)
             self.check()
             insecure, created = planned.insecure_noise_seed is not None, time.strftime("%Y-%m-%d %H:%M")
-            report = report_data(run_plan, outcome, embed, created=created, insecure_noise=insecure)
+            report = report_data(run_plan, outcome, embed, embedder.lengths, created=created, insecure_noise=insecure)
             publish(self.folder.output, outcome, report, signer=self._signer)
 
     def _observe(self, kind: str, facts: Mapping[str, Any]) -> None:

@@ -167,7 +167,9 @@ class Author:
                 self._count(self.usage[each.name], each.answer)
                 if not each.reading.fault:
                     order = orders[each.number]
-                    written[each.number] = Sample(each.reading.text, order.label, each.name, round_, order.kind)
+                    written[each.number] = Sample(
+                        each.reading.text, order.label, each.name, round_, order.kind, order.attributes
+                    )
                     self.usage[each.name].kept += 1
             for each in faulty:
                 self.usage[each.name].faults[each.reading.fault] += 1

@@ -28,6 +28,7 @@ class Order:
         named: False hides the label from the generator: the sample has it, the prompt and the request do not.
         bad_reason: what is bad about the bad examples: far from real texts, or of another label than they bear.
         good_for_bad: further good examples for a completion that shows no bad ones.
+        attributes: of the sample, by name; no prompt shows them by themselves.
         bad_continued: whether a completion shows bad examples; a model that only continues may write more of them.
     """
 
@@ -44,6 +45,7 @@ class Order:
     bad_reason: Literal["far", "mislabelled"] = "far"
     good_for_bad: tuple[str, ...] = ()
     bad_continued: bool = False
+    attributes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass

@@ -1,10 +1,11 @@
 """Texts ordered by the records' attributes: private marginals, sampled combinations, votes within the same attributes.
 
-Attributes are public: the label, and lists of values of which the nearest by embedding is a record's. Their noisy
-one-way marginals, and two-way ones where the expected number of records stands above the noise, give the shares of all
-combinations by iterative proportional fitting; texts are ordered in these shares, the records vote for the nearest
-among those that have their attributes, and the rest is written after the texts with the most votes. After Chien et al.
-2026 (MAPLE: private tabular metadata ground the first texts of private evolution) and Hu et al. 2025 (ACTG-ARL);
+Attributes are public: the label, lists of values of which the nearest by embedding is a record's, and columns beside
+the text. Their noisy one-way marginals, and two-way ones where the expected number of records stands above the noise,
+give the shares of all combinations by iterative proportional fitting; texts are ordered in these shares, the records
+vote for the nearest among those that have their attributes, and the rest is written after the texts with the most
+votes. After Chien et al. 2026 (MAPLE: private tabular metadata ground the first texts of private evolution) and Hu et
+al. 2025 (ACTG-ARL);
 deviations: no model reads a record or is fine-tuned, and several parties' records are counted by one masked sum.
 docs/attributes.md.
 """
@@ -12,6 +13,7 @@ docs/attributes.md.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -22,8 +24,9 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_protocol.agreement.plan import SumRequest
-from undersong_protocol.statistics import LabelledEmbeddings
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.attributes import (
+    COLUMNS,
     VALUES,
     AttributeMarginals,
     Attributes,
@@ -33,7 +36,7 @@ from undersong_protocol.statistics.attributes import (
 from undersong_protocol.statistics.interface import Statistic
 from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import Attribute, Method, MethodOptions, RunContext, Setting
 from undersong_server.methods.parts.label_shares import LEAST_LABEL_SHARE
 from undersong_server.methods.parts.marginals import joint_shares
 from undersong_server.methods.parts.metadata import shares_of_counts
@@ -46,6 +49,7 @@ from undersong_server.methods.parts.selection import (
 from undersong_server.pool import Sample
 
 MOST_COMBINATIONS = 100_000
+LABEL = "label"
 PAIR_SHARE = 0.5  # of the marginals' part of the budget, where pairs are asked for
 
 
@@ -54,8 +58,6 @@ class Options(MethodOptions):
 
     Attributes:
         samples: texts in all; half of them are written before the vote.
-        attributes: public lists of values by name, such as ``{tone = ["angry", "polite"]}``; the label is an attribute
-            without being listed.
         pairs: whether two-way marginals are asked for: "auto" where the expected records stand above their noise.
         marginal_share: the marginals' part of the budget; the vote has the rest.
         votes: of each record, Q.
@@ -64,7 +66,6 @@ class Options(MethodOptions):
     """
 
     samples: Annotated[int, Field(ge=2)] = 6000
-    attributes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     pairs: Literal["auto", "always", "never"] = "auto"
     marginal_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
     votes: Annotated[int, Field(ge=1, le=16)] = 8
@@ -78,31 +79,49 @@ class Options(MethodOptions):
         return self.samples - self.samples // 2
 
     def of(self, setting: Setting) -> Attributes:
-        """The attributes of a run. Raises ConfigurationError for none, for an empty list, or for too many."""
-        for name, values in self.attributes.items():
-            folded = [" ".join(value.split()).casefold() for value in values]
-            if not all(folded) or len(set(folded)) != len(folded) or not folded:
-                raise ConfigurationError(
-                    f"method.attributes.{name}: values are missing, empty or stand twice", "list each value once"
-                )
-        found = Attributes(len(setting.labels), tuple(len(values) for values in self.attributes.values()))
+        """The attributes of a run. Raises ConfigurationError for none, or for too many."""
+        lists, columns = _lists(setting), _columns(setting)
+        found = Attributes(
+            len(setting.labels),
+            tuple(len(each.values) for each in lists),
+            tuple(len(each.values) + 1 for each in columns),
+        )
         if not found.sizes:
             raise ConfigurationError(
-                'method "attributes" has no attributes', "name the labels of the task, or lists under method.attributes"
+                'method "attributes" has no attributes', "name the labels of the task, or add [[attributes]]"
             )
         if found.combinations > MOST_COMBINATIONS:
             raise ConfigurationError(
-                f"method.attributes has {found.combinations} combinations, at most {MOST_COMBINATIONS} are sampled",
-                "leave a list out, or shorten one",
+                f"[[attributes]] have {found.combinations} combinations, at most {MOST_COMBINATIONS} are sampled",
+                "leave one out, or shorten its values",
             )
         return found
+
+
+def _lists(setting: Setting) -> list[Attribute]:
+    return [each for each in setting.attributes if not each.column]
+
+
+def _columns(setting: Setting) -> list[Attribute]:
+    return [each for each in setting.attributes if each.column]
+
+
+def _names(setting: Setting) -> list[str]:
+    """Names of the attributes, in the order of their sizes."""
+    return [*([LABEL] if setting.labels else []), *(each.name for each in (*_lists(setting), *_columns(setting)))]
+
+
+def _values(setting: Setting) -> list[tuple[str, ...]]:
+    """Values of each attribute; "" is a column's missing value."""
+    own = [*(each.values for each in _lists(setting)), *((*each.values, "") for each in _columns(setting))]
+    return [setting.labels, *own] if setting.labels else own
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """One-way marginals, two-way ones where they stand, and one vote."""
     attributes = options.of(setting)
-    one_way = AttributeMarginals(attributes.labels, attributes.lists)
-    votes = AttributeVotes(options.first, attributes.labels, attributes.lists, q=options.votes)
+    one_way = AttributeMarginals(attributes.labels, attributes.lists, columns=attributes.columns)
+    votes = AttributeVotes(options.first, attributes.labels, attributes.lists, options.votes, attributes.columns)
     pairs = _pairs(options, setting)
     part = options.marginal_share
     requests = [SumRequest("marginals", one_way, part * (1.0 - PAIR_SHARE if pairs else 1.0))]
@@ -120,7 +139,7 @@ def _pairs(options: Options, setting: Setting) -> AttributeMarginals | None:
     attributes = options.of(setting)
     if options.pairs == "never" or len(attributes.sizes) < 2:
         return None
-    pairs = AttributeMarginals(attributes.labels, attributes.lists, ways=2)
+    pairs = AttributeMarginals(attributes.labels, attributes.lists, 2, attributes.columns)
     if options.pairs == "always":
         return pairs
     cells = max(math.prod(shape) for shape in pairs.shapes)
@@ -144,16 +163,21 @@ def generator_calls(options: Options, setting: Setting) -> int:
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
     attributes = options.of(run.setting)
-    inputs, values = _published(options, run)
+    inputs, public = _published(run)
     # Private marginals, and the shares of all combinations that they give.
     shares = _shares(options, run, inputs)
     combinations = np.stack(np.unravel_index(np.arange(attributes.combinations), attributes.sizes), axis=1)
     # Texts in these shares.
     counts = largest_remainder(shares, options.first)
     run.generate("round 1", 0, _orders(options, run, "round 1", combinations, counts, {}))
-    # Votes within the same attributes: a text has those that its words are nearest to, as a record has.
+    # Votes within the same attributes: a text has the values that its words are nearest to, as a record has, and the
+    # columns with which it was ordered.
     embeddings = run.embeddings(run.pool.samples)
-    found = attributes_of_texts(attributes, embeddings, run.label_numbers(run.pool.samples), values)
+    columns = {
+        name: [dict(sample.attributes)[name] for sample in run.pool.samples]
+        for name in (each.name for each in _columns(run.setting))
+    }
+    found = attributes_of_texts(attributes, embeddings, run.label_numbers(run.pool.samples), columns, public)
     shown = run.publish_vectors("candidates", "round 1", embeddings, found)
     votes = run.private_sum("votes", [shown, *inputs]).natural[: len(run.pool)]
     # The texts with the most votes of each combination stay, and are the examples of the rest.
@@ -164,28 +188,36 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     counts = largest_remainder(np.maximum(shares * (len(kept) + left) - have, 0.0), left)
     texts = {number: run.pool.texts_of(members) for number, members in best.items()}
     survivors = [run.pool.samples[position] for position in kept]
-    return survivors + run.generate("round 2", 1, _orders(options, run, "round 2", combinations, counts, texts))
+    corpus = survivors + run.generate("round 2", 1, _orders(options, run, "round 2", combinations, counts, texts))
+    for name, possible in zip(_names(run.setting), _values(run.setting), strict=True):
+        has = Counter(sample.label if name == LABEL else dict(sample.attributes)[name] for sample in corpus)
+        shown = [has[value] / max(1, len(corpus)) for value in possible]
+        asked = run.records[f"shares of {name}"][-1][1]
+        parts = (f"{v or 'missing'} {o:.0%} ({c:.0%})" for v, o, c in zip(possible, asked, shown, strict=True))
+        run.record(f"{name} in the corpus", 1, shown)
+        run.record("remarks", 1, f"{name}, as the private sums opened it (and in the corpus): {', '.join(parts)}")
+    return corpus
 
 
-def _published(options: Options, run: RunContext) -> tuple[list[Input], LabelledEmbeddings | None]:
-    """The lists' values as a public input, and as parties get them; neither where there is no list."""
-    if not options.attributes:
-        return [], None
+def _published(run: RunContext) -> tuple[list[Input], PublicInputs]:
+    """The attributes' values as inputs of a sum, and as parties get them."""
+    lists, columns = _lists(run.setting), _columns(run.setting)
+    texts = [part for each in columns for part in (each.name, *each.values)]
+    asked = [run.publish_texts(COLUMNS, texts)] if columns else []
+    if not lists:
+        return asked, PublicInputs(texts={COLUMNS: texts})
     generator = run.setting.generators[0]
-    named = [
-        (number, Sample(value, "", generator, 0, "value"))
-        for number, values in enumerate(options.attributes.values())
-        for value in values
-    ]
-    numbers = np.array([number for number, _ in named], dtype=np.int64)
-    embeddings: Float32 = run.embeddings([value for _, value in named])
-    return [run.publish_vectors(VALUES, "values", embeddings, numbers)], LabelledEmbeddings(embeddings, numbers)
+    named = [Sample(value, "", generator, 0, "value") for each in lists for value in each.values]
+    numbers = np.repeat(np.arange(len(lists)), [len(each.values) for each in lists])
+    embeddings: Float32 = run.embeddings(named)
+    asked.append(run.publish_vectors(VALUES, "values", embeddings, numbers))
+    return asked, PublicInputs({VALUES: LabelledEmbeddings(embeddings, numbers)}, texts={COLUMNS: texts})
 
 
 def _shares(options: Options, run: RunContext, inputs: Sequence[Input]) -> Float64:
     """Shares of all combinations, float64 [product of sizes], sum 1."""
     attributes = options.of(run.setting)
-    names = [*(["label"] if attributes.labels else []), *options.attributes]
+    names = _names(run.setting)
     opened = run.private_sum("marginals", inputs).natural
     single = [shares_of_counts(part) for part in np.split(opened, np.cumsum(attributes.sizes)[:-1])]
     if attributes.labels:  # a label that noise emptied is still one of the task's
@@ -215,16 +247,18 @@ def _orders(
 ) -> list[Order]:
     """``counts`` orders of each combination, the generators in turn; with examples of it where there are any."""
     rng = run.rng(step)
-    labels, lists = run.setting.labels, list(options.attributes.values())
+    labels, names, every = run.setting.labels, _names(run.setting), _values(run.setting)
+    columns = {each.name for each in _columns(run.setting)}
     orders = []
     for turn, number in enumerate(rng.permutation(np.repeat(np.arange(len(counts)), counts))):
-        values = combinations[number]
-        label = labels[values[0]] if labels else ""
-        terms = tuple(each[value] for each, value in zip(lists, values[len(values) - len(lists) :], strict=True))
+        chosen = [each[value] for each, value in zip(every, combinations[number], strict=True)]
+        label, *own = chosen if labels else ("", *chosen)
+        named = tuple(zip(names[bool(labels) :], own, strict=True))
+        terms = tuple(f"{name} {value}" if name in columns else value for name, value in named if value)
         generator = run.setting.generators[turn % len(run.setting.generators)]
         good = sample_without_replacement(rng, best.get(int(number), []), options.examples)
         kind = "contrast" if good else "metadata"
-        orders.append(Order(generator, kind, label, good=good, terms=terms))
+        orders.append(Order(generator, kind, label, good=good, terms=terms, attributes=named))
     return orders
 
 
@@ -245,5 +279,6 @@ METHOD = Method(
     plan=plan,
     generator_calls=generator_calls,
     run=run,
+    reads_attributes=True,
     asks_first=lambda _options, _setting: True,
 )

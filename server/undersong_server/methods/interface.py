@@ -30,6 +30,20 @@ Records = Mapping[str, Sequence[tuple[int, Any]]]  # what a method recorded, by 
 
 
 @dataclass(frozen=True)
+class Attribute:
+    """A public attribute of a record.
+
+    Attributes:
+        values: of which a record has one, or none.
+        column: whether it is a column beside the text; else a record has the value that its text is nearest to.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    column: bool
+
+
+@dataclass(frozen=True)
 class Setting:
     """The public facts that a plan may depend on.
 
@@ -41,6 +55,7 @@ class Setting:
         embedder: the embedding model's name or folder, for a method that looks at public texts before it plans.
         expected_records: for a method that divides its budget or chooses a variant by it: how many records all parties
             hold together, as somebody declared, never read from data.
+        attributes: of the task.
     """
 
     labels: tuple[str, ...]
@@ -50,6 +65,7 @@ class Setting:
     quorum: Quorum | None = None
     embedder: str = PACKAGED
     expected_records: int = EXPECTED_RECORDS
+    attributes: tuple[Attribute, ...] = ()
 
 
 class MethodOptions(BaseModel):
@@ -76,6 +92,7 @@ class Method(Generic[_Options]):
         plan: every private sum that it will make, in order; raises ConfigurationError where it cannot run.
         generator_calls: texts that it will order, without retries.
         run: the method, from the first order to the corpus.
+        reads_attributes: False where it does not read the task's attributes, which it then refuses.
         asks_first: whether a private sum may come before the first text, so that a few trial texts of each language
             model come before that; no by default.
         makes_private_sums: False where its plan is empty whatever its options are; neither epsilon nor the number of
@@ -93,6 +110,7 @@ class Method(Generic[_Options]):
     plan: Callable[[_Options, Setting], Sequence[SumRequest]]
     generator_calls: Callable[[_Options, Setting], int]
     run: Callable[[_Options, RunContext], Sequence[Sample]]
+    reads_attributes: bool = False
     asks_first: Callable[[_Options, Setting], bool] = lambda _options, _setting: False
     makes_private_sums: bool = True
     measures_lengths: bool = False

@@ -177,7 +177,8 @@ def _try(
     @cache  # most generators embed nothing
     def embedder() -> CachedEmbedder:
         return CachedEmbedder(
-            embedders.load(task.embedder.model), MemoryCache() if cached is None else PublicFileCache(cached)
+            embedders.load(task.embedder.model, task.embedder.max_windows),
+            MemoryCache() if cached is None else PublicFileCache(cached),
         )
 
     surroundings = Surroundings(task.task.labels, folder, lambda given: embedder().encode(given), environment)

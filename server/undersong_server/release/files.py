@@ -19,7 +19,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import sync_folder
-from undersong_server.pool import Sample
+from undersong_server.pool import RESERVED_COLUMNS, Sample
 
 JSONL_NAME = "synthetic.jsonl"
 PARQUET_NAME = "synthetic.parquet"
@@ -138,34 +138,36 @@ def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-COLUMNS = ("text", "label", "generator", "round", "prompt_kind")
+COLUMNS = RESERVED_COLUMNS
 
 
 def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
-    """The corpus in both formats, by file name. The same samples give the same bytes."""
+    """The corpus in both formats, by file name, with its attributes as columns; equal samples give equal bytes."""
     rows = [_row(sample) for sample in samples]
-    return {JSONL_NAME: _jsonl(rows), PARQUET_NAME: _parquet(rows)}
+    names = (*COLUMNS, *(name for name, _ in samples[0].attributes)) if samples else COLUMNS
+    return {JSONL_NAME: _jsonl(names, rows), PARQUET_NAME: _parquet(names, rows)}
 
 
-def _row(sample: Sample) -> tuple[str, str, str, int, str]:
+def _row(sample: Sample) -> tuple[str | int, ...]:
     # A lone surrogate (half an emoji, from a broken answer) is no text and would stop either format.
     text = sample.text.encode("utf-8", "replace").decode("utf-8")
-    return (text, sample.label, sample.generator, sample.round, sample.kind)
+    values = (value for _, value in sample.attributes)
+    return (text, sample.label, sample.generator, sample.round, sample.kind, *values)
 
 
-def _jsonl(rows: Sequence[tuple[str, str, str, int, str]]) -> bytes:
-    lines = [json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
+def _jsonl(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> bytes:
+    lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
     return "".join(lines).encode("utf-8")
 
 
-def _parquet(rows: Sequence[tuple[str, str, str, int, str]]) -> bytes:
+def _parquet(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
-    kinds = (pyarrow.string(), pyarrow.string(), pyarrow.string(), pyarrow.int32(), pyarrow.string())
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
+    kinds = [pyarrow.int32() if name == "round" else pyarrow.string() for name in names]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     arrays = [pyarrow.array(column, type=kind) for column, kind in zip(columns, kinds, strict=True)]
-    table = pyarrow.Table.from_arrays(arrays, names=list(COLUMNS))
+    table = pyarrow.Table.from_arrays(arrays, names=list(names))
     sink = io.BytesIO()
     pyarrow.parquet.write_table(table, sink, compression="zstd")
     return sink.getvalue()

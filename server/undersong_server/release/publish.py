@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from undersong_common.embedding import Embed
+from undersong_common.embedding import Embed, TextLengths
 from undersong_common.version import VERSION
 from undersong_server.release.files import (
     CARD_NAME,
@@ -32,6 +32,7 @@ def report_data(
     run_plan: RunPlan,
     outcome: Outcome,
     embed: Embed,
+    lengths: Callable[[Sequence[str]], TextLengths],
     *,
     created: str,
     insecure_noise: bool = False,
@@ -44,11 +45,12 @@ def report_data(
     """The one value from which report, card and final screen are made.
 
     Args:
-        embed: public texts to embeddings, for the map.
+        embed: public texts to embeddings, for the map; lengths: how many of them the embedder does not read at once.
         measures: of the corpus beside the public test file; seeds: of its task models.
         created: date in words; "" with ``seconds`` False where two runs' outputs must be equal byte for byte.
     """
     task = run_plan.task
+    texts = [sample.text for sample in outcome.samples]
     weights = tuple(tuple(row) for _, row in outcome.records.get("weights", ()))
     return ReportData(
         run=outcome.manifest.run,
@@ -61,7 +63,7 @@ def report_data(
         weights=weights,
         samples=outcome.samples,
         privacy=_statement(run_plan, insecure_noise),
-        embeddings=embed([sample.text for sample in outcome.samples]),
+        embeddings=embed(texts),
         settings=tuple((key, str(value)) for key, value in task.options.model_dump().items()),
         seconds=tuple(outcome.seconds.items()) if seconds else (),
         usage=tuple(GeneratorUse(each.name, each.kind, outcome.usage[each.name]) for each in task.generators),
@@ -73,7 +75,10 @@ def report_data(
         version=VERSION,
         plan_hash=outcome.manifest.hash.hex(),
         embedder=outcome.manifest.embedder,
-        remarks=tuple(str(remark) for _, remark in outcome.records.get("remarks", ())),
+        remarks=(
+            *(str(remark) for _, remark in outcome.records.get("remarks", ())),
+            *filter(None, [lengths(texts).words]),
+        ),
     )
 
 

@@ -23,7 +23,7 @@ from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.interface import Surroundings
 from undersong_server.generators.orders import DrawWords
 from undersong_server.journal import Journal
-from undersong_server.methods.interface import Setting
+from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.lengths import NAME, with_lengths
 from undersong_server.progress import Progress
@@ -60,7 +60,12 @@ def plan_run(task: Task) -> RunPlan:
         quorum=task.quorum(),
         embedder=task.embedder.model,
         expected_records=task.privacy.expected_records,
+        attributes=tuple(Attribute(each.name, each.values, each.column is not None) for each in task.attributes),
     )
+    if task.attributes and not method.reads_attributes:
+        raise ConfigurationError(
+            f"the method {task.method.name!r} does not read [[attributes]]", "take them out, or use another method"
+        )
     options = task.options
     requests = method.plan(options, setting)
     if requests and not method.makes_private_sums:

@@ -43,7 +43,15 @@ def read_private_files(task: Task) -> list[Table]:
             continue
         try:
             tables.append(
-                read_table(path, data.text, data.label, data.user, labels=task.task.labels, encoding=data.encoding)
+                read_table(
+                    path,
+                    data.text,
+                    data.label,
+                    data.user,
+                    columns=task.attribute_columns,
+                    labels=task.task.labels,
+                    encoding=data.encoding,
+                )
             )
         except ConfigurationError as error:
             faults.append((error.problem, error.remedy))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import PACKAGED
+from undersong_common.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
 from undersong_common.printable import counted, name_fault, printable
 from undersong_common.table import SUFFIXES
 from undersong_protocol.agreement.manifest import LONGEST_NAME
@@ -23,6 +23,7 @@ from undersong_server.evaluation.options import Head
 from undersong_server.generators.kinds import GeneratorTable
 from undersong_server.methods.interface import EXPECTED_RECORDS, MethodOptions
 from undersong_server.methods.parts import papers
+from undersong_server.pool import RESERVED_COLUMNS
 from undersong_server.prompts.rendering import TaskWords
 
 DEFAULT_PARTIES = 5
@@ -154,10 +155,38 @@ class MethodSection(BaseModel):
     name: str
 
 
-class EmbedderSection(Section):
-    """[embedder]: "packaged" (all-MiniLM-L6-v2), a local folder, or another package's, "plug-in:NAME"."""
+class AttributeSection(Section):
+    """[[attributes]]: a public attribute of a record, beside its label.
 
-    model: str = "packaged"
+    Attributes:
+        values: a record has one of them; a missing or any other value of a column is a value of its own.
+        column: of the private files of a simulation; each party names its own. Without it, a record has the value that
+            its text is nearest to.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9 _-]*$", max_length=60)]
+    values: Annotated[tuple[str, ...], Field(min_length=1)]
+    column: str | None = None
+
+    @model_validator(mode="after")
+    def _distinct(self) -> AttributeSection:
+        if self.name in RESERVED_COLUMNS:
+            raise ValueError(f"{self.name!r} is a column of every corpus; choose another name")
+        folded = [" ".join(value.split()).casefold() for value in self.values]
+        if not all(folded) or len(set(folded)) != len(folded):
+            raise ValueError("values are empty or stand twice; list each value once")
+        return self
+
+
+class EmbedderSection(Section):
+    """[embedder]: "packaged" (all-MiniLM-L6-v2), a local folder, or another package's, "plug-in:NAME".
+
+    Attributes:
+        max_windows: of a text longer than the model's window; what lies beyond them is not read.
+    """
+
+    model: str = PACKAGED
+    max_windows: Annotated[int, Field(ge=1, le=MOST_WINDOWS)] = MAX_WINDOWS
 
 
 class EvaluationSection(Section):
@@ -209,6 +238,7 @@ class Task(Section):
     federation: FederationSection = FederationSection()
     method: MethodSection
     generators: tuple[GeneratorTable, ...] = ()
+    attributes: tuple[AttributeSection, ...] = ()
     embedder: EmbedderSection = EmbedderSection()
     evaluation: EvaluationSection = EvaluationSection()
     prompts: PromptsSection = PromptsSection()
@@ -241,7 +271,14 @@ class Task(Section):
         names = [generator.name for generator in self.generators]
         if len(set(names)) != len(names):
             raise ValueError("two [[generators]] share a name; give each its own")
+        if len({each.name for each in self.attributes}) != len(self.attributes):
+            raise ValueError("two [[attributes]] share a name; give each its own")
         return self
+
+    @property
+    def attribute_columns(self) -> dict[str, str]:
+        """Columns of the private files by the attribute that they stand for."""
+        return {each.name: each.column for each in self.attributes if each.column is not None}
 
     @property
     def public_words(self) -> dict[str, Any]:

@@ -19,16 +19,16 @@ def test_the_size_of_an_embedding_is_told_while_texts_are_embedded(monkeypatch):
     """A sum's opening asks for it and is answered at once: waiting for the records would show how many there are."""
     begun, go_on = threading.Event(), threading.Event()
 
-    def endless(_model, _features):
+    def endless(_batch):
         begun.set()
         assert go_on.wait(20)
         raise MemoryError  # of whatever else a model raises, its text counts as zero
 
     embedder = Embedder.load()
-    monkeypatch.setattr(embedding, "_forward", endless)
     monkeypatch.setattr(embedder, "_loaded", lambda: None)
-    monkeypatch.setattr(embedder, "_batches", lambda texts: iter([([0], {})]))
-    monkeypatch.setattr(embedding, "in_order", lambda work, items: map(work, items))
+    monkeypatch.setattr(embedder, "_tokens_of_each", lambda *_: iter(()))
+    monkeypatch.setattr(embedder, "_batches", lambda *_: [([0], [], 4)])
+    monkeypatch.setattr(embedding, "in_order", lambda work, items: map(endless, items))
     done = []
 
     def embed():

@@ -199,6 +199,6 @@ def test_what_statistics_keep_between_sums_does_not_grow_with_the_sums() -> None
             held.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    state = rows * 30 * 2 * (8 + 4)  # bytes: q nearest and furthest candidates of each record, and their scores
+    state = rows * 30 * 2 * 8  # bytes: q nearest and furthest candidates of each record
     assert held[KEPT_STATES - 1] - held[0] > 0.9 * state * (KEPT_STATES - 1)
     assert held[-1] - held[KEPT_STATES - 1] < 0.5 * state

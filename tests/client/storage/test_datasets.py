@@ -15,6 +15,7 @@ from undersong_client.consent import policy
 from undersong_client.home import PartyHome, PartySettings
 from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.recovery import Source
+from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
@@ -60,7 +61,7 @@ def test_what_is_in_the_file_is_counted(home, tmp_path):
     file.write_text("".join(json.dumps({"text": t, "label": label, "patient": p}) + "\n" for t, label, p in rows))
     found, ledger = add(home, file, tmp_path)
     assert found == datasets.Survey(
-        rows=6, empty=2, records=4, duplicates=1, labels={"x": 3, "y": 1}, users=2, largest_user=3
+        6, 2, records=4, duplicates=1, labels={"x": 3, "y": 1}, users=2, largest_user=3, lengths=TextLengths(4, 0, 0)
     )
     assert (ledger.budget.epsilon, ledger.budget.delta) == (4.0, 1e-4)
     assert len(datasets.load(home).table) == 4

@@ -18,7 +18,8 @@ FACTS = PublicFacts(embedding_size=2, labels=3)
 class Records:
     """What the statistics read."""
 
-    def __init__(self, embeddings, labels):
+    def __init__(self, embeddings, labels, columns=None):
+        self.columns = columns or {}
         self.embeddings = np.array(embeddings, dtype=np.float32)
         self.labels = np.array(labels)
         self.units = np.arange(len(labels))
@@ -90,3 +91,34 @@ def test_values_of_other_lists_or_in_another_order_are_refused():
 def test_a_peer_s_many_attributes_are_refused_before_they_are_paired(lists):
     with pytest.raises(ConfigurationError, match="at most"):
         AttributeMarginals(labels=2, lists=lists, ways=2)
+
+
+def test_a_column_s_value_counts_and_a_missing_one_is_a_value():
+    columns = {"sex": ["Female", "male", "", "?"], "age": ["1", "2", "3", "1"]}
+    records = Records([[0.5, 0.25]] * 4, [0, 1, 2, -1], columns)
+    public = PublicInputs(texts={"columns": ("sex", "female", "male", "ward", "a", "b")})
+    statistic = AttributeMarginals(3, columns=(3, 3))
+    statistic.check_inputs(public, FACTS)
+    rows = statistic.rows(records, public, {}).take(np.array([3, 0, 1, 2])).toarray()
+    # No record has a ward: all count as missing. A value that is not listed is missing too.
+    assert rows[:, 3:].tolist() == [[0, 0, 1, 0, 0, 1], [1, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 1], [0, 0, 1, 0, 0, 1]]
+    assert statistic.sensitivity.l2 == math.sqrt(3)
+    pairs = AttributeMarginals(0, (2,), 2, (3,))
+    assert pairs.shapes == ((2, 3),)
+
+
+def test_a_vote_stays_within_a_column_s_value():
+    columns = {"sex": ["female", "male"]}
+    records = Records([[0.5, 0.25]] * 2, [0, 0], columns)
+    votes = AttributeVotes(2, 0, columns=(3,))
+    texts = np.array([[0.5, 0.25], [0.25, 0.25]], dtype=np.float32)
+    inputs = {"candidates": LabelledEmbeddings(texts, np.array([1, 0]))}
+    public = PublicInputs(embeddings=inputs, texts={"columns": ("sex", "female", "male")})
+    votes.check_inputs(public, FACTS)
+    assert votes.rows(records, public, {}).take(np.arange(2)).toarray().tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("published", [(), ("sex", "female"), ("sex", "female", "male", "other")])
+def test_columns_of_other_numbers_of_values_are_refused(published):
+    with pytest.raises(ConfigurationError):
+        AttributeMarginals(3, columns=(3,)).check_inputs(PublicInputs(texts={"columns": published}), FACTS)

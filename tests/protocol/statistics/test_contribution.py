@@ -60,6 +60,10 @@ class Records:
         raise AssertionError("a histogram deals no units")
 
     @property
+    def columns(self) -> Any:
+        raise AssertionError("a histogram of labels reads no column")
+
+    @property
     def local_model(self) -> str:
         raise AssertionError("a histogram trains nothing")
 

@@ -64,6 +64,7 @@ class Records:
         self.units = np.arange(count)
         self.unit_hashes = np.arange(count).astype(np.uint64)
         self.local_model = ""
+        self.columns: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -220,9 +221,9 @@ def test_no_buffer_grows_with_the_records_times_a_number_of_the_plan(name: str, 
 def test_scores_of_few_records_and_many_candidates_are_computed_in_blocks_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, best = [], nearest._best
 
-    def watched(scores: Any, q: int, *, furthest: bool) -> Any:
-        seen.append(scores.numel())
-        return best(scores, q, furthest=furthest)
+    def watched(scores: Any, *rest: Any) -> Any:
+        seen.append(scores.size)
+        return best(scores, *rest)
 
     monkeypatch.setattr(nearest, "_best", watched)
     candidates = 3 * nearest.BLOCK_SCORES // nearest.BLOCK_ROWS + 5

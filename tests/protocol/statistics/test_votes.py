@@ -29,6 +29,7 @@ class Records:
         self.texts = list(texts)
         self.unit_hashes = self.units.astype(np.uint64)
         self.local_model = ""
+        self.columns: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
         return len(self.labels)

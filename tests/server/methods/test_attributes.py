@@ -1,5 +1,8 @@
 """Texts by attributes: shares from marginals, pairs where they stand, a run that orders, votes and keeps by them."""
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -11,16 +14,21 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Privacy
 from undersong_server.methods import attributes
 from undersong_server.methods.attributes import Options
-from undersong_server.methods.interface import Setting
+from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts.marginals import joint_shares
+from undersong_server.release.files import corpus_files
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
 
 LISTS = {"place": ("harbour town", "mountain village"), "mood": ("glad thanks", "bitter anger")}
 
 
-def setting(records=1000, epsilon=4.0, labels=("a", "b")):
-    return Setting(labels, ("one", "two"), privacy=Privacy(epsilon, 1e-5), expected_records=records)
+ATTRIBUTES = tuple(Attribute(name, values, column=False) for name, values in LISTS.items())
+
+
+def setting(records=1000, epsilon=4.0, labels=("a", "b"), attributes=ATTRIBUTES):
+    privacy = Privacy(epsilon, 1e-5)
+    return Setting(labels, ("one", "two"), privacy=privacy, expected_records=records, attributes=attributes)
 
 
 def test_joint_shares_have_the_margins_that_they_are_given():
@@ -45,12 +53,12 @@ def test_pairs_are_asked_for_where_expected_records_stand_above_the_noise():
     def names(options, given):
         return [request.name for request in attributes.plan(options, given)]
 
-    options = Options(attributes=LISTS)
+    options = Options()
     assert names(options, setting(10_000)) == ["marginals", "pairs", "votes"]
     assert names(options, setting(30, epsilon=1.0)) == ["marginals", "votes"]
-    assert names(Options(attributes=LISTS, pairs="always"), setting(1)) == ["marginals", "pairs", "votes"]
-    assert names(Options(attributes=LISTS, pairs="never"), setting(10_000)) == ["marginals", "votes"]
-    assert names(Options(), setting(10_000)) == ["marginals", "votes"]  # the label alone has no pair
+    assert names(Options(pairs="always"), setting(1)) == ["marginals", "pairs", "votes"]
+    assert names(Options(pairs="never"), setting(10_000)) == ["marginals", "votes"]
+    assert names(Options(), setting(10_000, attributes=())) == ["marginals", "votes"]  # the label alone has no pair
     for given in (setting(10_000), setting(30)):
         assert sum(request.budget_share for request in attributes.plan(options, given)) == pytest.approx(1.0)
 
@@ -58,10 +66,8 @@ def test_pairs_are_asked_for_where_expected_records_stand_above_the_noise():
 @pytest.mark.parametrize(
     ("options", "given", "said"),
     [
-        (Options(), setting(labels=()), "no attributes"),
-        (Options(attributes={"mood": ("glad", "Glad")}), setting(), "twice"),
-        (Options(attributes={"mood": ()}), setting(), "missing"),
-        (Options(attributes={"n": tuple(map(str, range(60_000)))}), setting(), "combinations"),
+        (Options(), setting(labels=(), attributes=()), "no attributes"),
+        (Options(), setting(attributes=(Attribute("n", tuple(map(str, range(60_000))), True),)), "combinations"),
     ],
 )
 def test_attributes_that_cannot_be_are_refused(options, given, said):
@@ -90,8 +96,63 @@ def task_file(tmp_path):
         privacy={"epsilon": 8.0, "expected_records": 400},
         federation={"parties": 1},
         method={"name": "attributes", "samples": 120},
-        **{"method.attributes": LISTS},
+        attributes=[{"name": name, "values": values} for name, values in LISTS.items()],
     )
+
+
+@pytest.fixture
+def task_with_columns(tmp_path):
+    """Notes of women are of the harbour, of men of the mountain; a tenth says nothing of sex."""
+    rng = np.random.default_rng(0)
+    rows = [("female", 0), ("Male", 1), ("", 1)]
+    chosen = [rows[row] for row in rng.choice(3, 400, p=[0.6, 0.3, 0.1])]
+    private = [{"text": f"{LISTS['place'][p]} {n}", "label": "ab"[n % 2], "sex": s} for n, (s, p) in enumerate(chosen)]
+    pool = [{"text": f"{LISTS['place'][n % 2]} {n}", "label": "ab"[n // 2 % 2], "sex": ""} for n in range(1000, 1600)]
+    return make_replay_task(
+        tmp_path,
+        private,
+        generators={"one": pool},
+        privacy={"epsilon": 8.0, "expected_records": 400},
+        federation={"parties": 1},
+        method={"name": "attributes", "samples": 120},
+        attributes=[{"name": "gender", "values": ["female", "male"], "column": "sex"}],
+    )
+
+
+def test_a_corpus_has_the_columns_of_the_records(task_with_columns, monkeypatch):
+    monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
+    task = tasks.load(task_with_columns)
+    samples, run = run_method(task, plan_run(task), seed=3)
+    assert run.records["shares of gender"][-1][1] == pytest.approx([0.6, 0.3, 0.1], abs=0.06)
+    assert run.records["gender in the corpus"][-1][1] == pytest.approx([0.6, 0.3, 0.1], abs=0.1)
+    assert {sample.attributes for sample in samples} == {(("gender", v),) for v in ("female", "male", "")}
+    rows = [json.loads(line) for line in corpus_files(samples)["synthetic.jsonl"].decode().splitlines()]
+    assert [row["gender"] for row in rows] == [sample.attributes[0][1] for sample in samples]
+    first = [sample for sample in run.pool.samples if sample.round == 0]
+    of_men = {sample for sample in first if sample.attributes == (("gender", "male"),) and "mountain" in sample.text}
+    assert 0 < len(of_men) < len(first) / 4
+    assert of_men <= set(samples)  # records vote among the texts of their own column
+
+
+def test_prompts_name_a_column_and_its_value(task_with_columns):
+    given = plan_run(tasks.load(task_with_columns)).setting
+    combinations = np.array([[0, 0], [1, 2]])
+    run = SimpleNamespace(setting=given, rng=lambda _step: np.random.default_rng(0))
+    orders = attributes._orders(Options(), run, "step", combinations, np.array([1, 1]), {})
+    assert {order.terms for order in orders} == {("gender female",), ()}  # a missing value is not named
+
+
+def test_a_method_that_does_not_read_attributes_refuses_them(task_with_columns):
+    with pytest.raises(ConfigurationError, match="attributes"):
+        plan_run(tasks.load(task_with_columns, ["method.name=mixture"]))
+
+
+@pytest.mark.parametrize(
+    "given", ["{name='a', values=['x', 'X']}", "{name='text', values=['x']}", "{name='a', values=[]}"]
+)
+def test_attributes_that_nobody_can_answer_are_refused_with_the_task(task_with_columns, given):
+    with pytest.raises(ConfigurationError):
+        tasks.load(task_with_columns, [f"attributes=[{given}]"])
 
 
 def shares_of(texts, word):

@@ -1,0 +1,75 @@
+"""Long texts of a party: they are embedded when they are added, counted for its own people, and never embedded anew."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.doubles.party_home import HashedEmbedder, command
+from undersong_client.answering.assemble import embedder_of
+from undersong_client.home import PartyHome
+from undersong_client.operations import data
+from undersong_client.records import snapshot
+from undersong_common.embedding import Embedder, TextLengths
+from undersong_common.errors import ConfigurationError
+
+# Of the window and the bound of HashedEmbedder.
+ONE_OF_EACH = ["short", "word " * 50, "word " * 51, "word " * 400, "word " * 401]
+LENGTHS = TextLengths(texts=5, long=3, cut=1)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    path = tmp_path / "home"
+    command("init", "alpha", "--home", path)
+    (tmp_path / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ONE_OF_EACH))
+    return path
+
+
+def add(home, *options):
+    return command("data", "add", home.parent / "notes.jsonl", "--home", home, *options)
+
+
+def test_long_and_cut_texts_are_counted_where_its_people_look(home):
+    assert LENGTHS.words in add(home)
+    assert snapshot.facts(PartyHome(home)).lengths == LENGTHS
+    assert json.loads(add(home, "--json"))["lengths"] == {"texts": 5, "long": 3, "cut": 1}
+    assert LENGTHS.words in command("check", "--offline", "--home", home, code=None)
+
+
+def test_records_are_embedded_before_any_sum(home, monkeypatch):
+    asked: list[int] = []
+    embed = data.embed
+    monkeypatch.setattr(data, "embed", lambda *given: asked.append(1) or embed(*given))
+    add(home)
+    embedder = HashedEmbedder()
+    data.embed(PartyHome(home), embedder, lambda _done, _total: None)
+    assert asked
+    assert not embedder.asked, "every vector was in the cache"
+
+
+def test_one_version_of_a_data_set_keeps_its_encoder(home, monkeypatch):
+    add(home)
+    opened = PartyHome(home)
+    assert embedder_of(opened).fingerprint == HashedEmbedder().fingerprint
+    other = HashedEmbedder()
+    other.fingerprint = "cd" * 32
+    monkeypatch.setattr(Embedder, "load", lambda *_: other)
+    with pytest.raises(ConfigurationError):
+        embedder_of(opened)
+    with pytest.raises(ConfigurationError):
+        data.add(home, home.parent / "notes.jsonl", text="text", checkpoints=home.parent / "marks")
+    add(home, "--new-version")
+    assert embedder_of(opened) is other
+
+
+def test_the_number_of_windows_is_a_setting_of_the_party(tmp_path):
+    home = tmp_path / "home"
+    command("init", "alpha", "--max-windows", 3, "--home", home)
+    settings = PartyHome(home).settings
+    assert settings.load_embedder().max_windows == 3
+    assert settings.load_embedder().fingerprint != Embedder.load().fingerprint
+    assert command("init", "beta", "--max-windows", 65, "--home", tmp_path / "beta", code=None)
+    assert not (tmp_path / "beta").exists()
