@@ -191,7 +191,7 @@ class State:
         found = self.shares.copy()
         found[rare] *= planned / after
         found[~rare] *= (1.0 - found[rare].sum()) / max(1e-9, float(found[~rare].sum()))
-        return np.maximum(found, 0.0)
+        return found.clip(min=0.0)
 
     def _orders(self, wanted: Int64, rng: np.random.Generator) -> list[Order]:
         names, lists, orders = self.run.setting.labels or ("",), self.options.attributes.values(), []
@@ -210,12 +210,9 @@ class State:
         run, generators, labels = self.run, *self.chosen.shape
         x, label_of, author = self._texts()
         heads = consistency.classifiers(x, label_of, author, generators, labels, label_shares=self.shares)
-        block_of = np.arange(labels) if self.by_label else np.zeros(labels, dtype=np.int64)
-        published = [
-            run.publish_numbers("classifiers", heads),
-            run.publish_numbers("blocks", block_of.astype(np.float64)),
-        ]
-        found = usefulness(run.private_sum(name, published), block_of, self.records, self._table())
+        block_of = np.arange(labels) * self.by_label
+        inputs = [run.publish_numbers("classifiers", heads), run.publish_numbers("blocks", block_of.astype(float))]
+        found = usefulness(run.private_sum(name, inputs), block_of, self.records, self._table())
         self.by_label = found.by_label
         self.chosen &= found.chosen(self.chosen)
         self.weights = self.chosen / self.chosen.sum(axis=0)
@@ -275,7 +272,7 @@ class State:
 
     def _remark(self, gain: verdict.Gain) -> str:
         """What the private records changed, and by how much more than noise, for the report."""
-        inside = self.chosen.any(axis=1)
+        inside: Bools = self.chosen.max(axis=1)
         out = [name for name, kept in zip(self.run.setting.generators, inside.tolist(), strict=True) if not kept]
         left = f"left out {', '.join(out)}" if out else "left out no generator"
         if not (self.chosen == inside[:, None]).all():
