@@ -432,27 +432,42 @@ def sheet_hash(figures: Mapping[str, Any]) -> str:
 
 def check_decision(request: Request, decision: Decision) -> None:
     """Raises ConfigurationError where this decision can no longer be taken about a plan."""
-    run = f"run {request.run!r}"
-    if request.ended_s:
-        raise ConfigurationError(
-            f"{run} has ended: what it released stays released, and nothing more of it is asked",
+    run, name = f"run {request.run!r}", shell_word(request.run)
+    over: tuple[tuple[object, str, str], ...] = (
+        (
+            request.ended_s,
+            "has ended: what it released stays released, and nothing more of it is asked",
             "there is nothing left to decide; see `undersong-party ledger`",
-        )
-    if decision == "approved" and request.decision in ("rejected", "revoked"):
-        raise ConfigurationError(f"{run} was {request.decision}", "have the operator propose it under a new name")
-    if decision == "approved" and request.suspended:
-        raise ConfigurationError(
-            f"{run}: {request.suspended}", "decide when it is asked again; the operator knows when"
-        )
-    if decision == "approved" and request.replaced:
-        raise ConfigurationError(
-            f"{run} has another plan by now",
-            f"undersong-party preview {shell_word(request.run)}, and decide about that one",
-        )
-    if decision == "revoked" and request.decision not in ("approved", "revoked"):
-        raise ConfigurationError(f"{run} was not approved", f"undersong-party reject {shell_word(request.run)}")
-    if decision == "rejected" and request.decision == "approved":
-        raise ConfigurationError(f"{run} is approved", f"undersong-party revoke {shell_word(request.run)}")
+        ),
+        (
+            decision == "approved" and request.decision in ("rejected", "revoked"),
+            f"was {request.decision}",
+            "have the operator propose it under a new name",
+        ),
+        (
+            decision == "approved" and request.suspended,
+            f"waits: {request.suspended}",
+            "decide when it is asked again; the operator knows when",
+        ),
+        (
+            decision == "approved" and request.replaced,
+            "has another plan by now",
+            f"undersong-party preview {name}, and decide about that one",
+        ),
+        (
+            decision == "revoked" and request.decision not in ("approved", "revoked"),
+            "was not approved",
+            f"undersong-party reject {name}",
+        ),
+        (
+            decision == "rejected" and request.decision == "approved",
+            "is approved",
+            f"undersong-party revoke {name}",
+        ),
+    )
+    for is_over, problem, remedy in over:
+        if is_over:
+            raise ConfigurationError(f"{run} {problem}", remedy)
 
 
 def _request(path: Path) -> Request:

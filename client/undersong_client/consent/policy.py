@@ -11,7 +11,7 @@ from undersong_client.home import PartyHome, WrittenByAnotherVersion, read_json,
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol.agreement import bounds, enrolment
-from undersong_protocol.agreement.bounds import MinimumColluders, Policy, RequirePostQuantum, post_quantum_rule
+from undersong_protocol.agreement.bounds import MinimumColluders, Policy, RequirePostQuantum
 from undersong_protocol.agreement.bounds import Policy as Bounds
 from undersong_protocol.agreement.manifest import Manifest
 
@@ -62,39 +62,59 @@ class HospitalPolicy:
 
     def __post_init__(self) -> None:
         remedy = "see `undersong-party policy set --help` and `undersong-party budget set --help`"
-        if any(math.isnan(value) or value < 0 for value in (self.run_epsilon, self.total_epsilon)):
-            raise ConfigurationError("an epsilon is below 0 or not a number", remedy)
-        if self.run_epsilon > self.total_epsilon:
-            raise ConfigurationError(
-                f"epsilon {self.run_epsilon:g} a run is more than {self.total_epsilon:g} in all", "lower --per-run"
-            )
-        if not 0 < self.total_delta < 1:
-            raise ConfigurationError(f"delta {self.total_delta:g} is not between 0 and 1", remedy)
-        if self.total_parts < 1:
-            raise ConfigurationError(f"a budget of {self.total_parts} parts", remedy)
-        if self.minimum_parties < 1 or self.minimum_threshold < 1:
-            raise ConfigurationError("the smallest number of parties and threshold is 1", remedy)
-        if type(self.declared_units) is not int or self.declared_units < 0:
-            raise ConfigurationError("the declared number of units is not a whole number of at least 0", remedy)
+        least, post_quantum = self.minimum_colluders, get_args(RequirePostQuantum)
+        untrusted = [each for each in self.trusted_statistics if not TRUSTED.fullmatch(each)]
+        unknown = sorted(set(self.units) - set(UNITS))
+        faults: tuple[tuple[object, str, str], ...] = (
+            (
+                any(math.isnan(value) or value < 0 for value in (self.run_epsilon, self.total_epsilon)),
+                "an epsilon is below 0 or not a number",
+                remedy,
+            ),
+            (
+                self.run_epsilon > self.total_epsilon,
+                f"epsilon {self.run_epsilon:g} a run is more than {self.total_epsilon:g} in all",
+                "lower --per-run",
+            ),
+            (not 0 < self.total_delta < 1, f"delta {self.total_delta:g} is not between 0 and 1", remedy),
+            (self.total_parts < 1, f"a budget of {self.total_parts} parts", remedy),
+            (
+                self.minimum_parties < 1 or self.minimum_threshold < 1,
+                "the smallest number of parties and threshold is 1",
+                remedy,
+            ),
+            (
+                type(self.declared_units) is not int or self.declared_units < 0,
+                "the declared number of units is not a whole number of at least 0",
+                remedy,
+            ),
+            (
+                untrusted,
+                f"the trusted statistic {', '.join(untrusted)!r} is no NAME=SHA256",
+                "undersong-party policy plugins shows them",
+            ),
+            (
+                least != "default" and (type(least) is not int or least < 0),
+                f"the smallest number of colluders is {least!r}",
+                'write a number or "default"',
+            ),
+            (
+                self.approval not in get_args(Approval),
+                f"approval {self.approval!r} is unknown",
+                'write "each" or "standing"',
+            ),
+            (
+                self.require_post_quantum not in post_quantum,
+                f"require_post_quantum {self.require_post_quantum!r} is unknown",
+                f"choose among {', '.join(post_quantum)}",
+            ),
+            (unknown, f"unit {', '.join(unknown)!r} is unknown", f"choose among {', '.join(UNITS)}"),
+        )
+        for is_wrong, problem, help_ in faults:
+            if is_wrong:
+                raise ConfigurationError(problem, help_)
         for required in self.required_parties:
             enrolment.named_party(required)
-        for trusted in self.trusted_statistics:
-            if not TRUSTED.fullmatch(trusted):
-                raise ConfigurationError(
-                    f"the trusted statistic {trusted!r} is no NAME=SHA256", "undersong-party policy plugins shows them"
-                )
-        least = self.minimum_colluders
-        if least != "default" and (type(least) is not int or least < 0):
-            raise ConfigurationError(f"the smallest number of colluders is {least!r}", 'write a number or "default"')
-        if self.approval not in get_args(Approval):
-            raise ConfigurationError(f"approval {self.approval!r} is unknown", 'write "each" or "standing"')
-        if self.require_post_quantum not in get_args(RequirePostQuantum):
-            raise ConfigurationError(
-                f"require_post_quantum {self.require_post_quantum!r} is unknown",
-                f"choose among {', '.join(get_args(RequirePostQuantum))}",
-            )
-        if unknown := sorted(set(self.units) - set(UNITS)):
-            raise ConfigurationError(f"unit {unknown[0]!r} is unknown", f"choose among {', '.join(UNITS)}")
 
     @property
     def has_budget(self) -> bool:
@@ -165,8 +185,6 @@ def read(home: PartyHome) -> HospitalPolicy:
             key: tuple(item) if isinstance(item, list) else item for key, item in dict(body or {}).items()
         }
         fields |= {key: float(fields[key]) for key in ("run_epsilon", "total_epsilon")}
-        if "require_post_quantum" in fields:
-            fields["require_post_quantum"] = post_quantum_rule(fields["require_post_quantum"])
         return HospitalPolicy(**fields)
     except (TypeError, KeyError, ValueError):
         raise WrittenByAnotherVersion(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import counted
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 RequirePostQuantum = Literal["always", "never"]
 MinimumColluders = int | Literal["default"]
-FORMER_UP_TO_200 = "up_to_200"  # a former choice of RequirePostQuantum; a roster of invented parties evaded it
 LONGEST_JSON = 16_384  # characters
 
 
@@ -72,30 +71,10 @@ class Policy:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Policy:
-        """Reads :meth:`to_json`. Raises ValueError, KeyError or TypeError for a malformed policy."""
-        names = {key: value[key] for key in ("statistics", "units")}
-        trusted = value.get("trusted", ())  # a party of an earlier version trusts none
-        colluders = value.get("minimum_colluders", 0)  # nor does it demand any
-        found = cls(
-            largest_epsilon=float(value["largest_epsilon"]),
-            largest_delta=float(value["largest_delta"]),
-            minimum_parties=int(value["minimum_parties"]),
-            minimum_threshold=int(value["minimum_threshold"]),
-            declared_units=int(value["declared_units"]),
-            required_parties=tuple((str(name), str(print_)) for name, print_ in value["required_parties"]),
-            require_post_quantum=post_quantum_rule(value["require_post_quantum"]),
-            minimum_colluders="default" if colluders == "default" else int(colluders),
-            trusted=None if trusted is None else tuple((str(name), str(source)) for name, source in trusted),
-            **{key: None if each is None else frozenset(map(str, each)) for key, each in names.items()},
-        )
-        if found.require_post_quantum not in get_args(RequirePostQuantum):
-            raise ValueError
-        return found
+        """Reads :meth:`to_json`. Raises ValueError for a malformed policy."""
+        from pydantic import TypeAdapter  # only an operator reads a policy that another program wrote
 
-
-def post_quantum_rule(stated: Any) -> Any:
-    """Reads a stated rule; the former "up_to_200" is read as "always"."""
-    return "always" if stated == FORMER_UP_TO_200 else stated
+        return TypeAdapter(cls).validate_python(value)
 
 
 def check_statistics(plan: Plan, policy: Policy) -> None:
@@ -133,54 +112,67 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     """Raises PrivacyRefusal that names the first bound which a plan with these parties exceeds."""
     check_statistics(plan, policy)
     privacy, quorum = plan.privacy, plan.quorum
-    if privacy.epsilon > policy.largest_epsilon:
-        raise PrivacyRefusal(
+    fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in roster}
+    absent = [each for each in policy.required_parties if fingerprints.get(each[0]) != each[1]]
+    required, fingerprint = absent[0] if absent else ("", "")
+    found = f"has the fingerprint {fingerprints[required]}" if required in fingerprints else "takes no part"
+    least = defaults(quorum.parties)[2] if policy.minimum_colluders == "default" else policy.minimum_colluders
+    units = None if policy.units is None else sorted(policy.units)
+    exceeded: tuple[tuple[object, str, str], ...] = (
+        (
+            privacy.epsilon > policy.largest_epsilon,
             f"the run asks for epsilon {privacy.epsilon:g}, the policy allows {policy.largest_epsilon:g}",
             "ask for a smaller run, or change the policy",
-        )
-    if privacy.delta > policy.largest_delta:
-        raise PrivacyRefusal(f"the run asks for delta {privacy.delta:g}, the policy allows {policy.largest_delta:g}")
-    if math.isfinite(privacy.epsilon) and privacy.delta * policy.declared_units >= 1:
-        # delta >= 1/n would allow a mechanism that publishes one whole record
-        raise PrivacyRefusal(
+        ),
+        (
+            privacy.delta > policy.largest_delta,
+            f"the run asks for delta {privacy.delta:g}, the policy allows {policy.largest_delta:g}",
+            "",
+        ),
+        (
+            # delta >= 1/n would allow a mechanism that publishes one whole record
+            math.isfinite(privacy.epsilon) and privacy.delta * policy.declared_units >= 1,
             f"the run asks for delta {privacy.delta:g}, which is not below 1 / {policy.declared_units}, the number of"
             " privacy units that this party declares",
             "choose a smaller privacy.delta",
-        )
-    if quorum.parties < policy.minimum_parties:
-        has = counted(quorum.parties, "party", "parties")
-        raise PrivacyRefusal(f"the run has {has}, the policy wants {policy.minimum_parties}")
-    fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in roster}
-    for required, fingerprint in policy.required_parties:
-        if fingerprints.get(required) != fingerprint:
-            found = f"has the fingerprint {fingerprints[required]}" if required in fingerprints else "takes no part"
-            raise PrivacyRefusal(
-                f"the policy wants the party {required} with the fingerprint {fingerprint}, and {required} {found}",
-                "plan the run with that party, or change the policy",
-            )
-    if quorum.threshold < policy.minimum_threshold:
-        raise PrivacyRefusal(
+        ),
+        (
+            quorum.parties < policy.minimum_parties,
+            f"the run has {counted(quorum.parties, 'party', 'parties')}, the policy wants {policy.minimum_parties}",
+            "",
+        ),
+        (
+            absent,
+            f"the policy wants the party {required} with the fingerprint {fingerprint}, and {required} {found}",
+            "plan the run with that party, or change the policy",
+        ),
+        (
+            quorum.threshold < policy.minimum_threshold,
             f"{counted(quorum.threshold, 'party', 'parties')} could open the sums of the run, the policy wants"
-            f" {policy.minimum_threshold}"
-        )
-    least = defaults(quorum.parties)[2] if policy.minimum_colluders == "default" else policy.minimum_colluders
-    if quorum.colluders < least:
-        raise PrivacyRefusal(
+            f" {policy.minimum_threshold}",
+            "",
+        ),
+        (
+            quorum.colluders < least,
             f"the run assumes {counted(quorum.colluders, 'colluding party', 'colluding parties')}, the policy wants"
             f" {least}",
             f"plan the run with federation.colluders = {least} or more, or change the policy",
-        )
-    if policy.require_post_quantum == "always" and not quorum.post_quantum:
-        raise PrivacyRefusal(
+        ),
+        (
+            policy.require_post_quantum == "always" and not quorum.post_quantum,
             "the run's masks are not post-quantum: who records its messages could open them with a later quantum"
             " computer; the policy wants hybrid masks",
             "plan the run with federation.post_quantum = true, or change the policy",
-        )
-    if policy.units is not None and privacy.unit not in policy.units:
-        raise PrivacyRefusal(
-            f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(sorted(policy.units))}",
+        ),
+        (
+            units is not None and privacy.unit not in units,
+            f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(units or ())}",
             "choose another privacy.unit",
-        )
+        ),
+    )
+    for is_exceeded, problem, remedy in exceeded:
+        if is_exceeded:
+            raise PrivacyRefusal(problem, remedy)
 
 
 WEAK_DELTA = 1e-3

@@ -285,14 +285,6 @@ def test_a_policy_demands_a_number_of_assumed_colluders(home):
     assert "This party REFUSES it" not in command("preview", "spring", "--home", home)
 
 
-def test_a_policy_signed_with_the_former_rule_demands_post_quantum_masks(home):
-    opened = PartyHome(home)
-    former = policy_file.read(opened)
-    object.__setattr__(former, "require_post_quantum", "up_to_200")
-    policy_file.write(opened, former)
-    assert policy_file.read(opened).require_post_quantum == "always"
-
-
 def test_what_the_records_speak_against_is_confirmed_by_a_person_and_told_to_nobody_else(home, tmp_path):
     manifest = proposed(home)
     other = write_notes(tmp_path / "other.jsonl", labels=("good", "elsewhere"))

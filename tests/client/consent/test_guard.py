@@ -226,9 +226,13 @@ def test_invented_parties_do_not_make_classical_masks_acceptable(parties):
     reviewed(parties, Policy(math.inf), post_quantum=False)
 
 
-def test_a_policy_that_was_shared_or_signed_with_the_former_rule_demands_post_quantum_masks_always():
-    former = Policy(2.0).to_json() | {"require_post_quantum": "up_to_200"}
-    assert Policy.from_json(former).require_post_quantum == "always"
+@pytest.mark.parametrize(
+    "wrong",
+    [{"require_post_quantum": "up_to_200"}, {"minimum_colluders": "few"}, {"units": 3}, {"largest_delta": None}],
+)
+def test_a_shared_policy_that_is_malformed_is_no_policy(wrong):
+    with pytest.raises(ValueError):  # noqa: PT011 - of the reader's own kinds
+        Policy.from_json(Policy(2.0).to_json() | wrong)
 
 
 @pytest.mark.parametrize(
