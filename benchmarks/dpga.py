@@ -28,7 +28,6 @@ from benchmarks.dpkps import figure
 from undersong.records import private_tables
 from undersong.simulation import simulate
 from undersong.workspace import Workspace
-from undersong_client.storage import store
 from undersong_common.arrays import Float64
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.table import Table, read_table
@@ -150,8 +149,8 @@ class Bench:
         task = run_plan.task
         tables = private_tables(task, seed)
         private_texts = [text for table in tables.values() for text in table.texts]
-        workspace = Workspace(Path(tempfile.mkdtemp(dir=self._folder)) / "run", task, {}, fresh=False)
-        try:
+        folder = Path(tempfile.mkdtemp(dir=self._folder)) / "run"
+        with Workspace(folder, task, {}, fresh=False) as workspace:
             outcome = simulate(
                 run_plan,
                 workspace,
@@ -164,9 +163,6 @@ class Bench:
                 embedder=self._embedder,
                 private_cache=self._private,
             ).outcome
-        finally:
-            workspace.journal.close()
-            store.close(workspace.parties_path)
         embed = CachedEmbedder(self._embedder, self._public).encode
         test = self._tests[dataset]
         assert test.labels is not None

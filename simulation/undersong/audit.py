@@ -460,7 +460,6 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     from undersong.records import private_tables
     from undersong.simulation import simulate
     from undersong.workspace import Workspace, ledger_path
-    from undersong_client.storage import store
 
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
@@ -473,8 +472,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     chosen = [canary for canary, there in zip(canaries, present, strict=True) if there]
     watched = _Watched()
     with tempfile.TemporaryDirectory(prefix="undersong-audit-") as folder:
-        workspace = Workspace(Path(folder) / "run", task, {"audit": number}, fresh=False)
-        try:
+        with Workspace(Path(folder) / "run", task, {"audit": number}, fresh=False) as workspace:
             outcome = simulate(
                 run_plan,
                 workspace,
@@ -492,9 +490,6 @@ def observe(settings: AuditSettings, number: int) -> Observations:
             unpaid = tuple(
                 name for name in tables if not _paid(watched, Ledger.read(ledger_path(workspace.state, name)))
             )
-        finally:
-            workspace.journal.close()
-            store.close(workspace.parties_path)
     opened = {name: found for name, found in sums.items() if found is not None}
     attacked = _attack_sums(run_plan, watched, opened, canaries, present, embed)
     corpus = attack_corpus(outcome.samples, canaries, task.task.labels, embed)

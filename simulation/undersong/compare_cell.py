@@ -20,7 +20,6 @@ from undersong import references
 from undersong.records import check_units, dealt
 from undersong.simulation import LayeredCache, simulate
 from undersong.workspace import Workspace
-from undersong_client.storage import store
 from undersong_common import embedders
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
@@ -292,8 +291,7 @@ class Bench:
             # All parties' records at once: a party's own would fill few batches, and a text has the same bits in any.
             self._embed_private([text for table in tables.values() for text in table.texts])
         with tempfile.TemporaryDirectory(prefix="undersong-cell-") as folder:
-            workspace = Workspace(Path(folder) / "run", task, {}, fresh=False)
-            try:
+            with Workspace(Path(folder) / "run", task, {}, fresh=False) as workspace:
                 outcome = simulate(
                     run_plan,
                     workspace,
@@ -306,9 +304,6 @@ class Bench:
                     embedder=self.embedder,
                     private_cache=self.private,
                 ).outcome
-            finally:
-                workspace.journal.close()
-                store.close(workspace.parties_path)
         weights = outcome.records.get("weights")
         private_run = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)
         test, _ = self.judged_on

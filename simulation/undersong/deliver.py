@@ -92,8 +92,7 @@ def deliver(
     arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
     if engine != "inprocess":
         arguments["engine"] = engine  # what it prepares ahead, the other one could not end
-    workspace = Workspace(folder, task, arguments, fresh=fresh)
-    try:
+    with Workspace(folder, task, arguments, fresh=fresh) as workspace:
         if workspace.continued:
             progress.say(f"continuing the run in {folder}")
         simulated = simulate(
@@ -126,12 +125,8 @@ def deliver(
             seconds=not insecure,  # such a run's outputs are compared byte for byte
         )
         keys = read_keys(workspace.state)
-        identities = {
-            name: Ed25519PrivateKey.from_private_bytes(bytes.fromhex(keys[f"identity/{name}"])) for name in tables
-        }
+        identities = {name: Ed25519PrivateKey.from_private_bytes(keys[f"identity/{name}"]) for name in tables}
         publish(workspace.folder, simulated.outcome, report, signer=SimulationSigner(identities))
-    finally:
-        workspace.journal.close()
     return Delivered(folder, report)
 
 

@@ -176,7 +176,7 @@ class _ActorState:
 
         value = json.loads((state / STATE_FILE).read_text(encoding="utf-8"))
         task = Task.model_validate({**value["task"], "folder": Path(value["folder"])})
-        self._parties = SimulatedParties(task, state, Path(value["store"]), value["seed"], value["insecure_noise_seed"])
+        self._parties = SimulatedParties(task, state, value["seed"], value["insecure_noise_seed"])
         self._clock = clocks(value["insecure_noise_seed"])[0]
         self._tables = private_tables(task, value["seed"])
         self._names = list(self._tables)
@@ -270,7 +270,6 @@ def _write_state(parties: SimulatedParties) -> None:
     value = {
         "task": parties.task.model_dump(exclude={"folder"}),  # not in JSON mode: that has no infinity
         "folder": str(parties.task.folder),
-        "store": str(parties.store),
         "seed": parties.seed,
         "insecure_noise_seed": parties.insecure_noise_seed,
     }

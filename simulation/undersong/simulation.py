@@ -107,8 +107,8 @@ def simulate(
     check_units(run_plan.plan.privacy, tables)
     embedder = embedder or embedders.check(task.embedder.model, task.embedder.max_windows)
     clock, monotonic = clocks(insecure_noise_seed)
-    made = SimulatedParties(task, workspace.state, workspace.parties_path, seed, insecure_noise_seed)
-    made.draw_keys(workspace, tables)
+    made = SimulatedParties(task, workspace.state, seed, insecure_noise_seed)
+    made.draw_keys(tables)
     if engine == "flower":
         # its actors are processes: what they compute is kept, encrypted, where each of them and this process finds it
         private_cache = made.shared_cache()

@@ -25,6 +25,7 @@ from undersong_client.storage import store
 from undersong_client.storage.store import Store
 from undersong_common.embedding import Embed, EmbeddingCache, EncryptedFileCache
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
 from undersong_protocol.agreement.bounds import Policy
@@ -36,6 +37,7 @@ from undersong_server.runs.task import Task
 
 STATE = ".undersong"
 KEYS = "keys.json"
+PARTIES = "parties.sqlite"  # encrypted journal of all parties
 # 1 divided the records by shuffles and derived the parties' data keys from the seed; 2 had prompts of another form and
 # did not keep what became of an answer.
 FORMAT = 3
@@ -68,10 +70,6 @@ class Workspace:
         self.continued = known
         self._claim(task, arguments)
 
-    @property
-    def parties_path(self) -> Path:
-        return self.state / "parties.sqlite"
-
     def _claim(self, task: Task, arguments: dict[str, Any]) -> None:
         """Raises ConfigurationError for another run's folder; how models are reached and limited may have changed."""
         described = task.model_dump(mode="json", exclude={"output", "generators"})
@@ -89,33 +87,24 @@ class Workspace:
             )
 
     def _clear(self) -> None:
-        store.close(self.parties_path)
+        store.close(self.state / PARTIES)
         if not (self.state / "journal.sqlite").exists():
             return
         for name in OUTPUT_NAMES:
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.state)
 
-    def secrets(self, draw: Any) -> dict[str, str]:
-        """Keys of the simulated parties, drawn once and kept readable by this user only."""
-        path = self.state / KEYS
-        if path.exists():
-            return read_keys(self.state)
-        drawn: dict[str, str] = draw()
-        temporary = path.with_suffix(".new")
-        descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(drawn, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        return drawn
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.journal.close()
+        store.close(self.state / PARTIES)
 
 
-def read_keys(state: Path) -> dict[str, str]:
-    """The simulated parties' keys (hex) by their names, as :meth:`Workspace.secrets` drew them."""
-    kept: dict[str, str] = json.loads((state / KEYS).read_text(encoding="utf-8"))
-    return kept
+def read_keys(state: Path) -> dict[str, bytes]:
+    """The simulated parties' keys by their names, as :meth:`SimulatedParties.draw_keys` drew them."""
+    return {name: bytes.fromhex(key) for name, key in json.loads((state / KEYS).read_text(encoding="utf-8")).items()}
 
 
 PARTY_KEYS = ("identity", "data")  # what a hospital draws at `init`: its signing key, and the secret of its data set
@@ -131,29 +120,26 @@ class SimulatedParties:
 
     Attributes:
         task: of the simulation.
-        state: the workspace's own folder; ``store`` is the parties' encrypted journal in it.
+        state: the workspace's own folder.
         seed: deals one file of records to them.
         insecure_noise_seed: tests only.
     """
 
     task: Task
     state: Path
-    store: Path
     seed: int
     insecure_noise_seed: int | None
 
-    def draw_keys(self, workspace: Workspace, names: Iterable[str]) -> None:
-        """Draws the parties' keys, once per simulation."""
-        workspace.secrets(
-            lambda: (
-                {"store": os.urandom(32).hex()}
-                | {f"{use}/{name}": self._entropy(name)(use)(32).hex() for name in names for use in PARTY_KEYS}
-            )
-        )
+    def draw_keys(self, names: Iterable[str]) -> None:
+        """Draws the parties' keys, once per simulation; only this user can read them."""
+        if (self.state / KEYS).exists():
+            return
+        drawn = {f"{use}/{name}": self._entropy(name)(use)(32).hex() for name in names for use in PARTY_KEYS}
+        replace_file(self.state / KEYS, json.dumps({"store": os.urandom(32).hex()} | drawn).encode("utf-8"))
 
     @cached_property
     def keys(self) -> dict[str, bytes]:
-        return {name: bytes.fromhex(key) for name, key in read_keys(self.state).items()}
+        return read_keys(self.state)
 
     def shared_cache(self) -> EmbeddingCache:
         """Embeddings of private records, encrypted, for several processes."""
@@ -182,7 +168,7 @@ class SimulatedParties:
             computation=computation,
             policy=Policy(largest_epsilon=math.inf, largest_delta=1.0),
             ledger=Ledger.open(ledger_path(self.state, name), data.fingerprint, at=clock()),
-            store=Store(self.store, name, self.keys["store"]),
+            store=Store(self.state / PARTIES, name, self.keys["store"]),
             blocks=blocks,
             embedder=embedder,
             embedding_size=embedding_size,
