@@ -471,25 +471,25 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     present = np.random.default_rng([settings.seed, 0xC0, number]).random(len(canaries)) < 0.5
     chosen = [canary for canary, there in zip(canaries, present, strict=True) if there]
     watched = _Watched()
-    with tempfile.TemporaryDirectory(prefix="undersong-audit-") as folder:
-        with Workspace(Path(folder) / "run", task, {"audit": number}, fresh=False) as workspace:
-            outcome = simulate(
-                run_plan,
-                workspace,
-                planted(tables, chosen, [_home(canary, list(tables)) for canary in chosen]),
-                seed=settings.seed * 1_000_003 + number,
-                insecure_noise_seed=None,
-                public_cache=cache,
-                environment={},
-                progress=Silent(),
-                embedder=embedder,
-                private_cache=cache,
-                contribution=watched,
-            ).outcome
-            sums = {name: opened_sum(workspace.journal, name) for name in watched.sums}
-            unpaid = tuple(
-                name for name in tables if not _paid(watched, Ledger.read(ledger_path(workspace.state, name)))
-            )
+    with (
+        tempfile.TemporaryDirectory(prefix="undersong-audit-") as folder,
+        Workspace(Path(folder) / "run", task, {"audit": number}, fresh=False) as workspace,
+    ):
+        outcome = simulate(
+            run_plan,
+            workspace,
+            planted(tables, chosen, [_home(canary, list(tables)) for canary in chosen]),
+            seed=settings.seed * 1_000_003 + number,
+            insecure_noise_seed=None,
+            public_cache=cache,
+            environment={},
+            progress=Silent(),
+            embedder=embedder,
+            private_cache=cache,
+            contribution=watched,
+        ).outcome
+        sums = {name: opened_sum(workspace.journal, name) for name in watched.sums}
+        unpaid = tuple(name for name in tables if not _paid(watched, Ledger.read(ledger_path(workspace.state, name))))
     opened = {name: found for name, found in sums.items() if found is not None}
     attacked = _attack_sums(run_plan, watched, opened, canaries, present, embed)
     corpus = attack_corpus(outcome.samples, canaries, task.task.labels, embed)

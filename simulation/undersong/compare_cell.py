@@ -290,20 +290,22 @@ class Bench:
         if run_plan.plan.sums:
             # All parties' records at once: a party's own would fill few batches, and a text has the same bits in any.
             self._embed_private([text for table in tables.values() for text in table.texts])
-        with tempfile.TemporaryDirectory(prefix="undersong-cell-") as folder:
-            with Workspace(Path(folder) / "run", task, {}, fresh=False) as workspace:
-                outcome = simulate(
-                    run_plan,
-                    workspace,
-                    tables,
-                    seed=seed,
-                    insecure_noise_seed=self._noise_seed(seed),
-                    public_cache=self.public,
-                    environment=os.environ,
-                    progress=Silent(),
-                    embedder=self.embedder,
-                    private_cache=self.private,
-                ).outcome
+        with (
+            tempfile.TemporaryDirectory(prefix="undersong-cell-") as folder,
+            Workspace(Path(folder) / "run", task, {}, fresh=False) as workspace,
+        ):
+            outcome = simulate(
+                run_plan,
+                workspace,
+                tables,
+                seed=seed,
+                insecure_noise_seed=self._noise_seed(seed),
+                public_cache=self.public,
+                environment=os.environ,
+                progress=Silent(),
+                embedder=self.embedder,
+                private_cache=self.private,
+            ).outcome
         weights = outcome.records.get("weights")
         private_run = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)
         test, _ = self.judged_on
