@@ -72,7 +72,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         asked.append(SumRequest("labels", LabelHistogram(labels), TUNING.part_labels))
     several, voted = labels > 1 and generators > 1, generators == 1 or labels < 2 or options.written > 1
     for t, size in enumerate(np.cumsum(options.per_round())[:-1].tolist()):
-        if several:
+        if several and size >= TUNING.texts_judged * generators * labels:
             judged = ClassifierVotesInBlocks(generators, labels)
             asked.append(SumRequest(f"who/{t + 1}", judged, TUNING.part_who / (options.rounds - 1)))
         if voted:
@@ -82,7 +82,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if voted and labels > 1:
         candidates = options.samples * options.written
         asked.append(SumRequest("last votes", _votes(candidates, labels), TUNING.part_last_votes))
-    if labels > 1:
+    if labels > 1 and len(asked) > 1:  # there is a choice to judge
         asked.append(SumRequest("verdict", CorpusComparison(labels), TUNING.part_verdict))
     return asked
 

@@ -78,6 +78,9 @@ def test_the_plan_asks_generators_where_there_are_several_and_texts_where_there_
     ]
     assert asked(attributes={"tone": ("calm", "angry")})["labels"].statistic.dimension == 4
     assert asked(written=3, samples=100)["last votes"].statistic.candidates == 300
+    # generators with a text or two of each label are not judged; with no choice there is no verdict
+    assert list(asked(generators=10, labels=10, samples=600)) == ["labels", "who/2", "verdict"]
+    assert list(asked(generators=10, labels=10, samples=200)) == ["labels"]
     kinds = {each.statistic.name for labels in (0, 2) for each in asked(labels, written=2).values()}
     assert len(kinds | {"attribute_marginals"}) == 5
 
