@@ -214,11 +214,10 @@ def run(
     opened = PartyHome(home_of(home))
     with opened.running():
         from undersong_client.answering.assemble import assemble
-        from undersong_client.link import daemon
-        from undersong_client.link.daemon import Daemon
+        from undersong_client.link.daemon import Daemon, check_start
 
         try:
-            daemon.check_start(opened, use_proxy=proxy)
+            check_start(opened, use_proxy=proxy)
             assembled = assemble(opened, checkpoints=checkpoints_folder(), clock=time.time, logs=set_up_log)
         except UndersongError as refusal:
             opened.note_refused_start(refusal.problem, refusal.remedy, at=time.time())

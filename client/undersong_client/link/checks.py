@@ -69,12 +69,11 @@ def check(
     yield _ask("files", lambda: _files(home))
     yield _ask("keys", lambda: _keys(home))
     yield _ask("policy", lambda: _policy(home))
-    yield from _plugins(home)
+    yield from _warned(_plugins(home))
     yield _ask("budget", lambda: _budget(home))
     yield _ask("data", lambda: _data(home, checkpoints, now))
-    yield from _file(home)
-    yield from _weak_choices(home)
-    yield from _cautions(home)
+    yield from _warned(_file(home))
+    yield from _warned(_weak_choices(home))
     yield _disk(home)
     yield _ask("embedder", lambda: _embedder(home))
     if home.settings.teacher_model:
@@ -90,6 +89,12 @@ def _ask(name: str, question: Callable[[], str]) -> Finding:
         return Finding(name, "ok", question())
     except UndersongError as error:
         return Finding(name, "problem", error.problem, error.remedy)
+
+
+def _warned(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Findings until an error, which a finding above has named already."""
+    with contextlib.suppress(UndersongError):
+        yield from findings
 
 
 def _files(home: PartyHome) -> str:
@@ -121,17 +126,16 @@ def _policy(home: PartyHome) -> str:
 
 def _plugins(home: PartyHome) -> Iterator[Finding]:
     """Each trusted statistic of another package; none of them is imported."""
-    with contextlib.suppress(UndersongError):  # said by the finding above
-        for each in plugins.installed(policy.read(home)):
-            if each.holds:
-                yield Finding(f"statistic {each.name}", "ok", f"{each.package}, its source is the trusted one")
-            elif each.trusted:
-                yield Finding(
-                    f"statistic {each.name}",
-                    "problem",
-                    each.state,
-                    "install the release that was trusted, or distrust it",
-                )
+    for each in plugins.installed(policy.read(home)):
+        if each.holds:
+            yield Finding(f"statistic {each.name}", "ok", f"{each.package}, its source is the trusted one")
+        elif each.trusted:
+            yield Finding(
+                f"statistic {each.name}",
+                "problem",
+                each.state,
+                "install the release that was trusted, or distrust it",
+            )
 
 
 def _budget(home: PartyHome) -> str:
@@ -153,39 +157,31 @@ def _data(home: PartyHome, checkpoints: Path, now: float) -> str:
 
 
 def _file(home: PartyHome) -> Iterator[Finding]:
-    with contextlib.suppress(UndersongError):  # said by the finding above
-        if home.settings.data and (why := datasets.changed_since(home)):
-            yield Finding(
-                "data file",
-                "warning",
-                f"{why}; this party goes on answering from what was added, and nobody else is told",
-                "if it shall count as it is now: undersong-party data add FILE --new-version",
-            )
+    if home.settings.data and (why := datasets.changed_since(home)):
+        yield Finding(
+            "data file",
+            "warning",
+            f"{why}; this party goes on answering from what was added, and nobody else is told",
+            "if it shall count as it is now: undersong-party data add FILE --new-version",
+        )
 
 
 def _weak_choices(home: PartyHome) -> Iterator[Finding]:
-    """Warns of policies and budgets that are weaker than advised. Independent of the records."""
-    with contextlib.suppress(UndersongError):  # said by the findings above
-        allowed = policy.read(home)
-        for sentence in cautions.weak_policy(allowed):
-            yield Finding("policy", "warning", sentence, "if this is not meant: undersong-party policy set --help")
-        for sentence in weak_delta(allowed.total_delta):
-            yield Finding("budget", "warning", sentence, "undersong-party budget set --help")
-
-
-def _cautions(home: PartyHome) -> Iterator[Finding]:
-    """Warns of records that do not suit standing consent."""
-    with contextlib.suppress(UndersongError):  # said by the findings above
-        allowed = policy.read(home)
-        if allowed.approval != "standing":
-            return
-        for caution in cautions.of_standing_consent(allowed, datasets.load(home).table, home.settings.user_field):
-            yield Finding(
-                "standing consent",
-                "warning",
-                f"{caution} (nobody else is told)",
-                "declare a bound: undersong-party policy set --declared-units N; or --approval each",
-            )
+    """Warns of policies and budgets that are weaker than advised, and of records that do not suit standing consent."""
+    allowed = policy.read(home)
+    for sentence in cautions.weak_policy(allowed):
+        yield Finding("policy", "warning", sentence, "if this is not meant: undersong-party policy set --help")
+    for sentence in weak_delta(allowed.total_delta):
+        yield Finding("budget", "warning", sentence, "undersong-party budget set --help")
+    if allowed.approval != "standing":
+        return
+    for caution in cautions.of_standing_consent(allowed, datasets.load(home).table, home.settings.user_field):
+        yield Finding(
+            "standing consent",
+            "warning",
+            f"{caution} (nobody else is told)",
+            "declare a bound: undersong-party policy set --declared-units N; or --approval each",
+        )
 
 
 def _disk(home: PartyHome) -> Finding:

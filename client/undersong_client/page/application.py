@@ -16,10 +16,12 @@ from undersong_client.home import PartyHome
 from undersong_client.operations import daemon, data, joining, outbox, rules, runs
 from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
-from undersong_common.pages.site import PageSettings, Site, Visit, download, is_number
+from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse, Stream
 from undersong_common.printable import json_text
+from undersong_protocol import statistics
 
 MENU: tuple[tuple[str, str, Role], ...] = (
     ("/", "Now", "viewer"),
@@ -112,10 +114,10 @@ class HospitalPage:
     def _pulse(self) -> Pulse:
         status = daemon.status(self._home)
         facts = {key: value for key, value in status.to_json().items() if key not in ("written_s", "clock_offset_s")}
-        marks: list[Any] = [facts, _mark(self._home / "requests"), _mark(self._home / "ledger.jsonl")]
-        marks += [_mark(path) for path in sorted((self._home / "requests").glob("*.json"))]
-        marks += [_mark(self._home / name) for name in ("policy.json", "coordinator.json", "journal.sqlite-wal")]
-        version = hashlib.sha256(json.dumps(marks, default=str).encode()).hexdigest()[:16]
+        names = ("requests", "ledger.jsonl", "policy.json", "coordinator.json", "journal.sqlite-wal")
+        paths = [*(self._home / name for name in names), *sorted((self._home / "requests").glob("*.json"))]
+        states = [facts, *((path.name, *file_state(path)) for path in paths)]
+        version = hashlib.sha256(json.dumps(states, default=str).encode()).hexdigest()[:16]
         return Pulse(version, "" if status.running else AWAY)
 
     def _live(self) -> dict[str, Any]:
@@ -124,16 +126,11 @@ class HospitalPage:
     # Now
 
     def _now(self, visit: Visit) -> Response:
-        def standing() -> dict[str, Any]:
-            return {"status": daemon.status(self._home), "facts": dict(daemon.status(self._home).facts)}
-
-        def waiting() -> dict[str, Any]:
-            return {"waiting": [each for each in runs.requests(self._home) if each.undecided]}
-
-        def spending() -> dict[str, Any]:
-            return {"found": rules.budget(self._home)}
-
-        parts = {"standing": standing, "waiting": waiting, "spending": spending}
+        parts: dict[str, Part] = {
+            "standing": lambda: {"status": daemon.status(self._home), "facts": dict(daemon.status(self._home).facts)},
+            "waiting": lambda: {"waiting": [each for each in runs.requests(self._home) if each.undecided]},
+            "spending": lambda: {"found": rules.budget(self._home)},
+        }
         return visit.page("Now", parts, **self._live())
 
     def _pause(self, visit: Visit) -> str:
@@ -162,13 +159,11 @@ class HospitalPage:
     def _request(self, visit: Visit) -> Response:
         manifest = visit.path["manifest"]
 
-        def decision() -> dict[str, Any]:
-            return {"request": self._find(manifest)}
-
-        def sheet() -> dict[str, Any]:
-            return self._sheet(self._find(manifest))
-
-        return visit.page("A run asks for this party", {"decision": decision, "sheet": sheet}, **self._live())
+        parts: dict[str, Part] = {
+            "decision": lambda: {"request": self._find(manifest)},
+            "sheet": lambda: self._sheet(self._find(manifest)),
+        }
+        return visit.page("A run asks for this party", parts, **self._live())
 
     def _sheet(self, request: Any) -> dict[str, Any]:
         found = runs.consent(self._home, request.manifest, checkpoints=self._paths.checkpoints)
@@ -191,12 +186,6 @@ class HospitalPage:
     def _approve(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
 
-        def confirm(cautions: Any) -> None:
-            if cautions and not visit.form.get("despite"):
-                raise ConfigurationError(
-                    f"your records speak against it: {'; '.join(cautions)}", "tick that you have read it, if you go on"
-                )
-
         words = visit.form.get("words", "").strip()
         if not words:
             raise ConfigurationError("the plan's words were not typed", "type the nine words of the sheet")
@@ -207,7 +196,7 @@ class HospitalPage:
                 words=words,
                 checkpoints=self._paths.checkpoints,
                 sheet=visit.form.get("sheet", ""),
-                confirm=confirm,
+                confirm=lambda cautions: _despite(visit, cautions),
             )
         except runs.AnotherSheet as error:
             return visit.go(f"/requests/{request.manifest}/approve", f"Not signed: {error.problem}. Read it again.")
@@ -237,15 +226,12 @@ class HospitalPage:
             left = {} if found.spent is None else {"before": found.spent, "after": found.spent}
             return {"found": found, "bar": _bar({**left, "budget": found.allowed.total_epsilon})}
 
-        def ledger() -> dict[str, Any]:
-            if not PartyHome(self._home).ledger.exists():
-                return {"facts": None}
-            return {"facts": data.ledger(self._home, verify=True)}
-
-        def dataset() -> dict[str, Any]:
-            return {"settings": PartyHome(self._home).settings}
-
-        parts = {"dataset": dataset, "budget": budget, "ledger": ledger}
+        opened = PartyHome(self._home)
+        parts: dict[str, Part] = {
+            "dataset": lambda: {"settings": opened.settings},
+            "budget": budget,
+            "ledger": lambda: {"facts": data.ledger(self._home, verify=True) if opened.ledger.exists() else None},
+        }
         return visit.page("Data and budget", parts, **self._live())
 
     def _set_budget(self, visit: Visit) -> str:
@@ -294,15 +280,11 @@ class HospitalPage:
     # Policy
 
     def _policy(self, visit: Visit) -> Response:
-        def policy() -> dict[str, Any]:
-            from undersong_protocol import statistics
-
-            return {"found": rules.show(self._home), "known": statistics.names()}
-
-        def packages() -> dict[str, Any]:
-            return {"packages": rules.installed(self._home)}
-
-        return visit.page("Policy", {"policy": policy, "packages": packages})
+        parts: dict[str, Part] = {
+            "policy": lambda: {"found": rules.show(self._home), "known": statistics.names()},
+            "packages": lambda: {"packages": rules.installed(self._home)},
+        }
+        return visit.page("Policy", parts)
 
     def _set_policy(self, visit: Visit) -> str:
         required = [line.strip() for line in visit.form.get("required_parties", "").splitlines() if line.strip()]
@@ -375,13 +357,12 @@ class HospitalPage:
             every = visit.site.audit.entries()[::-1]
             return {"checked": len(every), **_slice(every, visit.page_number)}
 
-        def daemon_log() -> dict[str, Any]:
-            path = self._paths.log
-            if path is None:
-                return {"lines": None}
-            return {"lines": _tail(path)}
-
-        return visit.page("Log", {"people": people, "daemon": daemon_log}, **self._live())
+        log = self._paths.log
+        parts: dict[str, Part] = {
+            "people": people,
+            "daemon": lambda: {"lines": None if log is None else _tail(log)},
+        }
+        return visit.page("Log", parts, **self._live())
 
 
 def _slice(found: Any, page: int) -> dict[str, Any]:
@@ -398,15 +379,6 @@ def _bar(cost: Any) -> dict[str, float] | None:
         return None
     whole = max(budget, after)
     return {"before": 1000 * before / whole, "after": 1000 * after / whole, "budget": 1000 * budget / whole}
-
-
-def _mark(path: Path) -> Any:
-    """Changes when the file does."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return [path.name, found.st_mtime_ns, found.st_size, found.st_ino]
 
 
 def _tail(path: Path) -> str:
