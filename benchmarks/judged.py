@@ -229,7 +229,10 @@ def _judged(world: World, texts: Sequence[str], labels: Sequence[str], seed: int
     if key not in world.judged:
         corpus = panel.Labelled(texts, labels, world.embed(texts))
         if world.labels:
-            found = panel.judge(corpus, world.test, seed=seed).figures()
+            scores = panel.judge(corpus, world.test, seed=seed)
+            means = scores.figures()
+            found = {"panel": means["accuracy"], **scores.accuracies()}
+            found |= {name: means[name] for name in ("macro_f1", "rarest_recall")}
         else:
             rng = np.random.default_rng(seed)
             ours, real = (

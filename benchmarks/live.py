@@ -158,7 +158,7 @@ class Bench:
         return {
             "adherence": float(np.mean(self.classifier.predict(texts) == np.array(labels))),
             "distance": 1.0 - float(np.mean(closest)),
-            "panel score": report.trained[0].scores.accuracy,
+            "panel score": report.trained[0].scores.figures()["accuracy"],
         }
 
     def orders(self, kind: str, examples: Sequence[tuple[str, str]] = ()) -> list[Order]:

@@ -31,7 +31,6 @@ from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import metrics, panel
 from undersong_server.evaluation.label_errors import corpus_label_errors
 from undersong_server.evaluation.metrics import next_word_loss
-from undersong_server.evaluation.panel import FIGURES
 from undersong_server.evaluation.scores import score
 from undersong_server.generators.interface import Surroundings
 from undersong_server.pool import Sample
@@ -253,8 +252,7 @@ class Bench:
             if trained.corpus is None:
                 judged = score(test.labels or (), trained.predicted or ())
                 seconds = {"simulation": round(time.monotonic() - start, 3), "evaluation": 0.0}
-                scores = {name: figure(judged) for name, figure in FIGURES.items()}
-                return found | scores | cell.described() | {"rows": None, "seconds": seconds}
+                return found | judged.figures() | cell.described() | {"rows": None, "seconds": seconds}
             texts, labels = trained.corpus.texts, trained.corpus.labels or ()
             embeddings = self._embed_private(texts)  # texts without noise are like the records
         else:
@@ -271,7 +269,7 @@ class Bench:
                 panel.Labelled(test.texts, test.labels, test_embeddings),
                 seed=cell.seed,
             )
-            scores = {name: figure(judged) for name, figure in FIGURES.items()} | judged.accuracies()
+            scores = judged.figures() | judged.accuracies()
         return found | {
             **cell.described(),
             "rows": len(texts),

@@ -21,7 +21,8 @@ from undersong_common.table import Table, concatenate
 from undersong_server.cluster import Cluster
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.panel import FIGURES, Trained
+from undersong_server.evaluation.panel import Trained
+from undersong_server.evaluation.scores import FIGURES
 from undersong_server.methods import mixture
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress

@@ -18,8 +18,8 @@ from undersong_server.evaluation.label_errors import LabelErrors
 from undersong_server.evaluation.membership import Membership
 from undersong_server.evaluation.metrics import ClosestRecords
 from undersong_server.evaluation.overlap import CONTAINED, JACCARD, RUN_WORDS, Overlap
-from undersong_server.evaluation.panel import FIGURES
 from undersong_server.evaluation.personal_data import PersonalData
+from undersong_server.evaluation.scores import FIGURES
 
 FAILED_ATTACKS = (
     "An attack that finds nothing proves nothing: others may find more. No figure here is a privacy guarantee."

@@ -217,7 +217,7 @@ def evaluate_tables(
     elif test.labels is None:
         notes.append("The test file was read without labels: no task model was trained.")
     else:
-        testing = [_Testing(test.texts, test.labels, test_x, (number,), groups) for number in seeds]
+        testing = [_Testing(test.texts, test.labels, test_x, number, groups) for number in seeds]
 
         def add(data: str, train: Predictor, table: Table, x: Float32, *settings: Any) -> None:
             trained.append([pieces.add(_judged, data, train, table, x, each, *settings) for each in testing])
@@ -300,12 +300,12 @@ class _Embedded:
 
 @dataclass(frozen=True, eq=False)
 class _Testing:
-    """The labelled test set, and the seeds of the models that are judged on it."""
+    """The labelled test set, and the seed of a model that is judged on it."""
 
     texts: Sequence[str]
     labels: Sequence[str]
     embeddings: Float32
-    seeds: Sequence[int]
+    seed: int
     groups: Sequence[str] | None
 
 
@@ -320,10 +320,8 @@ def _judged(
     testing: _Testing,
     *settings: Head | FineTuning | Float32 | None,
 ) -> Trained:
-    def predicted(seed: int) -> tuple[str, Predicted]:
-        return train(panel.Labelled(table.texts, table.labels or (), x), testing, seed, *settings)
-
-    return judged(data, len(table), predicted, testing.labels, seeds=testing.seeds, groups=testing.groups)
+    model, predicted = train(panel.Labelled(table.texts, table.labels or (), x), testing, testing.seed, *settings)
+    return judged(data, len(table), model, predicted, testing.labels, testing.groups)
 
 
 def _panel(corpus: panel.Labelled, testing: _Testing, seed: int) -> tuple[str, Predicted]:

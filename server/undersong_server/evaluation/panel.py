@@ -7,7 +7,7 @@ fine-tuned encoder (``task_model.fine_tune``) is reported beside the panel, not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.workers import one_numpy_thread
 from undersong_server.evaluation import task_model
 from undersong_server.evaluation.intervals import Interval, over_seeds
-from undersong_server.evaluation.scores import Scores, score
+from undersong_server.evaluation.scores import FIGURES, Scores, score
 
 Model = Literal["words", "head", "mlp"]
 MODELS: tuple[Model, ...] = ("words", "head", "mlp")
@@ -55,56 +55,24 @@ class PanelScores:
 
     models: Mapping[Model, Scores]
 
-    @property
-    def accuracy(self) -> float:
-        """The panel score, 0 to 1."""
-        return self._mean(lambda scores: scores.accuracy)
+    def figures(self) -> dict[str, float]:
+        """The models' means by name (:data:`FIGURES`); the mean accuracy is the panel score, 0 to 1."""
+        found = [each.figures() for each in self.models.values()]
+        return {name: float(np.mean([each[name] for each in found])) for name in FIGURES}
 
-    @property
-    def balanced_accuracy(self) -> float:
-        return self._mean(lambda scores: scores.balanced_accuracy)
-
-    @property
-    def macro_f1(self) -> float:
-        return self._mean(lambda scores: scores.macro_f1)
-
-    @property
-    def rarest_recall(self) -> float:
-        """Recall of the label with the fewest real texts."""
-        return self._mean(lambda scores: scores.rarest_recall)
+    def accuracies(self) -> dict[str, float]:
+        """The accuracy of each model by its name."""
+        return {str(name): each.accuracy for name, each in self.models.items()}
 
     @property
     def rows(self) -> int:
         """Number of real texts."""
         return next(iter(self.models.values())).rows
 
-    def accuracies(self) -> dict[str, float]:
-        """The accuracy of each model by its name."""
-        return {str(name): each.accuracy for name, each in self.models.items()}
-
-    def figures(self) -> dict[str, float]:
-        """Fractions by name: the panel score, each model's accuracy, macro-F1 and the rarest label's recall."""
-        return {
-            "panel": self.accuracy,
-            **self.accuracies(),
-            "macro_f1": self.macro_f1,
-            "rarest_recall": self.rarest_recall,
-        }
-
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "accuracy": self.accuracy,
-            "balanced_accuracy": self.balanced_accuracy,
-            "macro_f1": self.macro_f1,
-            "rarest_recall": self.rarest_recall,
-            "rows": self.rows,
-            "models": {name: each.as_dict() for name, each in self.models.items()},
-            "settings": settings(),
-        }
-
-    def _mean(self, figure: Callable[[Scores], float]) -> float:
-        return float(np.mean([figure(each) for each in self.models.values()]))
+        models = {name: each.as_dict() for name, each in self.models.items()}
+        return {**self.figures(), "rows": self.rows, "models": models, "settings": settings()}
 
 
 def judge(corpus: Labelled, test: Labelled, *, seed: int = 0) -> PanelScores:
@@ -160,13 +128,6 @@ Predicted = (
     Sequence[str] | Mapping[Model, Sequence[str]]
 )  # labels of the test texts, by the panel by each of its models
 
-FIGURES: dict[str, Callable[[AnyScores], float]] = {
-    "accuracy": lambda scores: scores.accuracy,
-    "balanced_accuracy": lambda scores: scores.balanced_accuracy,
-    "macro_f1": lambda scores: scores.macro_f1,
-    "rarest_recall": lambda scores: scores.rarest_recall,
-}
-
 
 @dataclass(frozen=True, eq=False)
 class Trained:
@@ -202,7 +163,7 @@ class Trained:
 
     def interval(self, figure: str, group: str | None = None) -> Interval:
         """A figure (:data:`FIGURES`) over the seeds, on the whole test set or one group of it."""
-        return over_seeds([FIGURES[figure](each) for each in (self.runs if group is None else self.groups[group])])
+        return over_seeds([each.figures()[figure] for each in (self.runs if group is None else self.groups[group])])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: the first seed's scores, and with several seeds the mean of all with its interval."""
@@ -223,45 +184,32 @@ class Trained:
 def judged(
     data: str,
     rows: int,
-    train: Callable[[int], tuple[str, Predicted]],
+    model: str,
+    predicted: Predicted,
     true: Sequence[str],
-    *,
-    seeds: Sequence[int],
     groups: Sequence[str] | None = None,
 ) -> Trained:
-    """Trains once per seed and scores each model's predictions on the test set.
+    """Scores one training's predictions on the test set, and on each group of it.
 
     Args:
-        train: from a seed to the model's description and what it predicts of the test texts.
         true: the test texts' labels.
         groups: the test texts' groups, where they have any.
     """
-    members = (
-        {name: [row for row, group in enumerate(groups) if group == name] for name in sorted(set(groups or ()))}
-        if groups
-        else {}
+
+    def scored(chosen: Sequence[int]) -> AnyScores:
+        def of_model(labels: Sequence[str]) -> Scores:
+            return score([true[row] for row in chosen], [labels[row] for row in chosen])
+
+        if isinstance(predicted, Mapping):
+            return PanelScores({name: of_model(labels) for name, labels in predicted.items()})
+        return of_model(predicted)
+
+    members: dict[str, list[int]] = {name: [] for name in sorted(set(groups or ()))}
+    for row, group in enumerate(groups or ()):
+        members[group].append(row)
+    return Trained(
+        data, rows, model, (scored(range(len(true))),), {name: (scored(own),) for name, own in members.items()}
     )
-    descriptions, runs = [], []
-    by_group: dict[str, list[AnyScores]] = {name: [] for name in members}
-    for seed in seeds:
-        description, predicted = train(seed)
-        descriptions.append(description)
-        runs.append(_scored(true, predicted, range(len(true))))
-        for name, chosen in members.items():
-            by_group[name].append(_scored(true, predicted, chosen))
-    found = {name: tuple(scores) for name, scores in by_group.items()}
-    return Trained(data, rows, descriptions[0], tuple(runs), found)
-
-
-def _scored(true: Sequence[str], predicted: Predicted, rows: Sequence[int]) -> AnyScores:
-    """Scores of some of the test texts."""
-    if isinstance(predicted, Mapping):
-        return PanelScores({model: _of_model(true, labels, rows) for model, labels in predicted.items()})
-    return _of_model(true, predicted, rows)
-
-
-def _of_model(true: Sequence[str], predicted: Sequence[str], rows: Sequence[int]) -> Scores:
-    return score([true[row] for row in rows], [predicted[row] for row in rows])
 
 
 def over_trainings(found: Sequence[Trained]) -> Trained:

@@ -10,6 +10,8 @@ import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 
+FIGURES = ("accuracy", "balanced_accuracy", "macro_f1", "rarest_recall")
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:
@@ -61,17 +63,13 @@ class Scores:
         """Mean F1 over the labels that are true or predicted at least once (as scikit-learn's macro average)."""
         return float(np.nanmean(self.f1)) if self.rows else float("nan")
 
+    def figures(self) -> dict[str, float]:
+        """The figures that are stated of every task model, by name (:data:`FIGURES`)."""
+        return {name: getattr(self, name) for name in FIGURES}
+
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "accuracy": self.accuracy,
-            "balanced_accuracy": self.balanced_accuracy,
-            "macro_f1": self.macro_f1,
-            "rarest_recall": self.rarest_recall,
-            "rows": self.rows,
-            "labels": list(self.labels),
-            "confusion": self.confusion.tolist(),
-        }
+        return {**self.figures(), "rows": self.rows, "labels": list(self.labels), "confusion": self.confusion.tolist()}
 
 
 def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:

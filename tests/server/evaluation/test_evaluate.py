@@ -59,7 +59,7 @@ def test_a_whole_evaluation(run):
     )
     assert [each.data for each in report.trained] == ["synthetic", "private data only, no privacy"]
     assert {each.model for each in report.trained} == {"panel"}
-    assert all(each.scores.accuracy > 0.95 for each in report.trained)
+    assert all(each.scores.figures()["accuracy"] > 0.95 for each in report.trained)
     assert [each.rows for each in report.distances] == [80, 60]
     assert report.distances[0].frechet < 0.2
     assert report.distances[0].label == 0
@@ -109,7 +109,7 @@ def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
     trained = report.trained[0]
     assert len(trained.runs) == 3
     assert [each.model.split()[0] for each in report.trained] == ["panel", "MLP", "panel", "MLP"]
-    assert trained.scores.accuracy == trained.runs[0].accuracy
+    assert trained.scores.figures()["accuracy"] == trained.runs[0].figures()["accuracy"]
     assert {name: runs[0].rows for name, runs in trained.groups.items()} == {"a": 27, "b": 27, "c": 26}
     for model in ("words", "head", "mlp"):
         whole = sum(int(np.trace(runs[1].models[model].confusion)) for runs in trained.groups.values())
@@ -221,4 +221,4 @@ def test_a_corpus_of_an_earlier_version_is_read_without_its_weights(run):
     rows += [{**row, "label": wrong[row["label"]], "weight": 0.01} for row in rows]
     (run / "run" / "synthetic.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     [trained] = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words).trained
-    assert trained.scores.accuracy < 0.8
+    assert trained.scores.figures()["accuracy"] < 0.8
