@@ -193,14 +193,16 @@ class _ActorState:
         return CachedEmbedder(embedders.load(named.model, named.max_windows), self._parties.shared_cache())
 
     def answers(self, partition: int, requests: Sequence[bytes]) -> list[bytes]:
+        from undersong_client.answering.computation import Lazy
+
         name = self._names[partition]
+        embedder: Any = Lazy(lambda: self._embedder)
         party = self._parties.party(
             name,
             self._tables[name],
             blocks=self._blocks,
             embed=lambda texts: self._embedder.encode(texts),
-            embedder=lambda: str(self._embedder.fingerprint),
-            embedding_size=lambda: self._embedder.dimension,
+            embedder=embedder,
             clock=self._clock,
         )
         return [party.handle(request) for request in requests]

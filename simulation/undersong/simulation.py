@@ -147,8 +147,7 @@ def simulate(
                 table,
                 blocks=blocks,
                 embed=_shown(CachedEmbedder(embedder, private[name]), name, progress),
-                embedder=embedder.fingerprint,
-                embedding_size=lambda: embedder.dimension,
+                embedder=embedder,
                 clock=clock,
                 contribution=contribution,
             )

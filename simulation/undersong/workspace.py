@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from undersong_client import keys
 from undersong_client.answering.computation import RecordComputation
 from undersong_client.answering.grid_vectors import Contribution, grid_vector
-from undersong_client.answering.party import Party
+from undersong_client.answering.party import EmbedderFacts, Party
 from undersong_client.records.private import DataSet
 from undersong_client.storage import store
 from undersong_client.storage.store import Store
@@ -152,8 +152,7 @@ class SimulatedParties:
         *,
         blocks: BlockStore,
         embed: Embed,
-        embedder: str | Callable[[], str],
-        embedding_size: Callable[[], int],
+        embedder: EmbedderFacts,
         clock: Callable[[], float],
         contribution: Contribution = grid_vector,
     ) -> Party:
@@ -171,7 +170,6 @@ class SimulatedParties:
             store=Store(self.state / PARTIES, name, self.keys["store"]),
             blocks=blocks,
             embedder=embedder,
-            embedding_size=embedding_size,
             entropy=self._entropy(name),
             clock=clock,
             teacher_model=lambda: self.task.teacher_model,

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -80,8 +81,7 @@ def make_party(
             folder / f"{name}.attempts",
         ),
         blocks=blocks if blocks is not None else MemoryBlocks(),
-        embedder=EMBEDDER,
-        embedding_size=lambda: DIMENSION,
+        embedder=SimpleNamespace(fingerprint=EMBEDDER, dimension=DIMENSION),
         entropy=from_system if noise_seed is None else insecure(noise_seed, name),
         clock=lambda: 0.0,
         teacher_model=lambda: teacher_model,

@@ -71,7 +71,7 @@ def assemble(
     blocks.prune()
     if computation is None:
         computation = ComputingProcess(partial(HospitalComputation, PartyHome(home.path)), logs=logs)
-    party = _party(home, computation, ledger, blocks, embedder, embedder.fingerprint, clock, entropy, encapsulate)
+    party = _party(home, computation, ledger, blocks, embedder, clock, entropy, encapsulate)
     return Assembled(party, ledger, kept, computation)
 
 
@@ -107,7 +107,7 @@ def assemble_for_a_message(home: PartyHome, *, checkpoints: Path, clock: Callabl
     # Computed in this process: it answers this message and nothing else, the SuperNode's own process does the rest.
     computation = HospitalComputation(home, embedder)
     blocks = DiskBlocks(home.blocks)
-    party = _party(home, computation, ledger, blocks, embedder, lambda: str(embedder.fingerprint), clock)
+    party = _party(home, computation, ledger, blocks, embedder, clock)
     return Assembled(party, ledger, kept, computation)
 
 
@@ -117,7 +117,6 @@ def _party(
     ledger: Ledger,
     blocks: DiskBlocks,
     embedder: Embedder,
-    fingerprint: str | Callable[[], str],
     clock: Callable[[], float],
     entropy: Callable[[str], Entropy] = keys.from_system,
     encapsulate: Encapsulate = kem.encapsulate,
@@ -134,8 +133,7 @@ def _party(
         ledger=ledger,
         store=Store(home.journal, settings.party, keys.secret(home, "store"), home.attempts),
         blocks=blocks,
-        embedder=fingerprint,
-        embedding_size=lambda: embedder.dimension,
+        embedder=embedder,
         entropy=entropy if seed is None else keys.insecure(seed, settings.party),
         clock=clock,
         encapsulate=encapsulate,

@@ -97,11 +97,12 @@ def _always() -> bool:
     return True
 
 
-@dataclass(frozen=True)
+@dataclass
 class Answer:
-    """One request's reply.
+    """One request's reply; passed on while the request is answered.
 
     Attributes:
+        reply: the reply's bytes; empty until it is made.
         first_rung_s: where records were read for it: the first rung of the ladder at whose next rung it may leave
             (undersong_protocol.agreement.ladder); 0 where none were, and it may leave at once.
         may_leave: whether it may still be sent; to be asked when it has waited, since people may have withdrawn their
@@ -109,24 +110,26 @@ class Answer:
         request: what was asked; None for bytes that are no request.
         kind: which of a reply's bodies it is.
         stored: the end of the reply, if the party's journal holds it.
+        begun: when the request was taken up, in monotonic seconds.
     """
 
-    reply: bytes = field(repr=False)
+    reply: bytes = field(default=b"", repr=False)
     first_rung_s: float = 0.0
     may_leave: Callable[[], bool] = field(default=_always, repr=False, compare=False)
     request: wire.Request | None = field(default=None, repr=False)
     kind: str = ""
     stored: Stored = NOTHING
+    begun: float = 0.0
 
 
-@dataclass
-class AnswerTiming:
-    """The start of an answer (monotonic seconds), and the terms on which it may leave (:class:`Answer`)."""
+class EmbedderFacts(Protocol):
+    """The facts of an embedding model that a party needs while it reads no text."""
 
-    begun: float
-    first_rung_s: float = 0.0
-    may_leave: Callable[[], bool] = _always
-    stored: Stored = NOTHING
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def dimension(self) -> int: ...
 
 
 class Party:
@@ -140,9 +143,8 @@ class Party:
         ledger: its own ledger of this data set.
         store: its encrypted journal.
         blocks: where public blocks are kept.
-        embedder: SHA-256 (hex) of the embedding model, or what finds it when it is asked for: reading the weights takes
-            longer than most replies.
-        embedding_size: finds the length of an embedding, without waiting for records that are being embedded.
+        embedder: facts of the embedding model. They may be found when they are first asked for, because reading the
+            weights takes longer than most replies; finding them does not wait for records that are being embedded.
         teacher_model: the local model it fine-tunes teachers from, as its settings name it at the time ("": none).
         entropy: a source of random bytes for a named purpose; the operating system's, but in tests.
         encapsulate: to the other parties' ML-KEM keys; the library's, which draws random bytes itself, but in tests.
@@ -160,8 +162,7 @@ class Party:
         ledger: Ledger,
         store: Store,
         blocks: BlockStore,
-        embedder: str | Callable[[], str],
-        embedding_size: Callable[[], int],
+        embedder: EmbedderFacts,
         entropy: Callable[[str], Entropy],
         clock: Callable[[], float],
         consent: Consent | None = None,
@@ -175,8 +176,7 @@ class Party:
         self._ledger = ledger
         self._store = store
         self._blocks = blocks
-        self._embedding_size = embedding_size
-        self._known_embedder = embedder
+        self._embedder = embedder
         self._clock = clock
         self._consent = consent or StandingConsent()
         self._teacher_model = teacher_model
@@ -196,13 +196,7 @@ class Party:
     @property
     def embedder(self) -> bytes:
         """SHA-256 of the embedding model, 32 bytes."""
-        return bytes.fromhex(self._embedder)
-
-    @property
-    def _embedder(self) -> str:
-        if not isinstance(self._known_embedder, str):
-            self._known_embedder = self._known_embedder()
-        return self._known_embedder
+        return bytes.fromhex(self._embedder.fingerprint)
 
     def allow(self, policy: Policy) -> None:
         """Another policy from now on; what was signed before stands (its consent may be revoked)."""
@@ -251,11 +245,10 @@ class Party:
             begun: when the request was taken up, monotonic seconds, from where the ladder counts; None: now.
         """
         with self._lock:
-            timing = AnswerTiming(time.monotonic() if begun is None else begun)
-            request = None
+            answer = Answer(begun=time.monotonic() if begun is None else begun)
             try:
-                request = codec.decode_request(data)
-                reply = self._answer(request, timing)
+                answer.request = codec.decode_request(data)
+                reply = self._answer(answer.request, answer)
             except UndersongError as error:
                 problem = printable(error.problem)  # it may name what the request named
                 log.warning("%s refused a request: %s", self.name, problem)
@@ -267,48 +260,45 @@ class Party:
             except Exception as error:  # noqa: BLE001 - the message of an unforeseen error may hold private data
                 log.error("%s: internal error %s", self.name, place_of(error))
                 reply = codec.refusal(UndersongError("internal"))
-            kind = reply.WhichOneof("body") or ""
-            return Answer(
-                reply.SerializeToString(), timing.first_rung_s, timing.may_leave, request, kind, timing.stored
-            )
+            answer.kind, answer.reply = reply.WhichOneof("body") or "", reply.SerializeToString()
+            return answer
 
-    def _answer(self, request: wire.Request, timing: AnswerTiming) -> wire.Reply:
-        match request.WhichOneof("body"):
-            case "introduce":
-                return self._reply(introduction=self._introduction())
-            case "propose":
-                return self._propose(request.propose)
-            case "agree":
-                return self._agree(request.agree)
-            case "open_sum":
-                return self._open_sum(request.open_sum)
-            case "prepare_sum":
-                return self._prepare_sum(request.prepare_sum)
-            case "sum_step":
-                return self._sum_step(request.sum_step, timing)
-            case "void_sum":
-                return self._void_sum(request.void_sum)
-            case "suspend_run":
-                self._consent.suspended(request.suspend_run.manifest_hash)
-                return self._reply(noted=wire.Noted())
-            case _:
-                return self._close_run(request.close_run)
+    def _answer(self, request: wire.Request, answer: Answer) -> wire.Reply:
+        handlers: dict[str, Callable[[Any, Answer], wire.Reply]] = {
+            "introduce": self._introduce,
+            "propose": self._propose,
+            "agree": self._agree,
+            "open_sum": self._open_sum,
+            "prepare_sum": self._prepare_sum,
+            "sum_step": self._sum_step,
+            "void_sum": self._void_sum,
+            "suspend_run": self._suspend_run,
+            "close_run": self._close_run,
+        }
+        kind = request.WhichOneof("body") or ""
+        return handlers[kind](getattr(request, kind), answer)
 
     def _reply(self, **body: Any) -> wire.Reply:
         return wire.Reply(version=codec.VERSION, **body)
 
-    def _introduction(self) -> wire.Introduction:
-        return wire.Introduction(
-            name=self.name,
-            identity=self.public_identity,
-            software=SOFTWARE,
-            embedder=self.embedder,
-            statistics=statistics.names(),
+    def _introduce(self, _message: wire.Introduce, _answer: Answer) -> wire.Reply:
+        return self._reply(
+            introduction=wire.Introduction(
+                name=self.name,
+                identity=self.public_identity,
+                software=SOFTWARE,
+                embedder=self.embedder,
+                statistics=statistics.names(),
+            )
         )
+
+    def _suspend_run(self, message: wire.SuspendRun, _answer: Answer) -> wire.Reply:
+        self._consent.suspended(message.manifest_hash)
+        return self._reply(noted=wire.Noted())
 
     # The manifest
 
-    def _propose(self, message: wire.ProposeManifest) -> wire.Reply:
+    def _propose(self, message: wire.ProposeManifest, _answer: Answer) -> wire.Reply:
         manifest = Manifest.from_bytes(message.manifest)
         try:
             self._review(manifest)
@@ -320,7 +310,7 @@ class Party:
         self._store.put_all({f"run/{manifest.run}": manifest.hash, f"proposed/{manifest.hash.hex()}": message.manifest})
         return self._reply(signature=wire.ManifestSignature(signature=manifest.sign(self._identity)))
 
-    def _agree(self, message: wire.AgreeManifest) -> wire.Reply:
+    def _agree(self, message: wire.AgreeManifest, _answer: Answer) -> wire.Reply:
         manifest = Manifest.from_bytes(message.manifest)
         if self._store.get(f"run/{manifest.run}") != manifest.hash:
             raise PrivacyRefusal("this party has not signed that manifest", "propose it first")
@@ -338,7 +328,7 @@ class Party:
             self._policy,
             name=self.name,
             identity=self.public_identity,
-            embedder=self._embedder,
+            embedder=self._embedder.fingerprint,
             teacher_model=self._teacher_model(),
         )
         self._ledger.check_room(Charge(manifest.run, manifest.hash.hex(), "", 0, tuple(manifest.plan.charged_events())))
@@ -365,7 +355,7 @@ class Party:
 
     # A private sum
 
-    def _open_sum(self, message: wire.OpenSum) -> wire.Reply:
+    def _open_sum(self, message: wire.OpenSum, _answer: Answer) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
         self._consent.check(manifest)
         inputs = read_inputs(message.inputs)
@@ -386,7 +376,7 @@ class Party:
         self._attempts.keep(attempt, named=inputs, asked=asked)
         return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
 
-    def _prepare_sum(self, message: wire.PrepareSum) -> wire.Reply:
+    def _prepare_sum(self, message: wire.PrepareSum, _answer: Answer) -> wire.Reply:
         """Keys before the question: nothing in an advert or a share depends on the public inputs."""
         manifest = self._manifest(message.manifest_hash)
         self._consent.check(manifest)
@@ -411,7 +401,7 @@ class Party:
         self._ledger.check_attempt(self._charge(manifest, name, number), manifest.plan.quorum.spare_attempts)
         return attempt
 
-    def _sum_step(self, message: wire.SumStep, timing: AnswerTiming) -> wire.Reply:
+    def _sum_step(self, message: wire.SumStep, answer: Answer) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
         self._consent.check(manifest)
         attempt = self._known(manifest, message.sum, message.attempt)
@@ -424,7 +414,7 @@ class Party:
                     )
                 if missing := missing_blocks(attempt.inputs, self._blocks):
                     return self._reply(missing=wire.MissingBlocks(blocks=missing))
-                step = self._vector(attempt, attempt.inputs, timing)
+                step = self._vector(attempt, attempt.inputs, answer)
         except UndersongError:
             # A refusal may have tombstoned the attempt: that too must survive a crash.
             self._attempts.keep(attempt)
@@ -432,8 +422,8 @@ class Party:
         self._attempts.keep(attempt)
         if step.vector:
             self._send(attempt, step.payload)
-            timing.may_leave = partial(self._consents, manifest)
-        timing.stored = self._attempts.stored(attempt, step.payload)
+            answer.may_leave = partial(self._consents, manifest)
+        answer.stored = self._attempts.stored(attempt, step.payload)
         return self._reply(sum_reply=wire.SumReply(payload=step.payload))
 
     def _consents(self, manifest: Manifest) -> bool:
@@ -448,10 +438,10 @@ class Party:
     # after a crash a charge without a hash means that nothing left, and the vector may be computed again under the same
     # keys for the same question; with a hash only the bytes that have it may leave (docs/secagg.md).
 
-    def _vector(self, attempt: Attempt, inputs: tuple[Input, ...], timing: AnswerTiming) -> Reply:
+    def _vector(self, attempt: Attempt, inputs: tuple[Input, ...], answer: Answer) -> Reply:
         self._public(attempt.manifest, attempt.query, inputs)
         self._pay(attempt)
-        grid = self._grid(attempt.manifest, attempt.query, inputs, attempt.coins, timing)
+        grid = self._grid(attempt.manifest, attempt.query, inputs, attempt.coins, answer)
         self._consent.check(attempt.manifest)  # again: computing may take minutes, in which people decide otherwise
         return attempt.machine.provide(grid, attempt.question)
 
@@ -489,17 +479,17 @@ class Party:
             self._attempts.end(attempt, refusal.problem)
 
     def _grid(
-        self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes, timing: AnswerTiming
+        self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes, answer: Answer
     ) -> GridVector:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
         planned, public = manifest.plan[name], self._public(manifest, name, inputs)
-        timing.first_rung_s = planned.first_rung_s
+        answer.first_rung_s = planned.first_rung_s
         found = ((identity, self._blocks.get(identity)) for identity in named_blocks(inputs))
         blocks = {identity: block for identity, block in found if block is not None}
         request = VectorRequest(
             manifest.run, tuple(manifest.labels), planned, manifest.plan.privacy, public, coins, inputs, blocks
         )
-        computed = self.computation.vector(request, begun=timing.begun)
+        computed = self.computation.vector(request, begun=answer.begun)
         self.cautions[manifest.run] = computed.cautions
         return computed.vector
 
@@ -510,7 +500,7 @@ class Party:
             self._resolved = (inputs, resolve(inputs, self._blocks))
         public = self._resolved[1]
         if self._checked != (manifest.hash, name):
-            facts = PublicFacts(self._embedding_size(), len(manifest.task.get("labels", ())))
+            facts = PublicFacts(self._embedder.dimension, len(manifest.task.get("labels", ())))
             check_public_inputs(manifest.plan[name], public, facts)
             self._checked = (manifest.hash, name)
         return public
@@ -538,7 +528,7 @@ class Party:
                 self._attempts.end(attempt, "the attempt is void")
             self._ledger.void(charge, _digest(statements), at=self._clock())
 
-    def _void_sum(self, message: wire.VoidSum) -> wire.Reply:
+    def _void_sum(self, message: wire.VoidSum, _answer: Answer) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
         attempt = self._known(manifest, message.sum, message.attempt)
         statement = attempt.machine.void_statement()
@@ -572,7 +562,7 @@ class Party:
         event, alone = price
         return Charge(manifest.run, manifest.hash.hex(), name, attempt, (event,), asked.hex(), (alone,))
 
-    def _close_run(self, message: wire.CloseRun) -> wire.Reply:
+    def _close_run(self, message: wire.CloseRun, _answer: Answer) -> wire.Reply:
         """The run has ended: its attempts too, and what it cost is signed, if it was ever agreed on."""
         manifest = self._agreed(message.manifest_hash)
         if manifest is None:

@@ -565,7 +565,7 @@ def test_no_private_text_reaches_log_status_or_outbox(running, coordinator, home
         stream = coordinator.next_stream()
         propose(stream, manifest_for(home))
 
-        def broken(_):
+        def broken(*_):
             raise RuntimeError("private note 3")
 
         running.assembled.party._propose = broken
