@@ -61,6 +61,7 @@ def finished(tmp_path_factory):
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
+    root.debug("what is logged is kept")  # a run may have nothing to say
     try:
         delivered = run(task_path, folder / "out")
     finally:
