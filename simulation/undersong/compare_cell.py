@@ -36,7 +36,7 @@ from undersong_server.generators.interface import Surroundings
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
-from undersong_server.runs.plan_figures import cap_faults
+from undersong_server.runs.plan_figures import cap_faults, cap_warnings
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.tables import read_private_files, task_faults
 from undersong_server.runs.task import Task
@@ -217,8 +217,9 @@ class Bench:
         if cell.variant.training is not None:
             cell.variant.training.check(task)
         if cell.variant.method:
-            ConfigurationError.raise_together(cap_faults(plan_run(task)))
-            remarks = task.remarks
+            run_plan = plan_run(task)
+            ConfigurationError.raise_together(cap_faults(run_plan))
+            remarks = (*task.remarks, *cap_warnings(run_plan))
         federation, generator = (cell.parties, cell.records), cell.variant.generator
         if federation not in self._checked and (cell.epsilon is not None or not cell.variant.method):
             check_units(task.privacy.promise(), dealt(task, self._files, cell.seed))

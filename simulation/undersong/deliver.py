@@ -30,7 +30,7 @@ from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import SimulationSigner
 from undersong_server.report.data import Accuracy, Measure, ReportData, measures_of
 from undersong_server.runs import planning
-from undersong_server.runs.plan_figures import cap_faults
+from undersong_server.runs.plan_figures import cap_faults, cap_warnings
 from undersong_server.runs.planning import build_author
 from undersong_server.runs.tables import read_test_file
 from undersong_server.runs.task import Task
@@ -86,7 +86,7 @@ def deliver(
     """
     run_plan = planning.plan_run(task)
     ConfigurationError.raise_together(cap_faults(run_plan))
-    for remark in task.remarks:
+    for remark in (*task.remarks, *cap_warnings(run_plan)):
         progress.say(remark)
     tables = private_tables(task, seed)
     test = read_test_file(task)

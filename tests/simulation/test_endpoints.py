@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -178,8 +179,8 @@ def test_nothing_that_is_no_text_gets_into_the_corpus_and_the_counts_are_right(t
     assert "several texts" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("key", "cap"), [("price_budget_usd", 32.0), ("token_budget", 14_000)])
-def test_plan_and_simulation_refuse_a_cap_below_the_plan_before_a_call_is_made(
+@pytest.mark.parametrize(("key", "cap"), [("price_budget_usd", 16.0), ("token_budget", 14_000)])
+def test_plan_and_simulation_refuse_a_cap_below_the_expected_cost_before_a_call_is_made(
     tmp_path: Path, key: str, cap: float
 ) -> None:
     writer = Writer()
@@ -191,8 +192,31 @@ def test_plan_and_simulation_refuse_a_cap_below_the_plan_before_a_call_is_made(
     assert planned.value.problem == simulated.value.problem
     assert f"generator far: {key} is {cap:g}" in planned.value.problem
     assert (writer.calls, (tmp_path / "out").exists()) == (0, False)
-    enough = planned.value.remedy.split()[3]
-    assert task_files.plan(tmp_path / "task.toml", [f"generators.0.{key}={enough}"]).figures.cost is not None
+
+
+@pytest.mark.parametrize("key", ["price_budget_usd", "token_budget"])
+def test_a_cap_between_expected_and_highest_cost_is_accepted_with_a_warning(tmp_path: Path, key: str) -> None:
+    prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}
+    said: list[str] = []
+    with serving(ChatServer(Writer())) as server:
+        run(tmp_path, tmp_path / "out", server.url, **prices)
+        cost = task_files.plan(tmp_path / "task.toml").figures.cost
+        assert cost is not None
+        assert cost.price_usd is not None
+        low, high = cost.tokens if key == "token_budget" else cost.price_usd
+        expected = math.ceil((low + high) / 2)
+
+        def warned(cap: float) -> bool:
+            weak = task_files.plan(tmp_path / "task.toml", [f"generators.0.{key}={cap}"]).figures.weak
+            return any("may stop early, and has spent epsilon" in each for each in weak)
+
+        with pytest.raises(ConfigurationError, match="is expected to take"):
+            warned(expected - 1)
+        assert warned(expected)
+        assert warned(math.floor(high))
+        assert not warned(math.ceil(high))
+        run(tmp_path, tmp_path / "second", server.url, say=said.append, **prices, **{key: expected})
+    assert any("may stop early" in each for each in said)
 
 
 def test_money_that_is_raised_goes_on_with_what_was_paid(tmp_path: Path) -> None:

@@ -198,8 +198,8 @@ class GeneratorSettings(BaseModel):
         """Returns the expected cost of ``calls`` calls with prompts of so many words."""
         raise NotImplementedError
 
-    def caps(self, estimate: Estimate) -> list[tuple[str, float, float]]:
-        """Returns the caps that are set, each as (key, cap, the estimate's highest figure)."""
+    def caps(self, estimate: Estimate) -> list[tuple[str, float, tuple[float, float]]]:
+        """Returns the caps that are set, each as (key, cap, the estimate's range)."""
         return []
 
     @property

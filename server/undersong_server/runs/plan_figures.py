@@ -64,7 +64,7 @@ class PlanFigures:
         cost: of all language models, in the time of the slowest; None where no generator counts tokens.
         method_notes: sentences of the method for whoever plans a run of it.
         paper: what the method's paper would charge, for information; None where it says nothing.
-        weak: choices of the task that promise little, in one sentence each.
+        weak: choices of the task that promise little, or with which it may not end, in one sentence each.
     """
 
     method: str
@@ -138,22 +138,35 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         cost=_expected_cost(run),
         method_notes=tuple(method.notes(run.task.options, run.setting)),
         paper=paper or None,
-        weak=tuple(bounds.weak_plan(run.plan)),
+        weak=(*bounds.weak_plan(run.plan), *cap_warnings(run)),
     )
 
 
 def cap_faults(run: RunPlan) -> Iterator[tuple[str, str]]:
-    """Each cap of a generator that the plan's highest estimate exceeds, with its remedy.
+    """Each cap of a generator that the plan's expected cost exceeds, with its remedy."""
+    for name, key, cap, expected, most in _caps(run):
+        if expected > cap * (1 + 1e-9):  # what the remedy prints is rounded
+            yield (
+                f"generator {name}: {key} is {cap:g}, the plan is expected to take {expected:.12g}",
+                f"raise {key} to {expected:.12g} or more ({most:.12g} suffices for sure), or ask for fewer samples",
+            )
 
-    A run that stops at a cap has spent epsilon on a corpus that is not finished.
-    """
+
+def cap_warnings(run: RunPlan) -> Iterator[str]:
+    """Each cap of a generator that suffices for the plan's expected cost and not for its highest one."""
+    for name, key, cap, expected, most in _caps(run):
+        if expected <= cap * (1 + 1e-9) and most > cap * (1 + 1e-9):
+            yield (
+                f"generator {name}: {key} is {cap:g}, and the plan may take up to {most:.12g} ({expected:.12g} is"
+                " expected): the run may stop early, and has spent epsilon by then"
+            )
+
+
+def _caps(run: RunPlan) -> Iterator[tuple[str, str, float, float, float]]:
+    """Yields (generator, key, cap, expected, most) of each cap; the middle of an estimate's range is expected."""
     for generator, estimate in zip(run.task.generators, _estimates(run), strict=True):
-        for key, cap, most in generator.caps(estimate):
-            if most > cap * (1 + 1e-9):  # what the remedy prints is rounded
-                yield (
-                    f"generator {generator.name}: {key} is {cap:g}, the plan takes up to {most:.12g}",
-                    f"raise {key} to {most:.12g} or more, or ask for fewer samples",
-                )
+        for key, cap, (low, high) in generator.caps(estimate):
+            yield generator.name, key, cap, (low + high) / 2, high
 
 
 def share_sigma(plan: Plan, planned: PlannedSum) -> float:

@@ -322,13 +322,12 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         seconds = waves * (0.3 + least / 100.0), waves * (3.0 + self.max_tokens / 20.0)
         return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), price, seconds)
 
-    def caps(self, estimate: Estimate) -> list[tuple[str, float, float]]:
-        price = (estimate.price_usd or (0.0, 0.0))[1]  # a price cap needs prices
+    def caps(self, estimate: Estimate) -> list[tuple[str, float, tuple[float, float]]]:
         found = (
-            ("token_budget", self.token_budget, estimate.tokens[1]),
-            ("price_budget_usd", self.price_budget_usd, price),
+            ("token_budget", self.token_budget, estimate.tokens),
+            ("price_budget_usd", self.price_budget_usd, estimate.price_usd or (0.0, 0.0)),  # a price cap needs prices
         )
-        return [(key, cap, most) for key, cap, most in found if cap is not None]
+        return [(key, cap, takes) for key, cap, takes in found if cap is not None]
 
     def body_of(self, request: GenerationRequest) -> tuple[dict[str, Any], tuple[int, int]]:
         """Returns the body of a request, and the most tokens that it can read and write."""
