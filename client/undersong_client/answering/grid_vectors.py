@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from undersong_client.records.private import PrivateRecords
-from undersong_common.arrays import Bools, Float32, Int64, UInt64
+from undersong_common.arrays import Bools, Int64, UInt64
 from undersong_common.canonical import tagged_hash
 from undersong_protocol.agreement.plan import PlannedSum, Privacy
 from undersong_protocol.statistics import PublicFacts, PublicInputs, RecordView, Rows, Statistic
@@ -78,8 +78,9 @@ def rows_one_by_one(statistic: Statistic, records: RecordView, public: PublicInp
     nothing = sp.csr_array((1, statistic.dimension))
 
     def row(place: int) -> sp.csr_array[Any]:
+        one: Any = _One(records, place)
         try:
-            found = sp.csr_array(statistic.rows(_One(records, place), public, {}).take(np.zeros(1, dtype=np.int64)))
+            found = sp.csr_array(statistic.rows(one, public, {}).take(np.zeros(1, dtype=np.int64)))
         except Exception:  # noqa: BLE001 - of another package; the caller has logged that it fails
             return nothing
         return found if found.shape == nothing.shape else nothing
@@ -88,7 +89,7 @@ def rows_one_by_one(statistic: Statistic, records: RecordView, public: PublicInp
 
 
 class _One:
-    """One record of several. Private."""
+    """One record of several, as ``RecordView`` shows it. Private."""
 
     def __init__(self, records: RecordView, place: int) -> None:
         self._records = records
@@ -101,25 +102,11 @@ class _One:
     def __len__(self) -> int:
         return 1
 
-    @property
-    def texts(self) -> Sequence[str]:
-        return self._records.texts[self._only]
-
-    @property
-    def labels(self) -> Int64:
-        return self._records.labels[self._only]
-
-    @property
-    def embeddings(self) -> Float32:
-        return self._records.embeddings[self._only]
-
-    @property
-    def unit_hashes(self) -> UInt64:
-        return self._records.unit_hashes[self._only]
-
-    @property
-    def local_model(self) -> str:
-        return self._records.local_model
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._records, name)
+        if name == "columns":
+            return {attribute: column[self._only] for attribute, column in value.items()}
+        return value if name == "local_model" else value[self._only]
 
 
 def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Bools:
