@@ -20,6 +20,10 @@ from undersong_server.journal import Journal
 TEMPLATE_TOKENS = 64  # upper bound of what a chat template puts around each turn
 
 
+LONG_WORDS = 400  # from which on a text is a document of several sections
+TOKENS_A_WORD = 1.5  # of most tokenizers, in most European languages; clinical abbreviations included
+
+
 @dataclass(frozen=True)
 class GenerationRequest:
     """One text to be written.
@@ -54,6 +58,11 @@ class GenerationRequest:
     style: Literal["chat", "completion"] = "chat"
     stop: tuple[str, ...] = ()
     room: int = 1
+
+    @property
+    def is_long(self) -> bool:
+        """True for a document of several sections, whose end belongs to it."""
+        return self.words is not None and self.words >= LONG_WORDS
 
 
 @dataclass(frozen=True)
@@ -211,6 +220,11 @@ class GeneratorSettings(BaseModel):
     def writer(self) -> str:
         """Model and place of the writer, in a few words."""
         return f"{self.kind}, of another package"
+
+    @property
+    def longest_answer(self) -> int | None:
+        """Tokens at which its shortest answers end; None for no limit."""
+        return None
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -256,6 +256,8 @@ def _read(raw: str, finish: Finish, request: GenerationRequest, language: str, *
         return Reading(text, fault)
     if whole and is_repetitive(text):
         return Reading(text, REPEATED)
+    if whole and finish == "length" and request.is_long:
+        return Reading(text, CUT)  # the end of a document says how it came out
     if whole and finish == "length":
         sentences = whole_sentences(text)
         return Reading(sentences) if len(sentences) >= KEPT_SHARE * len(text) else Reading(text, CUT)
@@ -270,7 +272,7 @@ def _fault(raw: str, text: str, request: GenerationRequest, language: str) -> st
         return EMPTY
     if is_refusal(text):
         return REFUSED
-    if _is_several(raw, text):
+    if _is_several(raw, text, sections=request.is_long):
         return SEVERAL
     if _ANALYSIS.match(text) or _SPOKEN_OF.search(text):
         return ANALYSIS
@@ -327,11 +329,12 @@ def _is_page(raw: str) -> bool:
     return bool(_PAGE.match(raw)) or bool(re.match(r'\{\s*"|\[\s*[{"]', start))
 
 
-def _is_several(raw: str, text: str) -> bool:
+def _is_several(raw: str, text: str, *, sections: bool) -> bool:
+    """Returns True if an answer holds several texts; lines between ``sections`` of one text divide none."""
     if len(tagged_texts(raw)) > 1 or len(_HEADED.findall(text)) > 1:
         return True
     parts = [part for part in _DIVIDER.split(text) if not is_empty(part)]
-    if len(parts) > 1:
+    if len(parts) > 1 and not sections:
         return True
     items = [item.strip() for item in _ITEM.findall(text)]
     if len(items) < 2:

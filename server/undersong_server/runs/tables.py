@@ -18,7 +18,7 @@ from undersong_common.printable import counted
 from undersong_common.table import UTF_8, Table, column_names, read_table
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_server.generators.interface import GeneratorSettings, Surroundings
+from undersong_server.generators.interface import TOKENS_A_WORD, GeneratorSettings, Surroundings
 from undersong_server.runs.planning import build_prompts
 from undersong_server.runs.task import Task
 
@@ -125,6 +125,12 @@ def _check_generator(task: Task, generator: GeneratorSettings) -> None:
     ConfigurationError.raise_together(
         (f"{path}: no such file (generator {generator.name})", "check the path") for path in missing
     )
+    longest, words = generator.longest_answer, task.task.words
+    if longest is not None and words is not None and words[1] * TOKENS_A_WORD > longest:
+        raise ConfigurationError(
+            f"generator {generator.name}: answers end at {longest} tokens, task.words asks for up to {words[1]} words",
+            f"let it write at least {round(words[1] * TOKENS_A_WORD)} tokens, or lower task.words",
+        )
     generator.check(Surroundings(task.task.labels, task.locate(""), _embeds_nothing, {}))
 
 

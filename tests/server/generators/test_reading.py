@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import re
+
 import pytest
 
 from tests.doubles.refusals import REFUSALS
 from undersong_common.errors import GenerationError
 from undersong_server.generators.interface import Answer, GenerationRequest
-from undersong_server.generators.reading import Reading, is_refusal, read
+from undersong_server.generators.reading import CUT, SEVERAL, Reading, is_refusal, read
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
 TEXT = "My card was declined at the till, what can I do?"
@@ -192,3 +195,51 @@ def test_only_a_model_that_reads_its_prompt_can_echo_it() -> None:
     assert read(echo, REQUEST).fault == "echo of the prompt"
     assert read(echo, REQUEST, whole=False).fault == ""
     assert read(Answer("I am sorry, but I cannot help with that."), REQUEST, whole=False).fault == "refused"
+
+
+def long_note(sections: int = 8) -> str:
+    """A document with headings, a numbered plan and lines between its sections; some 600 words."""
+    rng = random.Random(0)
+    words = (
+        "pain",
+        "chest",
+        "walked",
+        "slept",
+        "since",
+        "Monday",
+        "tablet",
+        "doctor",
+        "nurse",
+        "ward",
+        "breath",
+        "left",
+    )
+    parts = []
+    for number in range(sections):
+        sentences = [" ".join(rng.choice(words) for _ in range(9)).capitalize() + "." for _ in range(7)]
+        parts.append(f"## Section {'ABCDEFGHIJ'[number]}\n{' '.join(sentences)}\n1. {sentences[0]}\n2. {sentences[1]}")
+    return "\n\n---\n\n".join(parts) + "\n\n## Outcome\nThe patient was discharged home."
+
+
+def long_request(words: int) -> GenerationRequest:
+    return GenerationRequest("zero_shot", "a", "Write a note.", 1, words=words)
+
+
+def test_a_long_document_keeps_its_sections_and_its_end() -> None:
+    note = long_note()
+    assert len(note.split()) > 600
+    found = read(Answer(f"<text>{note}</text>", 10, 900), long_request(700))
+    assert not found.fault
+    assert found.text.endswith("discharged home.")
+    assert found.text.count("Section") == 8
+    assert len(found.text.split()) > 0.95 * len(re.sub(r"[#-]", " ", note).split())
+    assert read(Answer(note, 10, 900), long_request(60)).fault == SEVERAL  # of a short text, each part is one
+
+
+def test_a_long_document_without_its_end_is_written_anew() -> None:
+    whole = long_note()
+    answer = Answer(whole[: int(len(whole) * 0.9)], 10, 900, finish="length")
+    assert read(answer, long_request(700)).fault == CUT
+    assert not read(
+        Answer("It hurts since Monday, and I sleep badly at night. And I", 10, 9, finish="length"), long_request(20)
+    ).fault

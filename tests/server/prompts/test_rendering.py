@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,12 @@ def test_every_kind_renders_in_full(prompts: Prompts, kind: str) -> None:
     assert "cardiac" in text
     assert "about 30 words" in text
     assert not set("{}[]") & set(text)
+
+
+def test_a_long_text_is_ordered_as_a_document_with_sections_and_an_end(prompts: Prompts) -> None:
+    short, long = (prompts.render("zero_shot", label="cardiac", words=count).user for count in (399, 400))
+    assert "sections" not in short
+    assert {"sections", "end"} <= set(re.findall(r"[a-z]+", long))
 
 
 @pytest.mark.parametrize("kind", KINDS)

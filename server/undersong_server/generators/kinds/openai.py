@@ -298,6 +298,10 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         return PromptFormat(style=self.style, prompt_tokens=prompt_room(self.context_tokens, answer + system))
 
     @property
+    def longest_answer(self) -> int:
+        return min(fields.max_tokens for fields in (self, *map(self.request_fields, self.kinds)))
+
+    @property
     def lacks_cache(self) -> bool:
         return not self.cache
 

@@ -55,6 +55,10 @@ class ModelFolderSettings(LanguageModelSettings):
     max_new_tokens: int = Field(default=256, ge=1)
 
     @property
+    def longest_answer(self) -> int:
+        return self.max_new_tokens
+
+    @property
     def files(self) -> tuple[str, ...]:
         return (self.path,)
 
