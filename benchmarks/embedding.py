@@ -1,10 +1,12 @@
-"""Embedding in batches of fixed shape against sentence-transformers' own encode, alternated in one run.
+"""The packaged encoder in numpy against torch and sentence-transformers' own encode, alternated in one run.
 
     python -m benchmarks.embedding [--quick] [--json] [--texts FILE.jsonl]
 
-Notes are those of the shipped clinic example; questions are the first 5 to 14 words of each. ``ratio`` is that of the
-medians of wall time, ``processor_ratio`` that of the time that all threads spent, which other programs disturb less.
-``one_text_s`` is the median time of a text that is embedded alone. ``--texts`` takes the texts from a file instead.
+Notes are those of the shipped clinic example; questions are the first 5 to 14 words of each; long texts are invented
+notes of 600 to 1 500 words. ``ratio`` is that of the medians of wall time to sentence-transformers, which cuts them;
+``processor_ratio`` that of the time that all threads spent, which other programs disturb less; ``to_torch`` is that
+to the same texts in the same windows by torch. ``one_text_s`` is the median time of a text that is embedded alone.
+``--texts`` takes the texts from a file instead.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from tests.doubles import long_notes
 from undersong_common.embedding import Embedder
+from undersong_common.model_files import PACKAGED, model_folder
 
 NOTES = Path(__file__).parent.parent / "examples" / "clinic" / "data" / "test.jsonl"
 
@@ -43,16 +48,21 @@ def measure(file: Path | None, *, texts: int | None, repetitions: int) -> dict[s
     if file is not None:
         return {file.stem: compare(notes, repetitions)}
     questions = [" ".join(note.split()[: 5 + number % 10]) for number, note in enumerate(notes)]
-    return {kind: compare(given, repetitions) for kind, given in (("notes", notes), ("questions", questions))}
+    long = [text for text, _ in long_notes.notes(len(notes) // 20)]
+    kinds = {"notes": notes, "questions": questions, "long texts": long}
+    return {kind: compare(given, repetitions) for kind, given in kinds.items()}
 
 
 def compare(texts: list[str], repetitions: int) -> dict[str, float]:
     """Seconds and ratios for these texts."""
-    embedder = Embedder.load()
-    plain = embedder._loaded()
+    embedder, by_torch = Embedder.load(), Embedder.load(model_folder(PACKAGED))
+    embedder._loaded()
+    loaded: Any = by_torch._loaded()
+    plain = loaded.model
     tasks: dict[str, Callable[[], object]] = {
         "plain": lambda: plain.encode(texts, normalize_embeddings=True, show_progress_bar=False),
-        "fixed": lambda: embedder.encode(texts),
+        "numpy": lambda: embedder.encode(texts),
+        "torch": lambda: by_torch.encode(texts),
         "one_text": lambda: embedder.encode(texts[:1]),
     }
     wall: dict[str, list[float]] = {name: [] for name in tasks}
@@ -68,10 +78,11 @@ def compare(texts: list[str], repetitions: int) -> dict[str, float]:
     return {
         "texts": float(len(texts)),
         "tokens_a_text": statistics.mean(map(len, embedder._loaded().ids(texts))),
-        "ratio": seconds["fixed"] / seconds["plain"],
-        "processor_ratio": used_s["fixed"] / used_s["plain"],
+        "ratio": seconds["numpy"] / seconds["plain"],
+        "processor_ratio": used_s["numpy"] / used_s["plain"],
+        "to_torch": used_s["numpy"] / used_s["torch"],
         "plain_s": seconds["plain"],
-        "fixed_s": seconds["fixed"],
+        "numpy_s": seconds["numpy"],
         "one_text_s": seconds["one_text"],
     }
 

@@ -334,8 +334,9 @@ def _pooled(units: Float32, positions: Sequence[int], texts: int) -> Float32:
     sums = np.zeros((texts, units.shape[1]))
     np.add.at(sums, list(positions), units)
     norms = row_norms(sums)
-    result: Float32 = np.where(norms < _LEAST_NORM, 0.0, 1.0)[:, None] * sums / np.maximum(norms, _LEAST_NORM)[:, None]
-    return result.astype(np.float32)
+    sums[norms < _LEAST_NORM] = 0.0
+    result: Float32 = (sums / np.maximum(norms, _LEAST_NORM)[:, None]).astype(np.float32)
+    return result
 
 
 def _padded(rows: Sequence[Tokens], width: int, pad: int) -> tuple[Int64, Mask]:

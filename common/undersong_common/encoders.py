@@ -218,7 +218,8 @@ def _gelu(values: Float32) -> Float32:
     with np.errstate(over="ignore"):  # e^88 is infinite, and the result then zero
         np.exp(odds, out=odds)
     odds += np.float32(1)
-    return np.divide(values, odds, out=odds)
+    np.divide(values, odds, out=odds)
+    return odds
 
 
 @contextmanager

@@ -8,8 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-
-import pytest
+from unittest import mock
 
 from tests.doubles.batches import InProcessBatches
 from tests.doubles.party_home import HashedEmbedder
@@ -100,6 +99,8 @@ class Hospitals:
 def carried(kind: str, folder: Path, *, parties: int = 4, records: int = 12, budget: float = 50.0):
     """(hospitals, transport) of one of TRANSPORTS."""
     with ExitStack() as stack:
+        if kind == "Flower":  # whose parties load what they were added with
+            stack.enter_context(mock.patch.object(Embedder, "load", HashedEmbedder))
         hospitals = Hospitals(folder, [f"p{number}" for number in range(parties)], records, budget)
         if kind == "gRPC":
             yield hospitals, stack.enter_context(_native(hospitals))
@@ -166,8 +167,7 @@ def _flower(hospitals: Hospitals):
     from undersong_client.flower_app import app
     from undersong_server.flower.transport import FlowerTransport
 
-    with pytest.MonkeyPatch.context() as patched, FlowerInMemory(app, hospitals.homes) as flower:
-        patched.setattr(Embedder, "load", HashedEmbedder)
+    with FlowerInMemory(app, hospitals.homes) as flower:
         transport = FlowerTransport(flower.grid, identities=hospitals.identities, outstanding=64)
         assert transport.locate(timeout_s=30.0) == sorted(hospitals.homes)
         yield transport

@@ -134,9 +134,8 @@ def steady(text, place):
     """What a change of the protocol changes is put the same: a plan's hash and its words. So are other days' times."""
     for number, request in enumerate(Requests(PartyHome(place / "home")).all()):
         text = text.replace(request.manifest[:12], f"{number:012d}")
-        for word, fixed in zip(request.words.split(), FIXED_WORDS, strict=True):
-            text = re.sub(rf"\b{word}\b", fixed, text)
-    text = re.sub(r"\s+".join(FIXED_WORDS), " ".join(FIXED_WORDS), text)  # where they are folded hangs on their length
+        # as one phrase, since a word may stand elsewhere too; where they are folded hangs on their length
+        text = re.sub(r"\s+".join(request.words.split()), " ".join(FIXED_WORDS), text)
     text = re.sub(r"(?<!\d)20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b", lambda found: _dated(found[0]), text)
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 

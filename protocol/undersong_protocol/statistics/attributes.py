@@ -100,8 +100,8 @@ class Attributes:
         missing one, column after column.
         """
         if self.columns:
-            given = public.texts_of(COLUMNS)
-            if len(given) != sum(self.columns) or not all(map(str.strip, given)):
+            texts = public.texts_of(COLUMNS)
+            if len(texts) != sum(self.columns) or not all(map(str.strip, texts)):
                 raise ConfigurationError(
                     "the published columns have other numbers of names and values than the plan, or an empty one",
                     "publish name and values of each",
@@ -132,8 +132,8 @@ class Attributes:
                 found.append(nearest.near[:, 0])
         given = iter(public.texts_of(COLUMNS) if self.columns else ())
         for size in self.columns:
-            name, *values = islice(given, size)
-            places = {value.casefold(): place for place, value in reversed(list(enumerate(values)))}
+            name, *own = islice(given, size)
+            places = {value.casefold(): place for place, value in reversed(list(enumerate(own)))}
             column = columns.get(name, ("",) * len(embeddings))
             found.append(np.array([places.get(each.casefold(), size - 1) for each in column], dtype=np.int64))
         return found

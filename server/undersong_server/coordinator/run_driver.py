@@ -206,7 +206,7 @@ class RunDriver(ABC):
         if kind == "asks":
             self._show(durable=True, charged=True)
         else:
-            self.folder.tell_ending(kind, facts)
+            self.folder.tell(kind, facts)
 
     def check(self) -> None:
         """Raises Interrupted where the operator requested another action."""

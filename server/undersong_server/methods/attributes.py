@@ -191,10 +191,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     corpus = survivors + run.generate("round 2", 1, _orders(options, run, "round 2", combinations, counts, texts))
     for name, possible in zip(_names(run.setting), _values(run.setting), strict=True):
         has = Counter(sample.label if name == LABEL else dict(sample.attributes)[name] for sample in corpus)
-        shown = [has[value] / max(1, len(corpus)) for value in possible]
-        asked = run.records[f"shares of {name}"][-1][1]
-        parts = (f"{v or 'missing'} {o:.0%} ({c:.0%})" for v, o, c in zip(possible, asked, shown, strict=True))
-        run.record(f"{name} in the corpus", 1, shown)
+        written = [has[value] / max(1, len(corpus)) for value in possible]
+        opened = run.records[f"shares of {name}"][-1][1]
+        parts = (f"{v or 'missing'} {o:.0%} ({c:.0%})" for v, o, c in zip(possible, opened, written, strict=True))
+        run.record(f"{name} in the corpus", 1, written)
         run.record("remarks", 1, f"{name}, as the private sums opened it (and in the corpus): {', '.join(parts)}")
     return corpus
 

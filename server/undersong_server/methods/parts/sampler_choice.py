@@ -7,7 +7,7 @@ records as are expected. A task model learns from the sequences of each sampler 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -59,6 +59,7 @@ class _StandIn:
     units: Int64
     unit_hashes: np.ndarray
     local_model: str = ""
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.texts)
