@@ -100,7 +100,9 @@ class PartyHome:
         self.path = path.absolute()
         if not (self.path / "settings.json").exists():
             raise ConfigurationError(
-                f"{path}: no party lives here", "make one with `undersong-party init NAME`, or name it with --home"
+                f"{path}: no party lives here",
+                "make one with `undersong-party init NAME`, or name it with --home",
+                code="no-party",
             )
         self.check_modes()
 
@@ -112,7 +114,9 @@ class PartyHome:
         """An empty home. Raises ConfigurationError where the folder holds anything."""
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigurationError(f"{path}: is not an empty folder", "name another one with --home")
+            raise ConfigurationError(
+                f"{path}: is not an empty folder", "name another one with --home", code="folder-not-empty"
+            )
         make_folder(path)
         os.chmod(path, FOLDER_MODE)
         for name in ("keys", "requests", "blocks"):
@@ -144,7 +148,7 @@ class PartyHome:
             except FileNotFoundError:
                 continue  # a temporary file that has been renamed meanwhile
             if stat.S_ISLNK(found.st_mode):
-                raise ConfigurationError(f"{path}: is a link", "put the file itself there")
+                raise ConfigurationError(f"{path}: is a link", "put the file itself there", code="is-a-link")
             if found.st_uid != os.geteuid():
                 raise ConfigurationError(f"{path}: belongs to another user", f"chown {os.geteuid()} {shell_path(path)}")
             if stat.S_IMODE(found.st_mode) & 0o077:
@@ -152,6 +156,7 @@ class PartyHome:
                 raise ConfigurationError(
                     f"{path}: others may read it (mode {stat.S_IMODE(found.st_mode):04o})",
                     f"chmod {wanted:o} {shell_path(path)}",
+                    code="readable-by-others",
                 )
 
     def _private_paths(self) -> Iterator[Path]:
@@ -188,7 +193,9 @@ class PartyHome:
         return holding(
             self._lock,
             ConfigurationError(
-                f"{self.path}: a daemon runs here already", "stop it first: systemctl stop undersong-party"
+                f"{self.path}: a daemon runs here already",
+                "stop it first: systemctl stop undersong-party",
+                code="daemon-runs",
             ),
         )
 
@@ -255,7 +262,9 @@ def read_input(path: Path, largest: int = 2**20) -> bytes:
         with path.open("rb") as file:
             data = file.read(largest + 1)
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", "check the path") from None
+        raise ConfigurationError(
+            f"{path}: cannot be read: {error.strerror}", "check the path", code="unreadable"
+        ) from None
     if len(data) > largest:
         raise ConfigurationError(f"{path}: is longer than {largest} bytes", "check which file goes where")
     return data

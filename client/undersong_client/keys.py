@@ -46,7 +46,9 @@ def secret(home: PartyHome, name: str) -> bytes:
         if len(value) != KEY_BYTES:
             raise ValueError
     except (OSError, ValueError):
-        raise ConfigurationError(f"{path}: is missing or damaged", "restore the keys folder from a backup") from None
+        raise ConfigurationError(
+            f"{path}: is missing or damaged", "restore the keys folder from a backup", code="key-missing"
+        ) from None
     return value
 
 
@@ -77,6 +79,7 @@ def credential(home: PartyHome) -> Credential:
         raise ConfigurationError(
             "this party has no certificate yet",
             "send the request that `undersong-party enroll PACKAGE` wrote, then `undersong-party enroll --grant FILE`",
+            code="no-certificate",
         ) from None
     key, begin, rest = data.partition(BEGIN_CERTIFICATE)
     return Credential(key, begin + rest)

@@ -7,6 +7,7 @@ import stat
 
 import pytest
 
+from tests.doubles.coded import raises
 from undersong_client import home as state
 from undersong_client import keys
 from undersong_client.home import PartyHome, PartySettings
@@ -47,14 +48,14 @@ def test_looser_modes_are_refused_with_the_command_that_mends_them(home, name, m
 def test_a_link_in_the_folder_is_refused(home, tmp_path):
     (tmp_path / "elsewhere").write_text("x")
     (home.path / "policy.json").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigurationError, match="is a link"):
+    with raises(ConfigurationError, "is-a-link"):
         PartyHome(home.path)
 
 
 def test_a_folder_that_holds_anything_is_not_taken(home, tmp_path):
-    with pytest.raises(ConfigurationError, match="not an empty folder"):
+    with raises(ConfigurationError, "folder-not-empty"):
         PartyHome.create(home.path, PartySettings("beta"))
-    with pytest.raises(ConfigurationError, match="no party lives here"):
+    with raises(ConfigurationError, "no-party"):
         PartyHome(tmp_path / "nowhere")
 
 
@@ -77,7 +78,7 @@ def test_one_daemon_a_folder(home):
     assert not home.is_running
     with home.running():
         assert home.is_running
-        with pytest.raises(ConfigurationError, match="runs here already"), PartyHome(home.path).running():
+        with raises(ConfigurationError, "daemon-runs"), PartyHome(home.path).running():
             pass
     assert not home.is_running
 
@@ -88,9 +89,9 @@ def test_keys_are_drawn_once_and_their_damage_is_named(home):
         keys.create(home)
     assert keys.secret(home, "identity") == identity
     (home.keys / "store.key").write_text("00")
-    with pytest.raises(ConfigurationError, match=r"store\.key: is missing or damaged"):
+    with raises(ConfigurationError, "key-missing"):
         keys.secret(home, "store")
-    with pytest.raises(ConfigurationError, match="no certificate yet"):
+    with raises(ConfigurationError, "no-certificate"):
         keys.credential(home)
 
 

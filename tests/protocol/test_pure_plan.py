@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting, noise
 from undersong_common.privacy.noise import DiscreteGaussian, DiscreteLaplaceShare
@@ -192,5 +193,5 @@ def test_a_gaussian_sum_may_keep_its_papers_noise_and_the_others_take_what_is_le
         plan_sums([SumRequest("votes", COUNTS, noise_multiplier=0.0)], Privacy(1.0, 1e-5), QUORUM)
     with pytest.raises(ConfigurationError, match="for Gaussian sums"):
         plan_sums([laplace("votes", epsilon=0.1, noise_multiplier=2.0)], Privacy(1.0, 1e-5), QUORUM)
-    with pytest.raises(PrivacyRefusal, match="spends"):  # a paper's noise that spends more than is promised
+    with raises(PrivacyRefusal, "over-epsilon"):  # a paper's noise that spends more than is promised
         plan_sums([SumRequest("votes", COUNTS, noise_multiplier=1.0)], Privacy(1.0, 1e-5), QUORUM).verify()

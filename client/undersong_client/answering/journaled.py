@@ -244,6 +244,7 @@ class Answering:
                     "coordinator",
                     f"asks faster than this party answers: {len(self._wanted)} requests of {waiting} bytes wait",
                     "the coordinator sends a run's next request after the reply to the last one",
+                    code="too-many-requests",
                 )
             self._wanted[envelope.id] = envelope.data
         self._jobs.put(envelope.id)

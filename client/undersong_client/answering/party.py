@@ -369,6 +369,7 @@ class Party:
             raise PrivacyRefusal(
                 f"{message.sum}: its public inputs are not those with which it was first asked",
                 "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
+                code="other-question",
             )
         self._accept_voids(manifest, message)
         attempt = self._begun(manifest, message.sum, message.attempt)

@@ -141,7 +141,9 @@ class Requests:
             if len(named) > 1:
                 named = []
         if not named:
-            raise ConfigurationError(f"no run {run!r} was proposed to this party", "see `undersong-party requests`")
+            raise ConfigurationError(
+                f"no run {run!r} was proposed to this party", "see `undersong-party requests`", code="unknown-run"
+            )
         return next((each for each in reversed(named) if each.decision == decision), named[-1])
 
     def known(self, manifest: Manifest) -> Request | None:
@@ -160,7 +162,9 @@ class Requests:
         except FileNotFoundError:
             data = b""
         if tagged_hash("undersong manifest", data).hex() != request.manifest:
-            raise ConfigurationError(f"{path}: is damaged", "restart the daemon; the coordinator proposes it again")
+            raise ConfigurationError(
+                f"{path}: is damaged", "restart the daemon; the coordinator proposes it again", code="damaged"
+            )
         return data
 
     def sheet(self, request: Request) -> dict[str, Any] | None:
@@ -216,11 +220,15 @@ class Requests:
             not earlier and not objection and pending >= MOST_PENDING
         ):
             raise PrivacyRefusal(
-                f"{pending} runs wait for a decision of this party", "wait until its people have decided"
+                f"{pending} runs wait for a decision of this party",
+                "wait until its people have decided",
+                code="too-many-pending",
             )
         if earlier >= MOST_PLANS:
             raise PrivacyRefusal(
-                f"{earlier} plans were proposed under the name {manifest.run!r}", "propose the run under a new name"
+                f"{earlier} plans were proposed under the name {manifest.run!r}",
+                "propose the run under a new name",
+                code="too-many-plans",
             )
         words, hash_ = plan_words(manifest.hash), manifest.hash.hex()
         if any(each.words == words and each.manifest != hash_ for each in everything):
@@ -228,6 +236,7 @@ class Requests:
             raise PrivacyRefusal(
                 "the plan has the words of another plan that was proposed to this party",
                 "somebody has searched for it: find out who made this plan",
+                code="words-in-use",
             )
         privacy = manifest.plan.privacy
         return Request(
@@ -337,8 +346,11 @@ class Requests:
                 f"these are the words of an earlier plan of run {request.run!r}; the plan was CHANGED since: "
                 + printable("; ".join(request.changes)),
                 remedy,
+                code="earlier-words",
             )
-        raise PrivacyRefusal(f"these are not the words of the plan that run {request.run!r} has now", remedy)
+        raise PrivacyRefusal(
+            f"these are not the words of the plan that run {request.run!r} has now", remedy, code="other-words"
+        )
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -373,7 +385,9 @@ class PersonalConsent:
     def decide(self, manifest: Manifest) -> str:
         request = self._requests.receive(manifest, at=self._clock())
         if request.ended_s:
-            raise PrivacyRefusal(f"run {request.run!r} has ended at this party", "start a new run under a new name")
+            raise PrivacyRefusal(
+                f"run {request.run!r} has ended at this party", "start a new run under a new name", code="run-ended"
+            )
         if request.decision == "pending" and self._standing():
             request = self._requests.decide(request, "approved", at=self._clock(), reason="standing policy")
         if request.decision == "pending":
@@ -395,7 +409,7 @@ class PersonalConsent:
             return
         request = self._requests.known(manifest)
         if request is None or request.run != manifest.run:
-            raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party")
+            raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party", code="not-approved")
         self._check(request)
         self._checked[manifest.hash] = seen
 
@@ -416,13 +430,17 @@ class PersonalConsent:
         if request.decision != "approved":
             words = f": {request.reason}" if request.reason else ""
             raise PrivacyRefusal(
-                f"run {request.run!r} was {request.decision} by this party{words}", "talk to its people"
+                f"run {request.run!r} was {request.decision} by this party{words}",
+                "talk to its people",
+                code=f"plan-{request.decision}",
             )
         try:
             public = keys.identity(self._home).public_key()
             public.verify(bytes.fromhex(request.signature), request.statement)
         except (ValueError, InvalidSignature):
-            raise PrivacyRefusal(f"the approval of run {request.run!r} is not signed by this party's key") from None
+            raise PrivacyRefusal(
+                f"the approval of run {request.run!r} is not signed by this party's key", code="not-signed"
+            ) from None
 
 
 def sheet_hash(figures: Mapping[str, Any]) -> str:
@@ -433,41 +451,47 @@ def sheet_hash(figures: Mapping[str, Any]) -> str:
 def check_decision(request: Request, decision: Decision) -> None:
     """Raises ConfigurationError where this decision can no longer be taken about a plan."""
     run, name = f"run {request.run!r}", shell_word(request.run)
-    over: tuple[tuple[object, str, str], ...] = (
+    over: tuple[tuple[object, str, str, str], ...] = (
         (
             request.ended_s,
             "has ended: what it released stays released, and nothing more of it is asked",
             "there is nothing left to decide; see `undersong-party ledger`",
+            "run-ended",
         ),
         (
             decision == "approved" and request.decision in ("rejected", "revoked"),
             f"was {request.decision}",
             "have the operator propose it under a new name",
+            "was-refused",
         ),
         (
             decision == "approved" and request.suspended,
             f"waits: {request.suspended}",
             "decide when it is asked again; the operator knows when",
+            "suspended",
         ),
         (
             decision == "approved" and request.replaced,
             "has another plan by now",
             f"undersong-party preview {name}, and decide about that one",
+            "replaced",
         ),
         (
             decision == "revoked" and request.decision not in ("approved", "revoked"),
             "was not approved",
             f"undersong-party reject {name}",
+            "not-approved",
         ),
         (
             decision == "rejected" and request.decision == "approved",
             "is approved",
             f"undersong-party revoke {name}",
+            "is-approved",
         ),
     )
-    for is_over, problem, remedy in over:
+    for is_over, problem, remedy, code in over:
         if is_over:
-            raise ConfigurationError(f"{run} {problem}", remedy)
+            raise ConfigurationError(f"{run} {problem}", remedy, code=code)
 
 
 def _request(path: Path) -> Request:
@@ -486,7 +510,9 @@ def _request(path: Path) -> Request:
             raise TypeError
     except TypeError:
         raise ConfigurationError(
-            f"{path}: is damaged or of an older version", "remove it; the coordinator proposes the run again"
+            f"{path}: is damaged or of an older version",
+            "remove it; the coordinator proposes the run again",
+            code="damaged",
         ) from None
     return request
 
@@ -540,15 +566,16 @@ def check_shown(home: PartyHome, run: str, manifest: str, changes: Sequence[str]
     here = terminal_session()
     remedy = f"undersong-party preview {shell_word(run)}, then approve it with the words that it shows"
     if not here:
-        raise ConfigurationError("--latest-shown needs a terminal: here is none", remedy)
+        raise ConfigurationError("--latest-shown needs a terminal: here is none", remedy, code="no-terminal")
     last = _read_shown(home)[0].get(here)
     if last is None or last.get("run") != run or not 0 <= at - float(last.get("at_s", 0.0)) <= SHOWN_LASTS_S:
-        raise ConfigurationError(f"this terminal has not shown run {run!r} last", remedy)
+        raise ConfigurationError(f"this terminal has not shown run {run!r} last", remedy, code="not-shown")
     if last.get("manifest") != manifest:
         raise PrivacyRefusal(
             f"the plan of run {run!r} was CHANGED since this terminal showed it: "
             + printable("; ".join(changes) or "see its preview"),
             remedy,
+            code="plan-changed",
         )
     return str(last["sheet"])
 

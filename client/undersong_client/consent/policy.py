@@ -110,9 +110,7 @@ class HospitalPolicy:
             ),
             (unknown, f"unit {', '.join(unknown)!r} is unknown", f"choose among {', '.join(UNITS)}"),
         )
-        for is_wrong, problem, help_ in faults:
-            if is_wrong:
-                raise ConfigurationError(problem, help_)
+        ConfigurationError.raise_together((problem, help_) for is_wrong, problem, help_ in faults if is_wrong)
         for required in self.required_parties:
             enrolment.named_party(required)
 
@@ -179,6 +177,7 @@ def read(home: PartyHome) -> HospitalPolicy:
         raise PrivacyRefusal(
             f"{home.policy}: is not signed by this party's key",
             "change it by `undersong-party policy set` and `undersong-party budget set` only, or restore it",
+            code="not-signed",
         ) from None
     try:
         fields: dict[str, Any] = {

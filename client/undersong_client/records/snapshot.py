@@ -114,7 +114,9 @@ def _opened(home: PartyHome) -> Iterator[Any]:
                 yield opened
                 number += 1
     except FileNotFoundError:
-        raise ConfigurationError(f"{home.sealed}: this party holds no sealed data set", _REMEDY) from None
+        raise ConfigurationError(
+            f"{home.sealed}: this party holds no sealed data set", _REMEDY, code="no-sealed-data"
+        ) from None
     except (OSError, InvalidTag, ValueError, KeyError, TypeError):
         raise _damaged(home) from None
 
@@ -141,4 +143,4 @@ def _json(value: Any) -> bytes:
 
 
 def _damaged(home: PartyHome) -> ConfigurationError:
-    return ConfigurationError(f"{home.sealed}: the sealed data set is damaged", _REMEDY)
+    return ConfigurationError(f"{home.sealed}: the sealed data set is damaged", _REMEDY, code="damaged")

@@ -130,10 +130,14 @@ def check(heads: Sequence[str], ledger: Ledger | None) -> None:
     """Raises PrivacyRefusal where releases were made that the ledger does not know."""
     if ledger is None:
         if heads:
-            raise PrivacyRefusal("releases were made from this data set, and their ledger is not here", RESTORE)
+            raise PrivacyRefusal(
+                "releases were made from this data set, and their ledger is not here", RESTORE, code="ledger-missing"
+            )
         return
     if not holds(ledger, heads):
-        raise PrivacyRefusal("the ledger is older than the releases that were made from this data set", RESTORE)
+        raise PrivacyRefusal(
+            "the ledger is older than the releases that were made from this data set", RESTORE, code="ledger-too-old"
+        )
 
 
 def holds(ledger: Ledger, heads: Sequence[str]) -> bool:

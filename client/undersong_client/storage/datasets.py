@@ -161,6 +161,7 @@ def add(
         raise ConfigurationError(
             "another data set, another version of it, or the same with another embedder, was added before",
             "one party has one data set. If this file replaces it, add --new-version: what was spent stays spent",
+            code="another-data-set",
         )
     ledger = Ledger.read(home.ledger) if known else None
     check(heads, ledger)
@@ -200,7 +201,7 @@ def open_ledger(
     """
     kept, fingerprint = _checkpoints(home, checkpoints)
     if not home.ledger.exists():
-        raise PrivacyRefusal(f"{home.ledger}: the data set's ledger is missing", RESTORE)
+        raise PrivacyRefusal(f"{home.ledger}: the data set's ledger is missing", RESTORE, code="ledger-missing")
     ledger = Ledger.read(home.ledger)
     check(kept.read(), ledger)
     if ledger.fingerprint != fingerprint:

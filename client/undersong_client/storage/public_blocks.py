@@ -91,7 +91,7 @@ class DiskBlocks:
 
     def _path(self, identity: bytes) -> Path:
         if len(identity) != 32:
-            raise PeerFault("coordinator", "names a public block by something that is no hash")
+            raise PeerFault("coordinator", "names a public block by something that is no hash", code="no-hash")
         name = identity.hex()
         return self._folder / name[:2] / name
 

@@ -91,10 +91,12 @@ def recover(
     heads = kept.read()
     ledger, broken = _present(home)
     if not source.named:
-        raise ConfigurationError("which backup?", f"name a BACKUP; without one, {WITHOUT}")
+        raise ConfigurationError("which backup?", f"name a BACKUP; without one, {WITHOUT}", code="which-backup")
     if ledger is not None and source.backup is None and _complete(ledger, heads, source.receipts):
         raise ConfigurationError(
-            "the ledger holds everything that its checkpoints know of", "use it: there is nothing to restore"
+            "the ledger holds everything that its checkpoints know of",
+            "use it: there is nothing to restore",
+            code="nothing-to-restore",
         )
     proven = bool(heads) or not broken
     if source.backup is not None:
@@ -161,6 +163,7 @@ def _take_backup(
             raise PrivacyRefusal(
                 f"{home.ledger}: has charges that the backup lacks; a ledger that counts is never replaced",
                 f"a later backup, or none: {WITHOUT}",
+                code="backup-lacks-charges",
             )
         # A copy of what was charged once shows nothing of what was charged last.
         elsewhere = bool(source.receipts) or _charged(present)
@@ -171,6 +174,7 @@ def _take_backup(
                 raise PrivacyRefusal(
                     "the ledger here is missing or broken, and nothing shows that the backup is not older than it",
                     f"name with --receipts what this party took part in, or {WITHOUT}",
+                    code="backup-unproven",
                 )
         # The journal beside it may be older than it: what it would answer could be a second vector under old masks.
         _discard_journal(home)

@@ -199,6 +199,7 @@ class Store:
             raise ConfigurationError(
                 f"{self._path}: the entry {key!r} of {self._scope} does not open with this party's key",
                 "restore the key that belongs to this file",
+                code="other-key",
             ) from None
 
     def _associated(self, key: str) -> bytes:

@@ -149,7 +149,7 @@ class Package:
         """The file's bytes. Raises ConfigurationError for a value that no reader would accept, or another key."""
         if _raw(key.public_key()) != self.signing_key:
             raise ConfigurationError(
-                "a package is signed with the key that it names", "sign with the coordinator's key"
+                "a package is signed with the key that it names", "sign with the coordinator's key", code="other-key"
             )
         body = {
             "coordinator": self.coordinator,
@@ -197,6 +197,7 @@ class Package:
             raise ConfigurationError(
                 f"the invitation of {self.party} has expired",
                 "check this machine's clock, then ask the operator for a new package: undersong invite",
+                code="expired",
             )
 
 
@@ -297,6 +298,7 @@ class EnrolmentRequest:
             raise ConfigurationError(
                 f"the request in the name of {self.party} does not prove that it holds the invitation",
                 "invite the party again, and hand the package to nobody else",
+                code="no-token",
             )
 
     def _body(self) -> dict[str, Any]:
@@ -388,6 +390,7 @@ class Grant:
             raise ConfigurationError(
                 "the grant was made for another request than this party's last one",
                 "hand the operator the newest request file, or make one: undersong-party enroll",
+                code="other-request",
             )
 
 
@@ -445,7 +448,9 @@ def _opened(kind: str, data: bytes) -> tuple[dict[str, Any], bytes]:
     found = value.get("kind")
     if found != kind:
         what = found[10:] if found in (PACKAGE, REQUEST, GRANT) else "another kind of file"
-        raise ConfigurationError(f"expected an {kind[10:]}, found {what}", "check which file goes where")
+        raise ConfigurationError(
+            f"expected an {kind[10:]}, found {what}", "check which file goes where", code="other-file"
+        )
     if value.get("version") != VERSION:
         raise ConfigurationError(
             f"the {kind[10:]} has another version than {VERSION}", "run the same version of Undersong at both ends"
@@ -462,7 +467,9 @@ def _verify(kind: str, body: Mapping[str, Any], signature: bytes, key: bytes, re
     try:
         verified(key, tagged_hash(kind, canonical_json(dict(body))), signature)
     except (InvalidSignature, ValueError):
-        raise ConfigurationError(f"the {kind[10:]} is not signed by whom it should be", remedy) from None
+        raise ConfigurationError(
+            f"the {kind[10:]} is not signed by whom it should be", remedy, code="not-signed"
+        ) from None
 
 
 class _reading:  # noqa: N801 - reads as the statement it stands in
@@ -497,6 +504,7 @@ def _identity_key(body: Mapping[str, Any], key: str) -> bytes:
         raise ConfigurationError(
             f"the file's {key} is no Ed25519 key of large order: anybody could sign in its name",
             "make keys with a correct program, and the file again",
+            code="low-order-key",
         ) from None
     return value
 

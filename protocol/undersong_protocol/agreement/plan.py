@@ -224,7 +224,11 @@ class Plan:
     def __getitem__(self, name: str) -> PlannedSum:
         planned = self._by_name.get(name)
         if planned is None:
-            raise PrivacyRefusal(f"the private sum {name!r} is not in the approved plan", "plan and approve a new run")
+            raise PrivacyRefusal(
+                f"the private sum {name!r} is not in the approved plan",
+                "plan and approve a new run",
+                code="unknown-sum",
+            )
         return planned
 
     @cached_property
@@ -288,7 +292,7 @@ class Plan:
         self.check_form()
         names = [planned.name for planned in self.sums]
         if len(set(names)) != len(names):
-            raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name")
+            raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name", code="sum-twice")
         for planned in self.sums:
             if not 0.0 < planned.sampling_rate <= 1.0:
                 raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
@@ -343,6 +347,7 @@ class Plan:
             raise PrivacyRefusal(
                 f"the plan spends epsilon {spent:.6g}, more than the {self.privacy.epsilon:.6g} it declares",
                 "ask the operator for a plan whose noise fits its promise",
+                code="over-epsilon",
             )
 
     def to_json(self) -> dict[str, Any]:

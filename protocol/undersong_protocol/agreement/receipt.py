@@ -66,7 +66,9 @@ def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes)
     try:
         verified(member.identity, tagged_hash(TAG, body), signature)
     except (InvalidSignature, ValueError):
-        raise PeerFault(party, "has not signed this receipt", "the receipt was changed; get a fresh copy") from None
+        raise PeerFault(
+            party, "has not signed this receipt", "the receipt was changed; get a fresh copy", code="not-signed"
+        ) from None
     try:
         value = json.loads(body)
         if (value["party"], value["run"], value["manifest"]) != (party, manifest.run, manifest.hash.hex()):

@@ -93,7 +93,7 @@ class Arrived:
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         if hashlib.sha256(body).digest() != self._announced.content:
             # every chunk of it is suspect: none is kept, so that all of them are sent again
-            raise _fault(self._peer, "sent a message whose bytes are not those it announced")
+            raise _fault(self._peer, "sent a message whose bytes are not those it announced", "other-bytes")
         return _inflated(self._peer, body, self.plain_size) if self._announced.deflated else body
 
 
@@ -225,21 +225,21 @@ class Reassembler:
         announced = self._announced(frame, largest_bytes)
         if frame.size <= CHUNK_BYTES:
             if len(frame.whole) != frame.size:
-                raise self._fault("sent a message whose bytes are not those it announced")
+                raise self._fault("sent a message whose bytes are not those it announced", "other-bytes")
             return Arrived(self._peer, [frame.id], announced, [frame.whole])
         if frame.whole:
-            raise self._fault("sent a long message in one frame")
+            raise self._fault("sent a long message in one frame", "long-frame")
         part = self._parts.pop(frame.content, None)
         if part is not None and part.announced != announced:
             self.held_bytes -= part.held_bytes
             if part.ids:
-                raise self._fault("announced one message in two ways")
+                raise self._fault("announced one message in two ways", "announced-twice")
             part = None
         part = part or _Part(announced)
         self._parts[frame.content] = part
         part.ids[frame.id] = None
         if len(part.ids) > MAX_IDS:
-            raise self._fault("announced one message under too many ids")
+            raise self._fault("announced one message under too many ids", "too-many-ids")
         self._declined.pop(frame.content, None)
         self._make_room(frame.content)
         return self._finished(frame.content, part)
@@ -265,10 +265,10 @@ class Reassembler:
             return None
         part = self._parts.pop(frame.content, None)
         if part is None or not part.ids:
-            raise self._fault("sent a chunk of a message that it did not announce")
+            raise self._fault("sent a chunk of a message that it did not announce", "unannounced")
         self._parts[frame.content] = part
         if frame.index >= part.count or len(frame.data) != part.length(frame.index):
-            raise self._fault("sent a chunk of a wrong length or place")
+            raise self._fault("sent a chunk of a wrong length or place", "wrong-chunk")
         self.held_bytes += part.put(frame.index, frame.data)
         if self._room is not None:
             self._room.make()
@@ -286,15 +286,20 @@ class Reassembler:
 
     def _announced(self, frame: wire.Transfer, largest_bytes: int | None) -> _Announced:
         if len(frame.id) != ID_BYTES or len(frame.content) != CONTENT_BYTES:
-            raise self._fault("sent a transfer without an id or a content hash")
+            raise self._fault("sent a transfer without an id or a content hash", "no-id")
         size, plain_size = frame.size, frame.plain_size
         allowed = self._limits.message_bytes if largest_bytes is None else largest_bytes
         if max(size, plain_size) > allowed:
-            raise self._fault(f"announced a message of {max(size, plain_size)} bytes; {allowed} are allowed")
+            raise self._fault(
+                f"announced a message of {max(size, plain_size)} bytes; {allowed} are allowed", "too-large"
+            )
         if not frame.deflated and size != plain_size:
-            raise self._fault("sent a message of two sizes")
+            raise self._fault("sent a message of two sizes", "two-sizes")
         if plain_size > max(SMALL_BYTES, LARGEST_INFLATION * size):
-            raise self._fault(f"announced a message that inflates to more than {LARGEST_INFLATION} times its size")
+            raise self._fault(
+                f"announced a message that inflates to more than {LARGEST_INFLATION} times its size",
+                "inflates-too-much",
+            )
         return _Announced(frame.content, size, plain_size, frame.deflated)
 
     def _finished(self, content: bytes, part: _Part) -> Arrived | None:
@@ -315,8 +320,8 @@ class Reassembler:
             claimed -= self._parts[content].announced.size
             self._drop(content)
 
-    def _fault(self, problem: str) -> PeerFault:
-        return _fault(self._peer, problem)
+    def _fault(self, problem: str, code: str) -> PeerFault:
+        return _fault(self._peer, problem, code)
 
 
 @dataclass(frozen=True)
@@ -358,8 +363,8 @@ class _Part:
         return [self._chunks[index] for index in range(self.count)]
 
 
-def _fault(peer: str, problem: str) -> PeerFault:
-    return PeerFault(peer, problem, "run the same version of Undersong at both ends")
+def _fault(peer: str, problem: str, code: str) -> PeerFault:
+    return PeerFault(peer, problem, "run the same version of Undersong at both ends", code=code)
 
 
 def _inflated(peer: str, body: bytes, plain_size: int) -> bytes:
@@ -368,9 +373,9 @@ def _inflated(peer: str, body: bytes, plain_size: int) -> bytes:
         data = inflater.decompress(body, plain_size) if plain_size else b""
         rest = inflater.decompress(inflater.unconsumed_tail, 1) if not inflater.eof else b""
     except zlib.error:
-        raise _fault(peer, "sent a deflated message that does not inflate") from None
+        raise _fault(peer, "sent a deflated message that does not inflate", "not-deflated") from None
     if len(data) != plain_size or rest or not inflater.eof or inflater.unused_data:
-        raise _fault(peer, "sent a deflated message of another size than it announced")
+        raise _fault(peer, "sent a deflated message of another size than it announced", "other-size")
     return data
 
 

@@ -84,7 +84,7 @@ def encode_embeddings(embeddings: Float32, labels: Int64) -> bytes:
     """
     grid = (embeddings * np.float32(PUBLIC_GRID)).astype(np.int16)
     if not np.array_equal(grid, embeddings * np.float32(PUBLIC_GRID)):
-        raise InternalError("embeddings were to be published that are not on the public grid")
+        raise InternalError("embeddings were to be published that are not on the public grid", code="off-grid")
     folded = ((grid << 1) ^ (grid >> 15)).astype("<u2")  # 0, -1, 1, -2 ... become 0, 1, 2, 3 ...
     planes = folded.reshape(-1).view(np.uint8).reshape(-1, 2)
     # Coordinates do not repeat: Huffman's code alone comes within 2 % of their entropy. High bytes are mostly zero.
@@ -304,9 +304,13 @@ def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
     segments = sum(len(given.segments) for given in inputs)
     rows = sum(len(part.rows) for given in inputs for part in given.segments) if segments <= LARGEST_SEGMENTS else 0
     if len(inputs) > LARGEST_INPUTS or segments > LARGEST_SEGMENTS or rows > LARGEST_INPUT_ROWS:
-        raise PeerFault("coordinator", f"names {len(inputs)} inputs of {segments} segments and {rows} rows")
+        raise PeerFault(
+            "coordinator", f"names {len(inputs)} inputs of {segments} segments and {rows} rows", code="inputs-too-large"
+        )
     if any(len(given.name) > LONGEST_INPUT_NAME for given in inputs):
-        raise PeerFault("coordinator", f"names an input in more than {LONGEST_INPUT_NAME} characters")
+        raise PeerFault(
+            "coordinator", f"names an input in more than {LONGEST_INPUT_NAME} characters", code="name-too-long"
+        )
     return tuple(map(Input.from_wire, inputs))
 
 
@@ -315,7 +319,9 @@ def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockSto
     wanted = set(named_blocks(inputs))
     for data in blocks:
         if block_id(data) not in wanted:
-            raise PeerFault("coordinator", "sent a public block that no input of its request refers to")
+            raise PeerFault(
+                "coordinator", "sent a public block that no input of its request refers to", code="unwanted-block"
+            )
         store.add(data)
 
 
@@ -331,12 +337,18 @@ def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
             chosen = slice(None) if segment.rows is None else np.asarray(segment.rows, dtype=np.int64)
             taken = block.rows if segment.rows is None else len(segment.rows)
             if segment.rows and max(segment.rows) >= block.rows:
-                raise PeerFault("coordinator", f"refers to a row of {given.name!r} that its block does not have")
+                raise PeerFault(
+                    "coordinator", f"refers to a row of {given.name!r} that its block does not have", code="no-such-row"
+                )
             rows += taken
             numbers += taken * block.width
             text_bytes += int(block.text_bytes[chosen].sum()) if block.texts else 0
     if rows > LARGEST_INPUT_ROWS or numbers > LARGEST_INPUT_NUMBERS or text_bytes > LARGEST_INPUT_TEXTS_BYTES:
-        raise PeerFault("coordinator", f"names inputs of {rows} rows, {numbers} numbers and {text_bytes} bytes of text")
+        raise PeerFault(
+            "coordinator",
+            f"names inputs of {rows} rows, {numbers} numbers and {text_bytes} bytes of text",
+            code="inputs-too-large",
+        )
 
 
 def named_blocks(inputs: Iterable[Input]) -> list[bytes]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.coded import raises
 from tests.doubles.party_home import command
 from tests.doubles.restarts import ME, Federated, Hospital, vector_in
 from undersong_client.operations import data
@@ -165,7 +166,7 @@ def test_a_backup_that_nothing_proves_to_be_the_last_is_not_taken_for_it(interru
     interrupted.ledger.unlink()
     shutil.rmtree(hospital.marks)
     shutil.rmtree(checkpoints.beside(hospital.notes))
-    with pytest.raises(PrivacyRefusal, match="nothing shows that the backup is not older"):
+    with raises(PrivacyRefusal, "backup-unproven"):
         data.restore_ledger(hospital.path, checkpoints=hospital.marks, backup=backup)
     restored = data.restore_ledger(hospital.path, checkpoints=hospital.marks, backup=backup, charge_missing=True)
     assert (restored.whole_budget, restored.spending.left) == (True, 0.0)

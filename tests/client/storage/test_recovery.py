@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from tests.client.storage.test_datasets import POLICY, add, make_home, release
+from tests.doubles.coded import raises
 from tests.doubles.party_home import command, write_notes
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome
@@ -74,7 +75,7 @@ def test_an_older_backup_goes_on_only_at_the_price_of_what_it_lacks(home, tmp_pa
     old = backed_up(home, tmp_path / "old")
     begin(home, tmp_path, "open", plan=3)
     home.ledger.unlink()
-    with pytest.raises(PrivacyRefusal, match="older than the releases"):
+    with raises(PrivacyRefusal, "ledger-too-old"):
         data.restore_ledger(home.path, checkpoints=marks, backup=old)
     assert not home.ledger.exists()
     restored = data.restore_ledger(home.path, checkpoints=marks, backup=old, charge_missing=True)
@@ -84,7 +85,7 @@ def test_an_older_backup_goes_on_only_at_the_price_of_what_it_lacks(home, tmp_pa
     whole.charge(Charge("open", "00" * 32, "votes/1", 0, (Gaussian(5.0, count=3),)))
     assert ledger.spent(DELTA) == pytest.approx(whole.spent(DELTA))  # the whole plan of a run that was open
     assert {total.run: total.closed for total in ledger.totals()}["open"]
-    with pytest.raises(ConfigurationError, match="nothing to restore"):
+    with raises(ConfigurationError, "nothing-to-restore"):
         data.restore_ledger(home.path, checkpoints=marks, charge_missing=True)
 
 
@@ -93,7 +94,7 @@ def test_without_any_proof_the_whole_budget_counts_as_spent(home, tmp_path, mark
     shutil.rmtree(marks)
     shutil.rmtree(checkpoints.beside(tmp_path / "notes.jsonl"))
     home.ledger.write_text("not a ledger\n")
-    with pytest.raises(ConfigurationError, match="which backup"):
+    with raises(ConfigurationError, "which-backup"):
         data.restore_ledger(home.path, checkpoints=marks)
     restored = data.restore_ledger(home.path, checkpoints=marks, charge_missing=True)
     assert restored.whole_budget
@@ -107,7 +108,7 @@ def test_a_broken_ledger_without_checkpoints_is_not_refilled_by_an_old_backup(ho
     shutil.rmtree(marks)
     shutil.rmtree(checkpoints.beside(tmp_path / "notes.jsonl"))
     home.ledger.write_text("not a ledger\n")
-    with pytest.raises(PrivacyRefusal, match="nothing shows that the backup is not older"):
+    with raises(PrivacyRefusal, "backup-unproven"):
         data.restore_ledger(home.path, checkpoints=marks, backup=old)
     restored = data.restore_ledger(home.path, checkpoints=marks, backup=old, charge_missing=True)
     assert restored.whole_budget
@@ -116,13 +117,13 @@ def test_a_broken_ledger_without_checkpoints_is_not_refilled_by_an_old_backup(ho
 def test_a_ledger_that_holds_more_than_the_backup_stays(home, tmp_path, marks):
     old = backed_up(home, tmp_path / "old")
     ledger = release(home, tmp_path)
-    with pytest.raises(PrivacyRefusal, match="never replaced"):
+    with raises(PrivacyRefusal, "backup-lacks-charges"):
         data.restore_ledger(home.path, checkpoints=marks, backup=old)
     assert Ledger.read(home.ledger).head == ledger.head
 
 
 def test_a_daemon_that_runs_keeps_its_ledger(home, tmp_path, marks):
-    with home.running(), pytest.raises(ConfigurationError, match="a daemon runs here"):
+    with home.running(), raises(ConfigurationError, "daemon-runs"):
         data.restore_ledger(home.path, checkpoints=marks, charge_missing=True)
 
 
