@@ -9,14 +9,14 @@ page while cells end.
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from undersong_server.runs import task as tasks
 
 CELLS = "cells"
 Measured = tuple[Cell, "dict[str, Any] | UndersongError"]
-FRECHET_ROWS = 2000  # of corpus and test set each, or as many as the test set has
+FRECHET_ROWS = 2000  # largest number of texts of each side that are compared
 
 
 def check(bench: Bench, grid: Grid, progress: Progress) -> None:
@@ -144,8 +144,9 @@ def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measur
     before = {name: os.environ.get(name) for name in SINGLE_THREAD}
     os.environ.update(SINGLE_THREAD)  # read by the libraries when a worker loads them
     try:
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(replace(bench),)) as pool:
-            waiting = {pool.submit(_in_worker, cell): cell for cell in cells}
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as pool:
+            shared = replace(bench)
+            waiting = {pool.submit(_in_worker, shared, cell): cell for cell in cells}
             try:
                 for finished in as_completed(waiting):
                     yield waiting[finished], finished.result()
@@ -157,26 +158,23 @@ def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measur
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-_bench: Bench | None = None
+def _begin() -> None:
+    """Ends a worker with its parent: one whose parent was killed would wait for its next cell for ever."""
+
+    def end_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _begin(bench: Bench) -> None:
-    global _bench
-    _bench = bench
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+_benches: dict[str, Bench] = {}  # of this worker: what its cells share stays loaded
 
 
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for its next cell for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _in_worker(cell: Cell) -> dict[str, Any] | UndersongError:
-    assert _bench is not None
-    return guarded(_bench, cell)
+def _in_worker(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
+    return guarded(_benches.setdefault(repr(bench), bench), cell)
 
 
 def guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
@@ -185,19 +183,6 @@ def guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
         return bench.measure(cell)
     except UndersongError as error:
         return UndersongError(error.problem)  # plain, so that it travels between processes
-
-
-def default_jobs() -> int:
-    """One worker per core."""
-    return max(1, len(os.sched_getaffinity(0)))
-
-
-def frechet_rows(test_rows: int, samples: int) -> int:
-    """Texts of each side in the Frechet distance: below every corpus's size, since a few orders are always dropped."""
-    return max(2, min(FRECHET_ROWS, test_rows, math.floor(samples * 0.5)))
-
-
-_benches: dict[tuple[Any, ...], Bench] = {}  # of this worker: what its cells share stays loaded
 
 
 def over_ray(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Measured]]:
@@ -211,15 +196,10 @@ def over_ray(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Me
         """(cell, figures or the error that stopped it), as each completes. Raises ConfigurationError without Ray."""
         shared = replace(bench)
         with Cluster(address, jobs, option="--ray-address") as cluster:
-            for number, value in cluster.each(_in_ray_worker, [(shared, cell) for cell in cells]):
+            for number, value in cluster.each(_in_worker, [(shared, cell) for cell in cells]):
                 yield cells[number], value
 
     return measured
-
-
-def _in_ray_worker(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
-    key = (bench.task_file, bench.assignments, bench.test, bench.frechet_rows, bench.insecure_noise_seed)
-    return guarded(_benches.setdefault(key, bench), cell)
 
 
 LOCK = "comparison.lock"  # held by the one command that measures cells and writes the tables of a folder
@@ -262,7 +242,8 @@ def compared(
             task_file,
             tuple(assignments),
             test.absolute(),
-            frechet_rows(len(table), samples),
+            # Below every corpus's size: a few orders are always dropped.
+            max(2, min(FRECHET_ROWS, len(table), samples // 2)),
             insecure_noise_seed=options.insecure_noise_seed,
             test_table=table,
             public_data=options.public_data,
@@ -277,50 +258,52 @@ def compared(
         if options.baseline is not None:
             whole = replace(whole, baseline=options.baseline)
         commands = [*dict.fromkeys([*(kept["commands"] if kept else ()), command])]
-        tables = _Tables(bench, whole, out, name, f"{task.task.name}", commands)
+        tables = _Tables(bench, whole, out, name, task.task.name, commands)
         measure = None if options.ray is None else over_ray(options.ray)
-        compare(
-            bench, given, out, jobs=options.jobs or default_jobs(), progress=progress, ended=tables.add, measure=measure
-        )
+        jobs = options.jobs or len(os.sched_getaffinity(0))
+        compare(bench, given, out, jobs=jobs, progress=progress, ended=tables.add, measure=measure)
         return tables.write()
 
 
+@dataclass
 class _Tables:
     """The tables of one folder, written anew while cells end."""
 
-    def __init__(self, bench: Bench, grid: Grid, out: Path, name: str, title: str, commands: Sequence[str]) -> None:
-        self._bench = bench
-        self._grid = grid
-        self._out = out
-        self._name = name
-        self._title = title
-        self._commands = commands
-        self._found: dict[Cell, dict[str, Any]] = known_cells(bench, grid, out)
-        self._next = 0.0
+    bench: Bench
+    grid: Grid
+    out: Path
+    name: str
+    title: str
+    commands: Sequence[str]
+    next_s: float = 0.0
+
+    @cached_property
+    def _found(self) -> dict[Cell, dict[str, Any]]:
+        return known_cells(self.bench, self.grid, self.out)
 
     def add(self, cell: Cell, value: dict[str, Any]) -> None:
         """Takes a cell that has ended; writes the tables unless that was done a moment ago."""
         self._found[cell] = value
         start = time.monotonic()
-        if start < self._next:
+        if start < self.next_s:
             return
         self.write()
-        self._next = time.monotonic() + (time.monotonic() - start) / WRITING_SHARE
+        self.next_s = time.monotonic() + (time.monotonic() - start) / WRITING_SHARE
 
     def write(self) -> dict[str, Any]:
         """Writes every form of the table; returns it as plain JSON values."""
-        grid, command = self._grid, "\n".join(self._commands)
+        grid, command = self.grid, "\n".join(self.commands)
         lines = compare_table.summary(grid, self._found)
-        title = f"{self._title}: {', '.join(variant.name for variant in grid.variants)}"
+        title = f"{self.title}: {', '.join(variant.name for variant in grid.variants)}"
         table = compare_table.to_json(grid, lines)
-        kept = {"comparison": self._bench.fingerprint, "grid": grid.to_json(), "commands": list(self._commands)}
+        kept = {"comparison": self.bench.fingerprint, "grid": grid.to_json(), "commands": list(self.commands)}
         write_files(
-            self._out,
+            self.out,
             {
-                f"{self._name}.md": compare_table.markdown(title, grid, lines, command),
-                f"{self._name}.csv": lines.to_csv(index=False),
-                f"{self._name}.html": compare_table.page(title, grid, lines, command),
-                f"{self._name}.json": json.dumps(kept | {"table": table}, sort_keys=True, indent=1),
+                f"{self.name}.md": compare_table.markdown(title, grid, lines, command),
+                f"{self.name}.csv": lines.to_csv(index=False),
+                f"{self.name}.html": compare_table.page(title, grid, lines, command),
+                f"{self.name}.json": json.dumps(kept | {"table": table}, sort_keys=True, indent=1),
             },
         )
         return table

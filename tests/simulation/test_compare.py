@@ -388,7 +388,7 @@ def test_workers_end_with_a_parent_that_was_killed():
         "from undersong import comparison\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"
-        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=comparison._begin, initargs=(None,))\n"
+        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=comparison._begin)\n"
         "    print(pool.submit(os.getpid).result(), flush=True)\n"
         "    time.sleep(60)\n"
     )
