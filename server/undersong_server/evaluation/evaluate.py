@@ -245,7 +245,7 @@ def evaluate_tables(
         notes.extend(_unknown_labels(synthetic, test))
     attacked: list[list[Later[Membership]]] = []  # as ``trained``
     if membership:
-        attacks = [partial(train_and_attack, head=head or "auto", seeds=(number,)) for number in seeds]
+        attacks = [partial(train_and_attack, head=head or "auto", seed=number) for number in seeds]
         real = _Embedded({table.texts: embed(table.texts) for table in membership})
         attacked.append(
             [pieces.add(attack, "synthetic", synthetic, synthetic_x, *membership, real) for attack in attacks]

@@ -100,24 +100,13 @@ def train_and_attack(
     embed: Callable[[tuple[str, ...]], Float32],
     *,
     head: Head = "auto",
-    seeds: Sequence[int] = (0,),
+    seed: int = 0,
 ) -> Membership:
-    """Trains the task model on labelled ``texts`` with their ``embeddings`` [n, d] per seed, and attacks each."""
+    """Trains the task model on labelled ``texts`` with their ``embeddings`` [n, d], and attacks it."""
     if texts.labels is None:
         raise ConfigurationError(f"the {data} texts have no labels: there is no task model to attack")
-    return attacks_over_trainings(
-        [
-            membership(
-                data,
-                task_model.train(embeddings, texts.labels, head=head, seed=seed),
-                members,
-                nonmembers,
-                embed,
-                seed=seed,
-            )
-            for seed in seeds
-        ]
-    )
+    model = task_model.train(embeddings, texts.labels, head=head, seed=seed)
+    return membership(data, model, members, nonmembers, embed, seed=seed)
 
 
 def attacks_over_trainings(found: Sequence[Membership]) -> Membership:

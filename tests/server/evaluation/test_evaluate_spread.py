@@ -49,11 +49,17 @@ def test_the_report_is_the_same_to_the_last_digit():
     assert cluster.asked[0] > 30  # each seed of a model and each figure by itself
 
 
-def test_seeds_that_were_trained_apart_are_those_that_were_trained_together():
+def test_attacks_of_several_trainings_are_the_first_with_the_mean_area_beside():
     members, others = table(20, 2), table(20, 4)
     given = ("synthetic", table(40, 0), bag_of_words(table(40, 0).texts), members, others, bag_of_words)
-    apart = [train_and_attack(*given, head="linear", seeds=(seed,)) for seed in (0, 1)]
-    assert attacks_over_trainings(apart) == train_and_attack(*given, head="linear", seeds=(0, 1))
+    apart = [train_and_attack(*given, head="linear", seed=seed) for seed in (0, 1)]
+    together = attacks_over_trainings(apart)
+    for number, attack in enumerate(together.attacks):
+        assert attack.auc == apart[0].attacks[number].auc
+        areas = [each.attacks[number].auc.value for each in apart]
+        assert attack.auc_over_seeds is not None
+        assert attack.auc_over_seeds.value == pytest.approx(sum(areas) / 2)
+    assert attacks_over_trainings(apart[:1]) == apart[0]
 
 
 def test_products_of_a_piece_take_one_thread():
