@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from tests.doubles import long_notes
 from tests.doubles.tiny_bert import fails_at_last_word, write_embedder
 from undersong_common import embedding, encoders, workers
 from undersong_common.arrays import Float32
@@ -530,3 +531,22 @@ print(hashlib.sha256(rows.tobytes() + near.tobytes()).hexdigest())
         for count in ("1", "2", "4")
     }
     assert len(found) == 1
+
+
+@pytest.mark.slow
+def test_a_head_on_whole_notes_comes_near_to_words_and_one_on_cut_notes_does_not(packaged: Embedder) -> None:
+    """Invented notes of 600 to 1 500 words with six labels, which their last third decides."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    texts, labels = zip(*long_notes.notes(120), strict=True)
+
+    def percent(rows: Any) -> float:
+        return float(
+            100 * LogisticRegression(C=30.0, max_iter=2000).fit(rows[:80], labels[:80]).score(rows[80:], labels[80:])
+        )
+
+    words = percent(TfidfVectorizer().fit(texts[:80]).transform(texts))
+    whole = percent(packaged.encode(texts))
+    assert whole >= words - 5
+    assert whole >= percent(Embedder.load(PACKAGED, 1).encode(texts)) + 10

@@ -21,8 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from tests.doubles.tiny_bert import write_numpy_bert
 from undersong_client import keys
 from undersong_client.answering import computation
 from undersong_client.answering.assemble import Assembled, assemble
@@ -35,8 +34,8 @@ from undersong_client.home import PartyHome, PartySettings
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_client.storage import datasets, store
 from undersong_client.storage.attempts import COINS_PURPOSE
-from undersong_common.arrays import Float32
-from undersong_common.embedding import quantise
+from undersong_common.embedding import Embedder
+from undersong_common.encoders import Encoder, NumpyBert
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream
 from undersong_common.table import Table
@@ -49,8 +48,9 @@ from undersong_server.authority import Authority
 
 NAME = "hospital"
 FIELDS = ("texts", "labels", "units", "unit_hashes", "embeddings", "unit_count")
-EMBEDDER = hashlib.sha256(b"hashed directions").hexdigest()
+EMBEDDER = hashlib.sha256(b"a small encoder").hexdigest()
 DIMENSION = 48
+WINDOW, WINDOWS = 16, 3  # tokens that the encoder reads at once, and windows of a text
 MEMORY = Path("/dev/shm")
 
 
@@ -58,22 +58,22 @@ class Interference(AssertionError):
     """Something that leaves depends on the records."""
 
 
-class TotalEmbedder:
-    """Hashed directions, quantised, for any text at all: equal texts have equal ones."""
+class TotalEmbedder(Embedder):
+    """A small encoder in numpy that reads most texts in several windows, and cuts the longest."""
 
-    fingerprint = EMBEDDER
     dimension = DIMENSION
 
-    def encode(self, texts: Sequence[str], progress: Callable[[int, int], None] | None = None) -> Float32:
-        rows = [_direction(text) for text in texts]
-        return quantise(np.array(rows, dtype=np.float32).reshape(-1, DIMENSION))
+    def __init__(self) -> None:
+        super().__init__("a small encoder", EMBEDDER, WINDOWS)
+
+    def _loaded(self) -> Encoder:
+        return _encoder()
 
 
 @cache
-def _direction(text: str) -> Any:
-    seed = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")
-    vector = np.random.default_rng(seed).normal(size=DIMENSION)
-    return vector / np.linalg.norm(vector)
+def _encoder() -> Encoder:
+    with tempfile.TemporaryDirectory() as folder:
+        return NumpyBert(write_numpy_bert(Path(folder), size=DIMENSION, window=WINDOW))
 
 
 class Coins:
@@ -215,6 +215,7 @@ class Copy:
             **({} if records.labels is None else {"label": records.labels}),
             **({} if records.users is None else {"user": records.users}),
         }
+        columns |= records.columns
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         self.notes.write_text("".join(json.dumps(row) + "\n" for row in rows))
         datasets.add(
@@ -223,6 +224,7 @@ class Copy:
             text="text",
             label="label" if "label" in columns else "",
             user="user" if "user" in columns else "",
+            attributes={name: name for name in records.columns},
             policy=allowed,
             checkpoints=folder / "marks",
             at=self.clock(),
@@ -236,10 +238,10 @@ class Copy:
             self.home,
             checkpoints=self.folder / "marks",
             clock=self.clock,
-            embedder=TotalEmbedder(),  # type: ignore[arg-type]
+            embedder=TotalEmbedder(),
             entropy=self.coins,
             encapsulate=encapsulate,
-            computation=HospitalComputation(self.home, TotalEmbedder()),  # type: ignore[arg-type]
+            computation=HospitalComputation(self.home, TotalEmbedder()),
         )
         self._party = JournaledParty(self.home, self.assembled, clock=self.clock)
 

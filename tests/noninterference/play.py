@@ -50,7 +50,15 @@ def tables(draw: st.DrawFn, columns: tuple[bool, bool] | None = None) -> Table:
         for _ in range(count)
     ]
     texts, labels, users = (tuple(column) for column in zip(*rows, strict=True)) if rows else ((), (), ())
-    return Table(texts, labels if has_labels else None, users if has_users else None)
+    return Table(texts, labels if has_labels else None, users if has_users else None, _columns(texts))
+
+
+def _columns(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Columns beside the texts, of names and values that examples of statistics ask for; some values are missing."""
+    return {
+        name: tuple("" if len(text) % 4 == place else WORDS[len(text) % len(WORDS)] for text in texts)
+        for place, name in enumerate(WORDS[:6])
+    }
 
 
 @st.composite
@@ -63,7 +71,7 @@ def _one_odd(draw: st.DrawFn) -> Table:
     at = draw(st.integers(0, count))
     rows.insert(at, (draw(st.sampled_from(TEXTS)), draw(st.sampled_from(RECORD_LABELS)), "odd"))
     texts, labels, users = zip(*rows, strict=True)
-    return Table(texts, labels, users)
+    return Table(texts, labels, users, _columns(texts))
 
 
 @st.composite

@@ -80,12 +80,12 @@ class Watched:
         self, home: Path, marks: Path, coordinator: ScriptedCoordinator, computing: Any, sums: int, votes: bool
     ) -> None:
         self.home = PartyHome(home)
-        opened: Callable[[], Computation] = partial(HospitalComputation, self.home, TotalEmbedder())  # type: ignore[arg-type]
+        opened: Callable[[], Computation] = partial(HospitalComputation, self.home, TotalEmbedder())
         made = assemble(
             self.home,
             checkpoints=marks,
             clock=time.time,
-            embedder=TotalEmbedder(),  # type: ignore[arg-type]
+            embedder=TotalEmbedder(),
             computation=computing(opened),
         )
         self.daemon = Daemon(self.home, made, backoff=Backoff(0.05, 0.1), use_proxy=False, warm=False)
@@ -97,7 +97,7 @@ class Watched:
         statistic: Statistic
         if votes:
             texts = [f"candidate {number}" for number in range(CANDIDATES)]
-            block = encode_embeddings(TotalEmbedder().encode(texts), np.zeros(CANDIDATES, dtype=np.int64))
+            block = encode_embeddings(quantise(TotalEmbedder().encode(texts)), np.zeros(CANDIDATES, dtype=np.int64))
             name, statistic = "candidates", TopQVotes(q=4, candidates=CANDIDATES)
         else:
             block = encode_texts([f"{WORDS[n % 40]} {WORDS[n // 40]}" for n in range(TERMS)])

@@ -81,13 +81,13 @@ def play(
 ) -> Told:
     """One conversation: an approval that is waited for, a sum, a stream that breaks, a receipt, a goodbye."""
     opened = PartyHome(home)
-    opening = partial(HospitalComputation, opened, TotalEmbedder())  # type: ignore[arg-type]
+    opening = partial(HospitalComputation, opened, TotalEmbedder())
     clock = itertools.count(1_800_000_000)
     made = assemble(
         opened,
         checkpoints=folder / "marks",
         clock=lambda: float(next(clock)),
-        embedder=TotalEmbedder(),  # type: ignore[arg-type]
+        embedder=TotalEmbedder(),
         entropy=Coins(3),
         encapsulate=encapsulate,
         computation=opening() if in_process else ComputingProcess(opening),
