@@ -42,6 +42,7 @@ from undersong_client.answering.computing_process import ComputingProcess
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Backoff, Daemon
+from undersong_common.embedding import publishable
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import Statistic, TopQVotes
 from undersong_protocol.statistics.terms import TermHistogram
@@ -97,7 +98,7 @@ class Watched:
         statistic: Statistic
         if votes:
             texts = [f"candidate {number}" for number in range(CANDIDATES)]
-            block = encode_embeddings(quantise(TotalEmbedder().encode(texts)), np.zeros(CANDIDATES, dtype=np.int64))
+            block = encode_embeddings(publishable(TotalEmbedder().encode(texts)), np.zeros(CANDIDATES, dtype=np.int64))
             name, statistic = "candidates", TopQVotes(q=4, candidates=CANDIDATES)
         else:
             block = encode_texts([f"{WORDS[n % 40]} {WORDS[n // 40]}" for n in range(TERMS)])
