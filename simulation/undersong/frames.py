@@ -71,30 +71,8 @@ def rows_of(
     return table_of(rows, what, text, label, user, columns=columns, labels=labels)
 
 
-def frame_of(rows: Sequence[Mapping[str, Any]]) -> Frame:
-    """A DataFrame. Raises ConfigurationError where pandas is not installed."""
-    return _pandas().DataFrame(list(rows))
-
-
-def weights_frame(weights: Sequence[Sequence[float]], generators: Sequence[str]) -> Frame:
-    """The weight of each generator by round; no row where a method has none."""
-    pandas = _pandas()
-    return pandas.DataFrame(
-        [list(row) for row in weights], columns=list(generators), index=pandas.RangeIndex(len(weights), name="round")
-    )
-
-
-def jsonl_frame(path: Path) -> Frame:
-    """A file of one JSON object per line that this program wrote."""
-    return frame_of([json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line])
-
-
-def csv_frame(path: Path) -> Frame:
-    """A CSV file that this program wrote."""
-    return _pandas().read_csv(path)
-
-
-def _pandas() -> Any:
+def pandas_package() -> Any:
+    """pandas, imported when a DataFrame is asked for. Raises ConfigurationError if it is not installed."""
     try:
         import pandas
     except ImportError:

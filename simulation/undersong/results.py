@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 import io
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong.frames import Frame, csv_frame, frame_of, jsonl_frame, weights_frame
+from undersong.frames import Frame, pandas_package
 from undersong_common.printable import counted
 from undersong_server.operations.releases import Verdict
 from undersong_server.operations.tasks import TaskPlan
@@ -153,7 +154,7 @@ class Plan(Shown):
     @property
     def sums(self) -> Frame:
         """A row for each kind of private sum: statistic, releases, sensitivity, sigma and the epsilon so far."""
-        return frame_of([asdict(each) for each in self.figures.sums])
+        return pandas_package().DataFrame([asdict(each) for each in self.figures.sums])
 
     def to_json(self) -> dict[str, Any]:
         """The value of ``undersong plan --json``."""
@@ -183,17 +184,18 @@ class Simulation(Shown):
     @property
     def corpus(self) -> Frame:
         """The synthetic texts, a row each: text, label, generator, round and prompt_kind."""
-        return jsonl_frame(self.folder / JSONL_NAME)
+        return _rows_of(self.folder / JSONL_NAME)
 
     @property
     def weights(self) -> Frame:
         """Each generator's weight, a column each, by round; without rows where the method has none."""
-        return weights_frame(self.delivered.report.weights, self.delivered.report.generators)
+        report = self.delivered.report
+        return pandas_package().DataFrame(list(report.weights), columns=list(report.generators)).rename_axis("round")
 
     @property
     def ledger(self) -> Frame:
         """Each party's charges for each private sum, from its signed receipt."""
-        return jsonl_frame(self.folder / LEDGER_NAME)
+        return _rows_of(self.folder / LEDGER_NAME)
 
     @property
     def report(self) -> Page:
@@ -227,12 +229,16 @@ class Evaluation(Shown):
     @property
     def scores(self) -> Frame:
         """The task models, a row each: what each was trained on, its kind, and accuracy, balanced accuracy and F1."""
-        return frame_of([_score(each) for each in self.to_json()["task_models"]])
+        plain = [
+            {key: value for key, value in model.items() if isinstance(value, str | int | float)}
+            for model in self.to_json()["task_models"]
+        ]
+        return pandas_package().DataFrame(plain)
 
     @property
     def distances(self) -> Frame:
         """The corpus beside each reference, a row each."""
-        return frame_of(self.to_json()["distances"])
+        return pandas_package().DataFrame(self.to_json()["distances"])
 
     def to_json(self) -> dict[str, Any]:
         """The value of ``undersong evaluate --json``."""
@@ -244,8 +250,10 @@ class Evaluation(Shown):
         return render(self.found)
 
 
-def _score(model: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in model.items() if isinstance(value, str | int | float)}
+def _rows_of(path: Path) -> Frame:
+    """A file of one JSON object per line that this program wrote."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return pandas_package().DataFrame([json.loads(line) for line in lines if line])
 
 
 @dataclass(frozen=True, repr=False)
@@ -259,7 +267,7 @@ class Comparison:
     @property
     def table(self) -> Frame:
         """A row for each method, epsilon and federation: mean, deviation and paired difference of every figure."""
-        return csv_frame(self.folder / f"{self.name}.csv")
+        return pandas_package().read_csv(self.folder / f"{self.name}.csv")
 
     @property
     def report(self) -> Page:
