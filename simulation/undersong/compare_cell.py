@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from undersong import references
-from undersong.records import check_units, dealt
+from undersong.records import check_units, dealt, table_of
 from undersong.simulation import LayeredCache, simulate
 from undersong.workspace import Workspace
 from undersong_common import embedders
@@ -33,7 +33,6 @@ from undersong_server.evaluation.label_errors import corpus_label_errors
 from undersong_server.evaluation.metrics import next_word_loss
 from undersong_server.evaluation.scores import score
 from undersong_server.generators.interface import Surroundings
-from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.plan_figures import cap_faults, cap_warnings
@@ -238,52 +237,39 @@ class Bench:
         start = time.monotonic()
         task = self.task(cell)
         test, test_embeddings = self.judged_on
-        found: dict[str, Any] = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None}
-        training = cell.variant.training
-        if cell.variant.name == PRIVATE_ONLY:
-            records = self._private_records(task, cell.seed)
-            texts, labels = records.texts, records.labels or ()
-            embeddings = self._embed_private(texts)
-        elif training is not None:
-            noise_seed, records = self._noise_seed(cell.seed), self._private_records(task, cell.seed)
-            trained = training.train(
-                task, records, test, embed=self._embed_private, seed=cell.seed, insecure_noise_seed=noise_seed
+        variant, seed = cell.variant, cell.seed
+        if variant.name == PRIVATE_ONLY:
+            made = references.Trained(self._private_records(task, seed))
+        elif variant.training is not None:
+            noise, records = self._noise_seed(seed), self._private_records(task, seed)
+            made = variant.training.train(
+                task, records, test, embed=self._embed_private, seed=seed, insecure_noise_seed=noise
             )
-            found |= trained.facts
-            if trained.corpus is None:
-                judged = score(test.labels or (), trained.predicted or ())
-                seconds = {"simulation": round(time.monotonic() - start, 3), "evaluation": 0.0}
-                return found | judged.figures() | cell.described() | {"rows": None, "seconds": seconds}
-            texts, labels = trained.corpus.texts, trained.corpus.labels or ()
-            embeddings = self._embed_private(texts)  # texts without noise are like the records
         else:
-            samples, facts = self._simulated(task, cell.seed)
-            texts, labels = [sample.text for sample in samples], [sample.label for sample in samples]
-            embeddings = self._embed(texts)
-            found |= facts
+            made = self._simulated(task, seed)
         simulated = time.monotonic()
-        if test.labels is None:
-            scores = {"bits_per_word": next_word_loss(texts, test.texts)}
+        nothing = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None, "rows": None}
+        found: dict[str, Any] = {**nothing, **made.facts, **cell.described()}
+        if made.corpus is None:
+            found |= score(test.labels or (), made.predicted or ()).figures()
         else:
-            judged = panel.judge(
-                panel.Labelled(texts, labels, embeddings),
-                panel.Labelled(test.texts, test.labels, test_embeddings),
-                seed=cell.seed,
-            )
-            scores = judged.figures() | judged.accuracies()
-        return found | {
-            **cell.described(),
-            "rows": len(texts),
-            **scores,
-            **measured(texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=cell.seed),
-            "seconds": {
-                "simulation": round(simulated - start, 3),
-                "evaluation": round(time.monotonic() - simulated, 3),
-            },
-        }
+            # What was not made by private sums is like the records, at epsilon = inf too.
+            embed = self._embed if variant.method else self._embed_private
+            texts, labels = made.corpus.texts, made.corpus.labels or ()
+            embeddings = embed(texts)
+            found["rows"] = len(texts)
+            if test.labels is None:
+                found["bits_per_word"] = next_word_loss(texts, test.texts)
+            else:
+                truth = panel.Labelled(test.texts, test.labels, test_embeddings)
+                judged = panel.judge(panel.Labelled(texts, labels, embeddings), truth, seed=seed)
+                found |= judged.figures() | judged.accuracies()
+            found |= measured(texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=seed)
+        seconds = {"simulation": simulated - start, "evaluation": time.monotonic() - simulated}
+        return found | {"seconds": {phase: round(each, 3) for phase, each in seconds.items()}}
 
-    def _simulated(self, task: Task, seed: int) -> tuple[Sequence[Sample], dict[str, Any]]:
-        """Texts and facts of a run."""
+    def _simulated(self, task: Task, seed: int) -> references.Trained:
+        """Corpus and facts of a run."""
         run_plan = plan_run(task)
         tables = dealt(task, self._files, seed)
         if run_plan.plan.sums:
@@ -311,13 +297,14 @@ class Bench:
         numbers = {name: number for number, name in enumerate(task.task.labels)}
         truth = np.array([numbers.get(label, -1) for label in test.labels or [""] * len(test)], dtype=np.int64)
         figures = methods.load(task.method.name).figures(outcome.records, self._embed, test.texts, truth)
-        return outcome.samples, {
+        facts = {
             "generator_calls": sum(usage.calls for usage in outcome.usage.values()),
             "dropped": sum(usage.dropped for usage in outcome.usage.values()),
             "weights": None if not weights else dict(zip(run_plan.setting.generators, weights[-1][1], strict=True)),
             "epsilon_spent": run_plan.plan.epsilon() if private_run else None,
             **({"figures": dict(figures)} if figures else {}),
         }
+        return references.Trained(table_of(outcome.samples), facts=facts)
 
     def _noise_seed(self, seed: int) -> int | None:
         return None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed

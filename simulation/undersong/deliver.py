@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong.options import Engine
-from undersong.records import private_tables
+from undersong.records import private_tables, table_of
 from undersong.simulation import Simulated, simulate
 from undersong.workspace import Workspace, read_keys
 from undersong_common.embedding import PublicFileCache
@@ -145,14 +145,14 @@ def _evaluated(
     The figures are of the corpus and the public test file alone; a task without labels has these, and no task model.
     """
     settings = run_plan.task.evaluation
-    corpora = {OURS: _table(simulated.outcome.samples)}
+    corpora = {OURS: table_of(simulated.outcome.samples)}
     if test.labels is None:
         report = evaluate_tables(
             OURS, corpora[OURS], EvaluationOptions(test=test, seed=seed), embed=simulated.embed_any
         )
         return (), measures_of(report)
     if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
-        corpora[MIXTURE] = _table(_mixture(run_plan, workspace, simulated, environment, seed, progress))
+        corpora[MIXTURE] = table_of(_mixture(run_plan, workspace, simulated, environment, seed, progress))
     corpora[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
     options = EvaluationOptions(
         test=test,
@@ -206,11 +206,3 @@ def _mixture(
     options = mixture.Options(samples=len(simulated.outcome.samples))
     written = author.write("comparison", 0, mixture.orders(options, run_plan.setting))
     return [sample for sample in written if sample is not None]
-
-
-def _table(samples: Sequence[Sample]) -> Table:
-    return Table(
-        tuple(sample.text for sample in samples),
-        tuple(sample.label for sample in samples),
-        None,
-    )

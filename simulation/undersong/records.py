@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.agreement.plan import Privacy
+from undersong_server.pool import Sample
 from undersong_server.runs.tables import read_private_files
 from undersong_server.runs.task import Task
 
@@ -122,3 +123,9 @@ def _positions(table: Table, key: bytes) -> Float64:
     digests = b"".join(hmac.digest(key, name, "sha256")[:8] for name in names)
     numbers = np.frombuffer(digests, dtype="<u8") >> np.uint64(11)
     return numbers.astype(np.float64) * 2.0**-53
+
+
+def table_of(samples: Iterable[Sample]) -> Table:
+    """Texts and labels of a corpus."""
+    kept = list(samples)
+    return Table(tuple(sample.text for sample in kept), tuple(sample.label for sample in kept), None)

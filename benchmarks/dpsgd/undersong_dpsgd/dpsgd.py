@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from undersong.records import table_of
 from undersong.references import Reference, Trained
 from undersong_client import keys
 from undersong_common.embedding import Embed
@@ -246,10 +247,9 @@ def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: 
         samples = author.write(options.name, 0, [Order(options.name, "zero_shot", labels[label]) for label in wanted])
     finally:
         journal.close()
-    kept = [sample for sample in samples if sample is not None]
     usage = author.usage[options.name]
     return Trained(
-        Table(tuple(sample.text for sample in kept), tuple(sample.label for sample in kept), None),
+        table_of(sample for sample in samples if sample is not None),
         facts={"generator_calls": usage.calls, "dropped": usage.dropped, **spending(task, plan)},
     )
 
