@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,9 @@ from undersong_client.cli.options import (
     local_time,
     mark_drill,
     print_json,
+    print_result,
 )
-from undersong_client.home import PartyHome, read_input
+from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_input
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
@@ -33,6 +35,7 @@ from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
     from undersong_client.link.checks import Finding
+    from undersong_client.operations.daemon import DaemonStatus
 
 app = typer.Typer(
     name="undersong-party",
@@ -90,22 +93,21 @@ def init(
     )
     mark_drill(folder)
     fingerprint = joining.own_fingerprint(made)
-    if as_json:
-        print_json({"home": str(made.path), "party": name, "fingerprint": fingerprint, "drill": drill})
-        return
-    if quiet:
-        print(fingerprint)
-        return
-    print(f"made {made.path}; back it up: keys and ledger are in it")
-    print(f"this party's fingerprint, for the operator: {fingerprint}")
-    if drill:
-        at = f"--home {shell_path(made.path)}"
-        fields = "--text-field text --label-field label --user-field keeper"
-        print(
-            f"next, with {at} on every command: undersong-party data add {shell_path(made.drill_records)} {fields} {at}"
-        )
-        print(f"then: undersong-party budget set --epsilon 8 --delta 1e-4 {at}")
-    print("next: undersong-party enroll PACKAGE --fingerprint WORDS")
+    at = f"--home {shell_path(made.path)}"
+    records = f"{shell_path(made.drill_records)} --text-field text --label-field label --user-field keeper"
+    drill_steps = (
+        f"next, with {at} on every command: undersong-party data add {records} {at}",
+        f"then: undersong-party budget set --epsilon 8 --delta 1e-4 {at}",
+    )
+    print_result(
+        as_json,
+        {"home": str(made.path), "party": name, "fingerprint": fingerprint, "drill": drill},
+        f"made {made.path}; back it up: keys and ledger are in it",
+        f"this party's fingerprint, for the operator: {fingerprint}",
+        *(drill_steps if drill else ()),
+        "next: undersong-party enroll PACKAGE --fingerprint WORDS",
+        quiet=fingerprint if quiet else None,
+    )
 
 
 @app.command()
@@ -131,11 +133,13 @@ def enroll(
         raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
     if grant is not None:
         installed = joining.install(folder, read_input(grant))
-        if as_json:
-            print_json({"party": PartyHome(folder).settings.party, "certificate_until": installed.until.isoformat()})
-        elif not quiet:
-            print(f"{installed.words} and renews itself while the daemon runs")
-            print("next: undersong-party check")
+        print_result(
+            as_json,
+            {"party": PartyHome(folder).settings.party, "certificate_until": installed.until.isoformat()},
+            f"{installed.words} and renews itself while the daemon runs",
+            "next: undersong-party check",
+            quiet="" if quiet else None,
+        )
         return
     if package is not None:
         made = joining.accept(folder, read_input(package), lambda name: fingerprint or _ask_fingerprint(name))
@@ -143,15 +147,14 @@ def enroll(
         made = joining.renew(folder)
     target = request or Path(f"{made.party}.request.json")
     replace_file(target, made.data)
-    if as_json:
-        print_json({"request": str(target), "fingerprint": made.fingerprint})
-        return
-    if quiet:
-        print(made.fingerprint)
-        return
-    print(f"wrote {target}: hand it to the operator (it holds no secret)")
-    print(f"the operator compares this party's fingerprint: {made.fingerprint}")
-    print("next, with the operator's answer: undersong-party enroll --grant FILE")
+    print_result(
+        as_json,
+        {"request": str(target), "fingerprint": made.fingerprint},
+        f"wrote {target}: hand it to the operator (it holds no secret)",
+        f"the operator compares this party's fingerprint: {made.fingerprint}",
+        "next, with the operator's answer: undersong-party enroll --grant FILE",
+        quiet=made.fingerprint if quiet else None,
+    )
 
 
 def _ask_fingerprint(coordinator: str) -> str:
@@ -265,55 +268,52 @@ def install_service(
     target.write_text(text, encoding="utf-8")
     manager = "systemctl" if system else "systemctl --user"
     commands = [f"{manager} daemon-reload", f"{manager} enable --now {target.stem}"]
-    if as_json:
-        print_json({"unit": str(target), "next": commands})
-        return
-    if quiet:
-        return
-    print(f"wrote {target}")
-    for command in commands:
-        print(f"next: {command}")
+    result, lines = {"unit": str(target), "next": commands}, [f"next: {command}" for command in commands]
+    print_result(as_json, result, f"wrote {target}", *lines, quiet="" if quiet else None)
 
 
 @app.command()
 def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
     """Shows what the daemon is doing. Exit code 0 if it is connected or paused, otherwise 6."""
-    from undersong_client.home import CLOCK_TOLERANCE_S, clock_words
     from undersong_client.operations import daemon
 
     found = daemon.status(home_of(home))
-    facts = found.facts
-    if as_json:
-        print_json(found.to_json())
-        return 0 if found.well else NOT_CONNECTED
-    print(f"{found.party}: {found.state}{' (paused)' if found.paused and found.state != 'paused' else ''}")
-    for key, says in (
-        ("address", "coordinator at"),
-        ("coordinator_software", "it runs"),
-        ("problem", "last problem:"),
-        ("remedy", "remedy:"),
-    ):
-        if facts.get(key):
-            print(f"  {says} {printable(str(facts[key]))}")
-    if facts.get("answered"):
-        print(f"  last answered {printable(facts['answered'])} at {local_time(facts['answered_s'])}")
-    for refused in facts.get("refused", ())[-REFUSALS_SHOWN:]:
-        print(f"  refused at {local_time(refused['at_s'])}: {printable(refused['problem'])}")
-    for run, cautions in facts.get("cautions", {}).items():
-        for caution in cautions:
-            print(f"  caution in run {printable(run)}, told to nobody else: {caution}")
-    if abs(facts.get("clock_offset_s", 0.0)) > CLOCK_TOLERANCE_S:
-        print(f"  this machine's clock was {clock_words(facts['clock_offset_s'])} when it connected")
-    if facts.get("embedded"):
-        print("  embedded {} of {} records".format(*facts["embedded"]))
-    for each in facts.get("changed", ()):
-        changes = printable("; ".join(each["changes"]))
-        print(f"  run {printable(each['run'])!r} is proposed with ANOTHER PLAN than before: {changes}")
-    if facts.get("waiting"):
-        print(f"  {facts['waiting']} run(s) wait for your decision: undersong-party requests")
-    if facts.get("certificate_until"):
-        print(f"  certificate valid until {facts['certificate_until'][:10]}")
+    print_result(as_json, found.to_json(), *_status_lines(found))
     return 0 if found.well else NOT_CONNECTED
+
+
+def _status_lines(found: DaemonStatus) -> Iterator[str]:
+    """The daemon's own words, and what it has read of others, made printable."""
+    facts = found.facts
+    yield f"{found.party}: {found.state}{' (paused)' if found.paused and found.state != 'paused' else ''}"
+    changes = {printable(each["run"]): printable("; ".join(each["changes"])) for each in facts.get("changed", ())}
+    offset_s = facts.get("clock_offset_s", 0.0)
+    answered = f"{printable(facts.get('answered', ''))} at {local_time(facts.get('answered_s', 0.0))}"
+    told: tuple[tuple[object, str], ...] = (
+        (facts.get("address"), f"coordinator at {printable(str(facts.get('address')))}"),
+        (facts.get("coordinator_software"), f"it runs {printable(str(facts.get('coordinator_software')))}"),
+        (facts.get("problem"), f"last problem: {printable(str(facts.get('problem')))}"),
+        (facts.get("remedy"), f"remedy: {printable(str(facts.get('remedy')))}"),
+        (facts.get("answered"), f"last answered {answered}"),
+        *(
+            (True, f"refused at {local_time(refused['at_s'])}: {printable(refused['problem'])}")
+            for refused in facts.get("refused", ())[-REFUSALS_SHOWN:]
+        ),
+        *(
+            (True, f"caution in run {printable(run)}, told to nobody else: {caution}")
+            for run, cautions in facts.get("cautions", {}).items()
+            for caution in cautions
+        ),
+        (
+            abs(offset_s) > CLOCK_TOLERANCE_S,
+            f"this machine's clock was {clock_words(offset_s)} when it connected",
+        ),
+        (facts.get("embedded"), "embedded {} of {} records".format(*facts.get("embedded") or (0, 0))),
+        *((True, f"run {run!r} is proposed with ANOTHER PLAN than before: {each}") for run, each in changes.items()),
+        (facts.get("waiting"), f"{facts.get('waiting')} run(s) wait for your decision: undersong-party requests"),
+        (facts.get("certificate_until"), f"certificate valid until {facts.get('certificate_until', '')[:10]}"),
+    )
+    yield from (f"  {line}" for is_so, line in told if is_so)
 
 
 @app.command()
@@ -338,8 +338,7 @@ def outbox(
             print_json(message.to_json())
             return
         sent = f"sent first at {local_time(message.entry.at)}; SHA-256 {message.entry.sha256}"
-        show_lines([*message.words(), sent])
-        print("every field of it: add --json; its exact bytes: --raw FILE")
+        show_lines([*message.words(), sent, "every field of it: add --json; its exact bytes: --raw FILE"])
         return
     entries = journal.entries(home_of(home), run=run, last=last)
     if as_json:
@@ -399,10 +398,8 @@ def resume(home: HomeFolder = None, as_json: AsJson = False) -> None:
 
 
 def _say_paused(paused: bool, home: Path, as_json: bool) -> None:
-    if as_json:
-        print_json({"party": PartyHome(home).settings.party, "paused": paused})
-    else:
-        print("paused: nothing is answered" if paused else "takes part")
+    result = {"party": PartyHome(home).settings.party, "paused": paused}
+    print_result(as_json, result, "paused: nothing is answered" if paused else "takes part")
 
 
 @app.command()

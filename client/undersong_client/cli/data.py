@@ -19,6 +19,7 @@ from undersong_client.cli.options import (
     home_of,
     local_time,
     print_json,
+    print_result,
     spending_words,
 )
 from undersong_client.home import PartyHome, unit_word
@@ -232,10 +233,8 @@ def teacher_model(
     if named is not None:
         fine_tuning.load(named, classes=2)
     settings = opened.change(teacher_model=named or "")
-    if as_json:
-        print_json({"teacher_model": settings.teacher_model})
-    else:
-        print(f"teacher model: {settings.teacher_model or 'none'}; nothing was sent")
+    said = f"teacher model: {settings.teacher_model or 'none'}; nothing was sent"
+    print_result(as_json, {"teacher_model": settings.teacher_model}, said)
 
 
 @data_app.command()
@@ -254,11 +253,7 @@ def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
         "teacher_model",
     )
     value = {name: getattr(settings, name) for name in names}
-    if as_json:
-        print_json(value)
-        return
-    for key, item in value.items():
-        print(f"{key}: {item or 'none'}")
+    print_result(as_json, value, *(f"{key}: {item or 'none'}" for key, item in value.items()))
 
 
 def ledger(

@@ -97,6 +97,19 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(json_text(with_iso_times(_finite(value))))
 
 
+def print_result(as_json: bool, value: Mapping[str, Any], *lines: str, quiet: str | None = None) -> None:
+    """Prints a command's result as JSON, or as lines for people.
+
+    Args:
+        quiet: printed instead of the lines if that is asked for (""; nothing); None prints the lines.
+    """
+    if as_json:
+        print_json(value)
+        return
+    for line in lines if quiet is None else filter(None, [quiet]):
+        print(line)
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}

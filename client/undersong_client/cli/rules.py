@@ -13,6 +13,7 @@ from undersong_client.cli.options import (
     confirm_cautions,
     home_of,
     print_json,
+    print_result,
     warn,
 )
 from undersong_common.errors import ConfigurationError
@@ -66,18 +67,14 @@ def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
 
 
 def _print_budget(found: BudgetFacts, as_json: bool) -> None:
-    if as_json:
-        print_json(found.to_json())
-        return
     allowed = found.allowed
-    if not allowed.has_budget:
-        print("no budget is set: every run is refused")
-        return
-    divided = f", divided into {allowed.total_parts} parts," if allowed.total_parts > 1 else ""
-    whole = f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g}{divided} in all"
-    print(f"{whole}; at most {allowed.run_epsilon:g} a run")
-    if found.spent is not None:
-        print(f"spent {found.spent:.4g}, left {found.left:.4g}")
+    lines = ["no budget is set: every run is refused"]
+    if allowed.has_budget:
+        divided = f", divided into {allowed.total_parts} parts," if allowed.total_parts > 1 else ""
+        whole = f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g}{divided} in all"
+        spent = [] if found.spent is None else [f"spent {found.spent:.4g}, left {found.left:.4g}"]
+        lines = [f"{whole}; at most {allowed.run_epsilon:g} a run", *spent]
+    print_result(as_json, found.to_json(), *lines)
 
 
 @policy_app.command("set")
@@ -210,8 +207,6 @@ def distrust(name: StatisticName, home: HomeFolder = None, as_json: AsJson = Fal
 
 
 def _print_policy(found: PolicyFacts, as_json: bool) -> None:
-    if as_json:
-        print_json(found.to_json())
-        return
-    for key, item in found.to_json().items():
-        print(f"{key}: {', '.join(item) if isinstance(item, list) else item}")
+    value = found.to_json()
+    lines = (f"{key}: {', '.join(item) if isinstance(item, list) else item}" for key, item in value.items())
+    print_result(as_json, value, *lines)

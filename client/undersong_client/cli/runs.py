@@ -19,6 +19,7 @@ from undersong_client.cli.options import (
     home_of,
     local_time,
     print_json,
+    print_result,
 )
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
@@ -179,18 +180,16 @@ def revoke(
         _say(runs.revoke(folder, run, reason, checkpoints=checkpoints_folder()).request, as_json)
         return
     runs.leave(folder, checkpoints=checkpoints_folder())
-    if as_json:
-        print_json({"party": PartyHome(folder).settings.party, "coordinator": None})
-    else:
-        print("left the coordinator; a running daemon disconnects within a second. The ledger stays")
+    result = {"party": PartyHome(folder).settings.party, "coordinator": None}
+    print_result(
+        as_json, result, "left the coordinator; a running daemon disconnects within a second. The ledger stays"
+    )
 
 
 def _say(decided: Request, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(decided))
-    else:
-        run, words = printable(decided.run), printable(decided.words)
-        print(f"{run}: {decided.decision}, signed (manifest {decided.manifest[:12]}, {words})")
+    run, words = printable(decided.run), printable(decided.words)
+    said = f"{run}: {decided.decision}, signed (manifest {decided.manifest[:12]}, {words})"
+    print_result(as_json, asdict(decided), said)
 
 
 def dossier(
