@@ -19,7 +19,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
 from undersong_common.table import Table, concatenate
 from undersong_server.cluster import Cluster
-from undersong_server.evaluation.evaluate import evaluate_tables
+from undersong_server.evaluation.evaluate import NO_PRIVACY, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.panel import Trained
 from undersong_server.evaluation.scores import FIGURES
@@ -37,7 +37,6 @@ from undersong_server.runs.task import Task
 
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
 OURS = "synthetic"
-NO_PRIVACY = "private data only, no privacy"
 MIXTURE = "zero-shot mixture, no private data"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from undersong_server.evaluation.personal_data import PersonalData, personal_dat
 from undersong_server.evaluation.task_model import adapt, fine_tune
 
 SEQUENCES = "keyphrase sequences alone"
+NO_PRIVACY = "private data only, no privacy"
 OWN_SEQUENCES = "the private texts' own sequences, no privacy"
 NOT_PRIVATE = (
     "These figures are not private: they were computed in the clear from the files named here and are covered by no "
@@ -197,78 +198,65 @@ def evaluate_tables(
             return source
         return read_table(source, options.text_field, (options.label_field or None) if source in labelled else None)
 
-    test, train_private, overlap, target = (
-        read(source) for source in (options.test, options.train_private, options.overlap, options.adapt_to)
-    )
+    def embedded(name: str, table: Table | None) -> _Texts | None:
+        return None if table is None else _Texts(name, table, embed(table.texts))
+
+    overlap, target = read(options.overlap), read(options.adapt_to)
     membership = [table for table in map(read, options.membership or ()) if table is not None]
+    test, private = embedded("test file", read(options.test)), embedded(NO_PRIVACY, read(options.train_private))
     head, seed = options.head, options.seed
     fine_tuning = None if options.bert is None else FineTuning(model_folder(options.bert))
     finder = presidio() if options.personal_data else None
     notes: list[str] = []
     pieces = Pieces()
     seeds = range(seed, seed + max(1, options.repeats))
-    needed = test is not None or train_private is not None or membership  # an overlap alone needs no model
-    synthetic_x = embed(synthetic.texts) if needed else np.zeros((0, 0), dtype=np.float32)
-    test_x = None if test is None else embed(test.texts)
-    private_x = None if train_private is None else embed(train_private.texts)
+    corpus = _Texts("synthetic", synthetic, np.zeros((0, 0), dtype=np.float32))
+    if test is not None or private is not None or membership:  # an overlap alone needs no model
+        corpus = corpus._replace(x=embed(synthetic.texts))
     trained: list[list[Later[Trained]]] = []  # for each set of texts one per seed
-    if test is None or test_x is None:
+    if test is None:
         notes.append("No test file was named: no task model was trained.")
-    elif test.labels is None:
+    elif test.table.labels is None:
         notes.append("The test file was read without labels: no task model was trained.")
     else:
-        testing = [_Testing(test.texts, test.labels, test_x, number, groups) for number in seeds]
 
-        def add(data: str, train: Predictor, table: Table, x: Float32, *settings: Any) -> None:
-            trained.append([pieces.add(_judged, data, train, table, x, each, *settings) for each in testing])
+        def add(train: Predictor, texts: _Texts | None, *settings: Any) -> None:
+            trained.append([pieces.add(_judged, train, texts, test, number, groups, *settings) for number in seeds])
 
-        sources = [("synthetic", synthetic, synthetic_x)]
-        if train_private is not None and private_x is not None:
-            sources.append(("private data only, no privacy", train_private, private_x))
-        for data, table, x in sources:
-            if table.labels is None or len(set(table.labels)) < 2:
-                notes.append(f"The {data} texts have fewer than two labels: no task model was trained on them.")
+        models: list[tuple[Any, ...]] = [(_panel,)]
+        models += [(_head, head)] if head is not None else []
+        models += [(_fine_tuned, fine_tuning)] if fine_tuning is not None else []
+        for texts in filter(None, (corpus, private)):
+            if len(set(texts.labels)) < 2:
+                notes.append(f"The {texts.name} texts have fewer than two labels: no task model was trained on them.")
                 continue
-            models: list[tuple[Any, ...]] = [(_panel,)]
-            models += [(_head, head)] if head is not None else []
-            models += [(_fine_tuned, fine_tuning)] if fine_tuning is not None else []
             for train, *settings in models:
-                add(data, train, table, x, *settings)
+                add(train, texts, *settings)
         if target is not None:
-            data = f"synthetic, adapted to {len(target)} unlabelled texts"
-            add(data, _adapted, synthetic, synthetic_x, embed(target.texts), head)
+            named = corpus._replace(name=f"synthetic, adapted to {len(target)} unlabelled texts")
+            add(_adapted, named, embed(target.texts), head)
         if sequences is not None:
-            add(SEQUENCES, _panel, sequences, embed(sequences.texts))
-            if train_private is not None:
-                own = sequences_of(train_private, sequences)
-                add(OWN_SEQUENCES, _panel, own, embed(own.texts))
-        notes.extend(_unknown_labels(synthetic, test))
+            add(_panel, embedded(SEQUENCES, sequences))
+            if private is not None:
+                add(_panel, embedded(OWN_SEQUENCES, sequences_of(private.table, sequences)))
+        notes.extend(_unknown_labels(synthetic, test.table))
     attacked: list[list[Later[Membership]]] = []  # as ``trained``
     if membership:
-        attacks = [partial(train_and_attack, head=head or "auto", seed=number) for number in seeds]
         real = _Embedded({table.texts: embed(table.texts) for table in membership})
-        attacked.append(
-            [pieces.add(attack, "synthetic", synthetic, synthetic_x, *membership, real) for attack in attacks]
-        )
-        if train_private is not None and private_x is not None and train_private.labels is not None:
-            reference = ("private data only, no privacy", train_private, private_x)
-            attacked.append([pieces.add(attack, *reference, *membership, real) for attack in attacks])
-    references = [] if test is None or test_x is None else [("test file", test, test_x)]
-    if train_private is not None and private_x is not None:
-        references.append(("private training file", train_private, private_x))
-    if only_task_models:
-        references = []
-    distances = [_distances(pieces, synthetic, synthetic_x, *reference, seed) for reference in references]
+        attacks = [partial(train_and_attack, head=head or "auto", seed=number) for number in seeds]
+        victims = [corpus] if private is None or private.table.labels is None else [corpus, private]
+        attacked = [[pieces.add(attack, *texts, *membership, real) for attack in attacks] for texts in victims]
+    references = [] if test is None else [test]
+    references += [] if private is None else [private._replace(name="private training file")]
+    distances = [] if only_task_models else [_distances(pieces, corpus, each, seed) for each in references]
     errors: list[Later[LabelErrors]] = []
-    if not only_task_models and len(synthetic_x) and len(set(synthetic.labels or ())) > 1:
-        errors = [
-            pieces.add(partial(corpus_label_errors, seed=number), synthetic_x, synthetic.labels) for number in seeds
-        ]
+    if not only_task_models and len(corpus.x) and len(set(corpus.labels)) > 1:
+        errors = [pieces.add(partial(corpus_label_errors, seed=number), corpus.x, synthetic.labels) for number in seeds]
     closest = None
-    if test_x is not None and private_x is not None and len(synthetic_x):
-        closest = pieces.add(partial(closest_records, seed=seed), synthetic_x, private_x, test_x)
+    if test is not None and private is not None and len(corpus.x):
+        closest = pieces.add(partial(closest_records, seed=seed), corpus.x, private.x, test.x)
     copied = None if overlap is None else pieces.add(find_overlap, synthetic.texts, overlap.texts)
-    base = None if overlap is None or test is None else pieces.add(find_overlap, test.texts, overlap.texts)
+    base = None if overlap is None or test is None else pieces.add(find_overlap, test.table.texts, overlap.texts)
     pieces.compute(compute)
     return EvaluationReport(
         run=run,
@@ -298,54 +286,48 @@ class _Embedded:
         return self.rows[texts]
 
 
-@dataclass(frozen=True, eq=False)
-class _Testing:
-    """The labelled test set, and the seed of a model that is judged on it."""
+class _Texts(NamedTuple):
+    """Texts with the name that the report gives them, and their embeddings, float32 [n, d]."""
 
-    texts: Sequence[str]
-    labels: Sequence[str]
-    embeddings: Float32
-    seed: int
-    groups: Sequence[str] | None
+    name: str
+    table: Table
+    x: Float32
+
+    @property
+    def labels(self) -> Sequence[str]:
+        return self.table.labels or ()
 
 
-Predictor: TypeAlias = Callable[..., tuple[str, Predicted]]  # of texts with embeddings, for a test set, with a seed
+Predictor: TypeAlias = Callable[..., tuple[str, Predicted]]  # of a corpus, for a test set, with a seed
 
 
 def _judged(
-    data: str,
-    train: Predictor,
-    table: Table,
-    x: Float32,
-    testing: _Testing,
-    *settings: Head | FineTuning | Float32 | None,
+    train: Predictor, corpus: _Texts, test: _Texts, seed: int, groups: Sequence[str] | None, *settings: Any
 ) -> Trained:
-    model, predicted = train(panel.Labelled(table.texts, table.labels or (), x), testing, testing.seed, *settings)
-    return judged(data, len(table), model, predicted, testing.labels, testing.groups)
+    model, predicted = train(corpus, test, seed, *settings)
+    return judged(corpus.name, len(corpus.table), model, predicted, test.labels, groups)
 
 
-def _panel(corpus: panel.Labelled, testing: _Testing, seed: int) -> tuple[str, Predicted]:
-    texts, embeddings = testing.texts, testing.embeddings
-    return "panel", {model: panel.predict(model, corpus, texts, embeddings, seed) for model in panel.MODELS}
+def _panel(corpus: _Texts, test: _Texts, seed: int) -> tuple[str, Predicted]:
+    labelled = panel.Labelled(corpus.table.texts, corpus.labels, corpus.x)
+    return "panel", {model: panel.predict(model, labelled, test.table.texts, test.x, seed) for model in panel.MODELS}
 
 
-def _head(corpus: panel.Labelled, testing: _Testing, seed: int, head: Head) -> tuple[str, Predicted]:
-    model = task_model.train(corpus.embeddings, corpus.labels, head=head, seed=seed)
-    return model.description, task_model.predict(model, testing.embeddings)
+def _head(corpus: _Texts, test: _Texts, seed: int, head: Head) -> tuple[str, Predicted]:
+    model = task_model.train(corpus.x, corpus.labels, head=head, seed=seed)
+    return model.description, task_model.predict(model, test.x)
 
 
-def _adapted(
-    corpus: panel.Labelled, testing: _Testing, seed: int, target: Float32, head: Head | None
-) -> tuple[str, Predicted]:
+def _adapted(corpus: _Texts, test: _Texts, seed: int, target: Float32, head: Head | None) -> tuple[str, Predicted]:
     if not corpus.labels:
         raise ConfigurationError("the synthetic texts have no labels: nothing to adapt", "leave out --adapt")
-    model = adapt(corpus.embeddings, tuple(corpus.labels), target, seed=seed, head=head)
-    return model.description, task_model.predict(model, testing.embeddings)
+    model = adapt(corpus.x, tuple(corpus.labels), target, seed=seed, head=head)
+    return model.description, task_model.predict(model, test.x)
 
 
-def _fine_tuned(corpus: panel.Labelled, testing: _Testing, seed: int, settings: FineTuning) -> tuple[str, Predicted]:
-    model = fine_tune(corpus.texts, corpus.labels, settings, seed=seed)
-    return model.description, model.predict(testing.texts)
+def _fine_tuned(corpus: _Texts, test: _Texts, seed: int, settings: FineTuning) -> tuple[str, Predicted]:
+    model = fine_tune(corpus.table.texts, corpus.labels, settings, seed=seed)
+    return model.description, model.predict(test.table.texts)
 
 
 def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
@@ -356,12 +338,11 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
     return [f"No synthetic text has the label {shown}: test texts of it all count as errors."]
 
 
-def _distances(
-    pieces: Pieces, synthetic: Table, synthetic_x: Float32, name: str, table: Table, x: Float32, seed: int
-) -> Later[Distances]:
+def _distances(pieces: Pieces, corpus: _Texts, reference: _Texts, seed: int) -> Later[Distances]:
     """Adds the pieces of one reference's distances, but those that need more rows than there are."""
-    chosen, others = metrics.equal_choice(len(synthetic_x), len(x), seed=seed)
-    ours, real = synthetic_x[chosen], x[others]
+    synthetic, table = corpus.table, reference.table
+    chosen, others = metrics.equal_choice(len(corpus.x), len(reference.x), seed=seed)
+    ours, real = corpus.x[chosen], reference.x[others]
     our_texts, real_texts = [synthetic.texts[row] for row in chosen], [table.texts[row] for row in others]
     mauve_of, self_bleu = partial(mauve, seed=seed), partial(metrics.self_bleu, seed=seed)
     figures: dict[str, Later[Any]] = {
@@ -373,8 +354,8 @@ def _distances(
         "reference_vendi": pieces.add(metrics.vendi_score, real),
         "next_word_before": pieces.add(next_word_loss, (), table.texts),
         "next_word_after": pieces.add(next_word_loss, synthetic.texts, table.texts),
-        "self_similarity": pieces.add(metrics.self_similarity, synthetic_x),
-        "reference_self_similarity": pieces.add(metrics.self_similarity, x),
+        "self_similarity": pieces.add(metrics.self_similarity, corpus.x),
+        "reference_self_similarity": pieces.add(metrics.self_similarity, reference.x),
         "length": pieces.add(metrics.length_divergence, synthetic.texts, table.texts),
     }
     if len(ours) > 1:
@@ -389,7 +370,7 @@ def _distances(
         values = {figure: value() for figure, value in figures.items()}
         for each in covered:
             values |= asdict(each())
-        return Distances(reference=name, rows=len(ours), **values)
+        return Distances(reference=reference.name, rows=len(ours), **values)
 
     return found
 
