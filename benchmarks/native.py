@@ -35,8 +35,8 @@ import numpy as np
 
 from benchmarks.federation import ROOT, cpu_seconds, environment, served, wait
 from undersong_client import keys
-from undersong_client.consent import enrolment as joining
 from undersong_client.consent import policy
+from undersong_client.consent import trust as joining
 from undersong_client.home import PartyHome, PartySettings
 from undersong_client.storage import datasets
 from undersong_common.embedding import publishable

@@ -28,7 +28,7 @@ from undersong_client.answering.assemble import Assembled, assemble
 from undersong_client.answering.computation import Computed, HospitalComputation, VectorRequest, zeros
 from undersong_client.answering.journaled import JournaledParty
 from undersong_client.answering.party import Answer
-from undersong_client.consent import approvals, enrolment, policy
+from undersong_client.consent import approvals, policy, trust
 from undersong_client.consent.approvals import Decision, Requests
 from undersong_client.home import PartyHome, PartySettings
 from undersong_client.records.private import DataSet, PrivateRecords
@@ -195,7 +195,7 @@ def template(folder: Path) -> Path:
         token=bytes(TOKEN_BYTES),
         expires_s=4_000_000_000,
     )
-    enrolment.accept(home, package, package.fingerprint)
+    trust.accept(home, package, package.fingerprint)
     return folder
 
 
@@ -264,7 +264,7 @@ class Copy:
 
     def allow(self, wanted: policy.HospitalPolicy) -> None:
         """Another policy from now on, for the coordinator that was joined."""
-        trusted = enrolment.coordinator(self.home).fingerprint
+        trusted = trust.coordinator(self.home).fingerprint
         policy.write(self.home, replace(wanted, coordinators=(trusted,)))
 
     def decide(self, number: int, decision: Decision, reason: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from undersong_client.answering.assemble import Assembled
 from undersong_client.answering.party import Answer
-from undersong_client.consent import enrolment, plugins, policy
+from undersong_client.consent import plugins, policy, trust
 from undersong_client.home import PartyHome
 from undersong_client.storage.outbox import NOTHING, Outbox
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
@@ -163,7 +163,7 @@ class JournaledParty:
         found = [file_state(self._policy), coordinator]
         if found != self._policy_read:
             self._policy_read = []
-            enrolment.trusted(self._home)
+            trust.trusted(self._home)
             allowed = policy.read(self._home)
             plugins.load_trusted(allowed)
             self._assembled.party.allow(allowed.bounds)

@@ -373,11 +373,11 @@ def supernode(
     home: HomeFolder = None,
 ) -> None:
     """Runs Flower's SuperNode for this party; what follows goes to `flower-supernode`. Only pinned bundles are run."""
-    from undersong_client.consent import enrolment
+    from undersong_client.consent import trust
     from undersong_client.link.flower_supernode import run as run_supernode
 
     opened = PartyHome(home_of(home))
-    enrolment.trusted(opened)
+    trust.trusted(opened)
     run_supernode(fab_hash, ["--node-config", f'party-folder="{opened.path}"', *ctx.args])
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from undersong_client.consent.enrolment import Coordinator
 from undersong_client.consent.policy import review
+from undersong_client.consent.trust import Coordinator
 from undersong_client.home import unit_word
 from undersong_common.drill import MARK, PARTY_WORDS
 from undersong_common.errors import UndersongError

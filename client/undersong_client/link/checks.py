@@ -17,8 +17,8 @@ from typing import Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from undersong_client import keys
-from undersong_client.consent import enrolment, plugins, policy
-from undersong_client.consent.enrolment import Coordinator
+from undersong_client.consent import plugins, policy, trust
+from undersong_client.consent.trust import Coordinator
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
 from undersong_client.link.connection import secure_channel
 from undersong_client.records import cautions, snapshot
@@ -211,10 +211,10 @@ def _teacher_model(home: PartyHome) -> str:
 
 def _certificate(home: PartyHome, now: float) -> Finding:
     try:
-        enrolment.check_clock(home, now)
+        trust.check_clock(home, now)
     except UndersongError as error:
         return Finding("certificate", "problem", error.problem, error.remedy)
-    _, end = enrolment.validity(home)
+    _, end = trust.validity(home)
     days = (end - datetime.fromtimestamp(now, UTC)).total_seconds() / 86400
     grade: Grade = "warning" if days < EXPIRY_WARNING_DAYS else "ok"
     return Finding(
@@ -232,7 +232,7 @@ def _proxy(home: PartyHome, environment: Mapping[str, str]) -> Finding:
         says = f"{', '.join(ignored)} is set and not read: the daemon reads {', '.join(PROXIES)}"
         return Finding("proxy", "ok", says if ignored else "none is configured")
     with contextlib.suppress(UndersongError):  # said by the findings below
-        addresses = enrolment.coordinator(home).addresses
+        addresses = trust.coordinator(home).addresses
         if not any(_proxy_of(environment, address) for address in addresses):
             return Finding("proxy", "ok", f"{name} is set and not used: the daemon dials the coordinator directly")
     return Finding(
@@ -273,7 +273,7 @@ def _excepts(entry: str, host: str) -> bool:
 
 def _network(home: PartyHome, environment: Mapping[str, str], clock: Callable[[], float]) -> Iterator[Finding]:
     try:
-        coordinator = enrolment.coordinator(home)
+        coordinator = trust.coordinator(home)
     except UndersongError as error:
         yield Finding("coordinator", "problem", error.problem, error.remedy)
         return

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
-from undersong_client.consent.enrolment import Coordinator
+from undersong_client.consent.trust import Coordinator
 from undersong_client.keys import Credential
 from undersong_common.errors import PeerFault, TransportError
 from undersong_common.printable import printable

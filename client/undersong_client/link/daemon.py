@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from undersong_client import keys
 from undersong_client.answering.assemble import Assembled
 from undersong_client.answering.journaled import Answering
-from undersong_client.consent import enrolment, policy
+from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, WrittenByAnotherVersion, clock_words, write_json
 from undersong_client.link.connection import Connection, Ended
@@ -144,7 +144,7 @@ class Daemon:
 
     def _stream(self, failures: int) -> Ended:
         """Dials the next address, and stays as long as the stream lasts."""
-        coordinator = enrolment.trusted(self._home)
+        coordinator = trust.trusted(self._home)
         address = coordinator.addresses[failures % len(coordinator.addresses)]
         paused = self._home.pause.exists()
         hello = self._hello(paused)
@@ -202,7 +202,7 @@ class Daemon:
         for reply in self._answering.unacknowledged():
             connection.send_reply(reply)
 
-    def _stay(self, connection: Connection, coordinator: enrolment.Coordinator, paused: bool) -> str:
+    def _stay(self, connection: Connection, coordinator: trust.Coordinator, paused: bool) -> str:
         """Blocks until the stream must be replaced; returns the reason."""
         self._decisions_seen = 0
         while connection.ended is None:
@@ -237,7 +237,7 @@ class Daemon:
             log.warning("the certificate was not renewed: %s", printable(message.problem) or "no reason given")
             return
         try:
-            until = enrolment.install(self._home, message.grant)
+            until = trust.install(self._home, message.grant)
         except ConfigurationError as error:
             log.warning("the certificate was not renewed: %s", error.problem)
             return
@@ -273,20 +273,20 @@ class Daemon:
         if self._renewal_asked and now - self._renewal_asked < RENEW_LOOK_S:
             return
         self._renewal_asked = now
-        _, end = enrolment.validity(self._home)
+        _, end = trust.validity(self._home)
         self._note(certificate_until=end.isoformat())
-        if not enrolment.renewal_due(self._home, self._clock()):
+        if not trust.renewal_due(self._home, self._clock()):
             return
-        request = enrolment.request(self._home, None)
+        request = trust.request(self._home, None)
         self._outbox.record(request, at=self._clock(), kind="renewal", answer_to="the certificate's age")
         connection.send(wire.FromParty(renew=wire.Renew(request=request)))
 
-    def _trusted(self, coordinator: enrolment.Coordinator) -> bool:
+    def _trusted(self, coordinator: trust.Coordinator) -> bool:
         seen = coordinator.fingerprint, file_state(self._home.coordinator), file_state(self._home.policy)
         if seen == self._trust_seen:
             return True
         try:
-            trusted = enrolment.trusted(self._home).fingerprint == coordinator.fingerprint
+            trusted = trust.trusted(self._home).fingerprint == coordinator.fingerprint
         except UndersongError:
             return False
         if trusted:
@@ -387,8 +387,8 @@ def check_start(home: PartyHome, *, clock: Callable[[], float] = time.time, use_
     Raises:
         ConfigurationError, PrivacyRefusal, TransportError: what stands in the way, with its remedy.
     """
-    enrolment.coordinator(home)
-    enrolment.validity(home)
+    trust.coordinator(home)
+    trust.validity(home)
     try:
         _ = home.settings
     except WrittenByAnotherVersion as refusal:
@@ -399,9 +399,9 @@ def check_start(home: PartyHome, *, clock: Callable[[], float] = time.time, use_
         _refuse_start(home, wire.DoesNotStart.VERSION, refusal, clock, use_proxy)
     except UndersongError as refusal:
         _refuse_start(home, wire.DoesNotStart.POLICY, refusal, clock, use_proxy)
-    enrolment.trusted(home)  # nothing is told to a coordinator that the policy does not trust
+    trust.trusted(home)  # nothing is told to a coordinator that the policy does not trust
     try:
-        enrolment.check_clock(home, clock())
+        trust.check_clock(home, clock())
     except TransportError as refusal:
         # It arrives only where the coordinator accepts the certificate, and then it is this machine's clock.
         _refuse_start(home, wire.DoesNotStart.CLOCK, refusal, clock, use_proxy)
@@ -419,7 +419,7 @@ def _refuse_start(
 
 def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float], *, use_proxy: bool) -> None:
     """One Hello to the first address that answers, and nothing after it. Raises TransportError where none does."""
-    coordinator, name = enrolment.coordinator(home), enrolment.certified_name(home)
+    coordinator, name = trust.coordinator(home), trust.certified_name(home)
     hello = wire.Hello(
         version=framing.VERSION, party=name, software=SOFTWARE, boot=os.urandom(ID_BYTES), does_not_start=reason
     )

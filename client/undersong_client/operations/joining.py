@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 from undersong_client import keys
-from undersong_client.consent import enrolment, policy
-from undersong_client.consent.enrolment import Coordinator
+from undersong_client.consent import policy, trust
+from undersong_client.consent.trust import Coordinator
 from undersong_client.home import PartyHome, PartySettings, make_folder
 from undersong_common import embedders
 from undersong_common.drill import invented
@@ -81,15 +81,15 @@ def accept(home: Path, package: bytes, stated: Callable[[str], str]) -> MadeRequ
     Raises ConfigurationError where the package is not this party's, or the fingerprint is another.
     """
     opened = PartyHome(home)
-    read = enrolment.check_package(opened, package, now_s=time.time())
-    return _made(opened, enrolment.accept(opened, read, stated(read.coordinator)))
+    read = trust.check_package(opened, package, now_s=time.time())
+    return _made(opened, trust.accept(opened, read, stated(read.coordinator)))
 
 
 def renew(home: Path) -> MadeRequest:
     """A request for a new certificate. Raises ConfigurationError where no coordinator was joined."""
     opened = PartyHome(home)
-    enrolment.coordinator(opened)
-    return _made(opened, enrolment.request(opened, None))
+    trust.coordinator(opened)
+    return _made(opened, trust.request(opened, None))
 
 
 def _made(home: PartyHome, data: bytes) -> MadeRequest:
@@ -119,7 +119,7 @@ def install(home: Path, grant: bytes) -> Installed:
     """Puts the operator's answer to use. Raises ConfigurationError where it is not ours."""
     opened = PartyHome(home)
     before = keys.is_enrolled(opened)
-    return Installed(enrolment.install(opened, grant), before)
+    return Installed(trust.install(opened, grant), before)
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class Membership:
 def membership(home: Path) -> Membership:
     """The coordinator and the certificate of this party."""
     opened = PartyHome(home)
-    known = enrolment.coordinator(opened) if opened.coordinator.exists() else None
+    known = trust.coordinator(opened) if opened.coordinator.exists() else None
     try:
-        valid: tuple[datetime | None, datetime | None] = enrolment.validity(opened)
+        valid: tuple[datetime | None, datetime | None] = trust.validity(opened)
     except UndersongError:
         valid = (None, None)
     return Membership(opened.settings.party, own_fingerprint(opened), known, *valid)

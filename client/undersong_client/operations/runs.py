@@ -123,7 +123,7 @@ def _ended(opened: PartyHome, known: Requests, request: Request, ledger: Ledger)
 def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger | None) -> dict[str, Any]:
     """A request as figures (``consent.preview.figures``); what it costs where there is a ledger."""
     from undersong_client import keys
-    from undersong_client.consent import enrolment, plugins, policy, preview
+    from undersong_client.consent import plugins, policy, preview, trust
     from undersong_client.records import cautions, snapshot
     from undersong_client.storage import datasets
     from undersong_protocol.agreement.manifest import Manifest
@@ -145,7 +145,7 @@ def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger
         warnings=[*cautions.of_plan(manifest, allowed), *filter(None, [snapshot.facts(opened).lengths.words])],
         has_labels=data.table.labels is not None,
         teacher_model=settings.teacher_model,
-        coordinator=enrolment.coordinator(opened) if opened.coordinator.exists() else None,
+        coordinator=trust.coordinator(opened) if opened.coordinator.exists() else None,
         user_field=settings.user_field,
         drill=settings.drill,
     )
@@ -258,11 +258,11 @@ def revoke(home: Path, run: str, reason: str = "", *, checkpoints: Path) -> Deci
 
 def leave(home: Path, *, checkpoints: Path) -> None:
     """Leaves the coordinator: its trust and the certificate go. The ledger stays."""
-    from undersong_client.consent import enrolment
+    from undersong_client.consent import trust
 
     opened = PartyHome(home)
-    enrolment.coordinator(opened)
-    enrolment.leave(opened)
+    trust.coordinator(opened)
+    trust.leave(opened)
     _end_attempts(opened, checkpoints)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
-from undersong_client.consent.enrolment import Coordinator
+from undersong_client.consent.trust import Coordinator
 from undersong_client.keys import Credential
 from undersong_client.link.connection import THREAD, Connection, Ended
 from undersong_protocol.wire import framing
@@ -189,7 +189,7 @@ def test_a_process_that_ends_with_open_streams_ends_their_thread_and_leaves_no_w
             atexit.register(lambda: print("stream" in [each.name for each in threading.enumerate()]))  # called last
             from pathlib import Path
             from undersong_client.link.connection import Connection
-            from undersong_client.consent.enrolment import Coordinator
+            from undersong_client.consent.trust import Coordinator
             from undersong_client.keys import Credential
             from undersong_protocol import framing
             from undersong_protocol.wire.framing import Reassembler

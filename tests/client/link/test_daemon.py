@@ -20,7 +20,7 @@ from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import HospitalComputation
 from undersong_client.answering.party import Answer
-from undersong_client.consent import enrolment
+from undersong_client.consent import trust
 from undersong_client.home import PartyHome, read_json
 from undersong_client.link.daemon import Backoff, Daemon
 from undersong_client.storage.outbox import Outbox
@@ -518,7 +518,7 @@ def test_a_certificate_that_grows_old_is_renewed_and_the_next_connection_uses_it
         first.cut()
         second = coordinator.next_stream()
         assert second.serial != first.serial
-        assert enrolment.validity(home)[1] - datetime.now(UTC) > timedelta(days=300)
+        assert trust.validity(home)[1] - datetime.now(UTC) > timedelta(days=300)
 
 
 def test_a_stop_lets_the_answer_under_way_leave(running, coordinator):

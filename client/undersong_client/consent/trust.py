@@ -1,4 +1,4 @@
-"""Enrolment, the hospital's side: checks the package by its fingerprint, writes the request, installs the grant."""
+"""The coordinator that a party trusts: its package is checked by the fingerprint, its grant is installed."""
 
 from __future__ import annotations
 
