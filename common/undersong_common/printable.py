@@ -1,12 +1,13 @@
 """Strings of peers, made safe to show: one line, nothing invisible, nothing that moves the cursor or turns the text.
 
 Whatever another program sent passes through :func:`printable` before a person reads it, on both sides. A name that
-everybody signs is checked by :func:`name_fault` before it is stored.
+everybody signs is checked by :func:`name_fault` before it is stored. Numbers are written here too.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -198,3 +199,49 @@ def counted(count: int, one: str, many: str = "") -> str:
     ('1 party', '12 records')
     """
     return f"{count} {noun(count, one, many)}"
+
+
+def number(value: float | None, nothing: str = "none", infinite: str = "no limit") -> str:
+    """A figure as a person writes it.
+
+    Args:
+        nothing, infinite: words for None and NaN, and for infinity.
+
+    >>> number(4.0), number(1e-5), number(None), number(12345.0), number(math.inf)
+    ('4', '1e-5', 'none', '12\u202f345', 'no limit')
+    """
+    if value is None or math.isnan(value):
+        return nothing
+    if math.isinf(value):
+        return infinite
+    if value != 0 and abs(value) < 1e-3:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}".replace(",", "\u202f")
+    return f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the two largest units that they have.
+
+    >>> duration(0.42), duration(42.4), duration(75), duration(7300), duration(200000)
+    ('0.4 s', '42 s', '1 min 15 s', '2 h 1 min', '2 d 7 h')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1g} s" if seconds < 1 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def finite(value: Any) -> Any:
+    """Plain values as JSON knows them: None for numbers that are not finite, lists for tuples."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list | tuple) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from undersong_client.consent.trust import Coordinator
 from undersong_client.home import unit_word
 from undersong_common.drill import MARK, PARTY_WORDS
 from undersong_common.errors import UndersongError
-from undersong_common.printable import counted, printable
+from undersong_common.printable import counted, finite, printable
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
@@ -395,11 +394,6 @@ def _colluders(count: int) -> str:
     if count == 0:
         return "the coordinator reads everything it receives (no party is assumed to help it)"
     return f"the coordinator and {count} other part{'y' if count == 1 else 'ies'} put everything they see together"
-
-
-def finite(value: float) -> float | None:
-    """The value as JSON knows it: None for infinity."""
-    return value if math.isfinite(value) else None
 
 
 _PRIVACY = (

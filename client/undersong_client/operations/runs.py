@@ -14,7 +14,7 @@ from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Decision, Request, Requests
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
-from undersong_common.printable import shell_word
+from undersong_common.printable import finite, shell_word
 
 if TYPE_CHECKING:
     from undersong_common.printed_page import Page
@@ -99,7 +99,6 @@ def _consent(
 def _ended(opened: PartyHome, known: Requests, request: Request, ledger: Ledger) -> dict[str, Any]:
     """Cost of an ended run, and its receipt as the coordinator has it; None for what there is none of."""
     from undersong_client import keys
-    from undersong_client.consent import preview
     from undersong_common.canonical import tagged_hash
     from undersong_protocol.agreement import receipt
     from undersong_protocol.agreement.manifest import Manifest
@@ -115,7 +114,7 @@ def _ended(opened: PartyHome, known: Requests, request: Request, ledger: Ledger)
     charged = any((total.run, total.manifest) == (request.run, request.manifest) for total in ledger.totals())
     cost = next((each for each in ledger.costs(delta) if charged and each.run == request.run), None)
     if cost is not None:
-        figures = {"epsilon": preview.finite(cost.epsilon), "spent": preview.finite(cost.spent)}
+        figures = {"epsilon": finite(cost.epsilon), "spent": finite(cost.spent)}
         found["cost"] = {**figures, "releases": cost.releases, "delta": delta}
     return found
 

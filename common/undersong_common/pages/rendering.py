@@ -15,7 +15,7 @@ from jinja2.ext import Extension
 from markupsafe import Markup, escape
 
 from undersong_common.pages.store import new_key
-from undersong_common.printable import noun, printable, printable_lines
+from undersong_common.printable import duration, noun, number, printable, printable_lines
 
 LONGEST = 2_000  # characters of one shown value
 
@@ -92,24 +92,6 @@ def when(seconds: float | None, nothing: str = "never") -> Markup:
     )
 
 
-def number(value: float | None, nothing: str = "none") -> str:
-    """A figure as a person writes it.
-
-    >>> number(4.0), number(1e-5), number(None), number(12345.0), number(float("inf"))
-    ('4', '1e-5', 'none', '12\u202f345', 'no limit')
-    """
-    if value is None:
-        return nothing
-    if math.isinf(value):
-        return "no limit"
-    if value != 0 and abs(value) < 1e-3:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{float(mantissa):g}e{int(exponent)}"
-    if abs(value) >= 10_000:
-        return f"{value:,.0f}".replace(",", "\u202f")
-    return f"{value:.4g}"
-
-
 def plural(count: int, one: str, many: str = "") -> str:
     """A count with its noun.
 
@@ -129,22 +111,6 @@ def size(count: int) -> str:
         if count >= least:
             return f"{count / least:.1f} {unit}"
     return f"{count} B"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the two largest units that they have.
-
-    >>> duration(42.4), duration(75), duration(7300), duration(200000)
-    ('42 s', '1 min 15 s', '2 h 1 min', '2 d 7 h')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
 def _query(current: Any, **changes: Any) -> Markup:

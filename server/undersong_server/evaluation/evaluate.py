@@ -17,6 +17,7 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
+from undersong_common.printable import finite
 from undersong_common.table import Table, read_table
 from undersong_common.workers import one_numpy_thread
 from undersong_protocol.statistics.phrases import Terms, words
@@ -163,8 +164,8 @@ class EvaluationReport:
             "personal_data": None if self.personal is None else asdict(self.personal),
             "notes": list(self.notes),
         }
-        finite: dict[str, Any] = _finite(result)
-        return finite
+        plain: dict[str, Any] = finite(result)
+        return plain
 
 
 def evaluate_tables(
@@ -383,16 +384,6 @@ def _counts(overlap: Overlap) -> dict[str, int]:
         "shared_run": len(overlap.shared_run),
         "longest_run_words": overlap.longest_run,
     }
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return value
 
 
 def read_sequences(path: Path) -> Table:

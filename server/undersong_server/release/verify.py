@@ -22,7 +22,7 @@ from typing import Any
 
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal, UndersongError
-from undersong_common.printable import counted, printable
+from undersong_common.printable import counted, finite, printable
 from undersong_common.privacy import accounting
 from undersong_common.privacy.spending import charged_of
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
@@ -462,10 +462,6 @@ class Verdict:
         if self.strangers:
             found.append(f"  Only their names are known of {', '.join(self.strangers)}.")
         return found
-
-
-def finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _names(names: Sequence[str]) -> str:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
+from undersong_common import printable
 from undersong_common.arrays import Float32, Int64
 from undersong_common.privacy import impact
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport
@@ -233,38 +235,7 @@ class ReportData:
         return found
 
 
-def number(value: float) -> str:
-    """A figure as a person would write it.
-
-    >>> number(4.0), number(1e-5), number(math.inf), number(12345.6)
-    ('4', '1e-5', 'infinity', '12 346')
-    """
-    if math.isinf(value):
-        return "infinity"
-    if math.isnan(value):
-        return "–"
-    if value != 0 and abs(value) < 1e-3:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{float(mantissa):g}e{int(exponent)}"
-    if abs(value) >= 10_000:
-        return f"{value:,.0f}".replace(",", " ")
-    return f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person would say them.
-
-    >>> duration(0.42), duration(75), duration(7300)
-    ('0.4 s', '1 min 15 s', '2 h 1 min')
-    """
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+number = partial(printable.number, nothing="–", infinite="infinity")
 
 
 def plain(value: Any) -> str:

@@ -16,10 +16,11 @@ import numpy as np
 from markupsafe import Markup
 
 from undersong_common.arrays import Float64, Floats
+from undersong_common.printable import duration
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report import charts
-from undersong_server.report.data import GeneratorUse, PrivacyStatement, ReportData, duration, number, plain
+from undersong_server.report.data import GeneratorUse, PrivacyStatement, ReportData, number, plain
 
 MAP_POINTS = 1500
 SHOWN_TEXTS = 300

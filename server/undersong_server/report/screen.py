@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from undersong_common.printable import counted, noun
-from undersong_server.report.data import PrivacyStatement, ReportData, duration, number, plain
+from undersong_common.printable import counted, duration, noun
+from undersong_server.report.data import PrivacyStatement, ReportData, number, plain
 
 BAR = 12
 LINES = 10
