@@ -23,8 +23,10 @@ def encode(label: str, fields: Iterable[Field]) -> bytes:
 
     Integers are 8 bytes little-endian, strings UTF-8.
 
-    >>> encode("a", [b"b", 1]).hex()
-    '010000000000000061010000000000000062080000000000000001000000' '00000000'
+    >>> encode("a", [b"b", 1]) == b"".join(
+    ...     len(part).to_bytes(8, "little") + part for part in (b"undersong/secagg/a", b"b", (1).to_bytes(8, "little"))
+    ... )
+    True
     """
     parts = [_labelled(label)]
     for field in fields:

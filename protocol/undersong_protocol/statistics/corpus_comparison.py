@@ -37,7 +37,7 @@ def word_features(text: str) -> Int64:
     The hash is CRC-32, which every platform computes alike. A text without a word has none.
 
     >>> len(word_features("to be")), word_features("").tolist()
-    (11, [])
+    (9, [])
     """
     found = words(text)
     grams = {*found, *(f"{first} {second}" for first, second in pairwise(found))}

@@ -332,7 +332,7 @@ def mauve_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
     mixtures = weights[:, None] * p + (1 - weights[:, None]) * q
     x = np.exp(-SCALING * np.concatenate([[0.0], _divergence(q, mixtures), [np.inf]]))
     y = np.exp(-SCALING * np.concatenate([[np.inf], _divergence(p, mixtures), [0.0]]))
-    across, along = np.argsort(x), np.argsort(y)
+    across, along = np.lexsort((-y, x)), np.lexsort((-x, y))  # of equal ones in the curve's own order
     return float(0.5 * (np.trapezoid(y[across], x[across]) + np.trapezoid(x[along], y[along])))
 
 

@@ -1,0 +1,29 @@
+"""The examples in docstrings are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("common", "protocol", "client", "server", "simulation")
+MODULES = [
+    ".".join(path.relative_to(ROOT / package).with_suffix("").parts)
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_hold(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_some_modules_have_examples() -> None:
+    assert len(MODULES) > 20
