@@ -210,7 +210,7 @@ def _normalised(states: Float32, layer: tuple[Float32, Float32], epsilon: np.flo
 def _gelu(values: Float32) -> Float32:
     """GELU within 3e-5, float32 of any shape."""
     squares = np.minimum(values * values, _GELU_SQUARE)
-    odds = squares * -_GELU[2]
+    odds: Float32 = squares * -_GELU[2]
     odds -= _GELU[1]
     odds *= squares
     odds -= _GELU[0]

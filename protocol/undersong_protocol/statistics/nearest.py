@@ -257,8 +257,8 @@ def _best(scores: Float32, indices: Int64, q: int) -> Int64:
     rows[:, q * GROUP :] = np.arange(groups * GROUP, n)
     best = _highest(_keys(scores[rows, np.arange(b)[:, None]], rows), q)
     rows = -best & _INDEX
-    keys = best + rows - indices[rows]
-    return keys
+    found: Int64 = best + rows - indices[rows]
+    return found
 
 
 def _keys(scores: Float32, indices: Int64) -> Int64:
