@@ -93,7 +93,7 @@ def figures(
         "manifest": manifest.hash.hex(),
         "task": {
             key: manifest.task.get(key)
-            for key in ("name", "description", "labels", "purpose", "publication", "generators")
+            for key in ("name", "description", "labels", "purpose", "publication", "generators", "columns")
         },
         "method": manifest.method,
         "coordinator": None
@@ -239,6 +239,7 @@ def purpose(value: dict[str, Any]) -> Section:
         ("what one text is", _cut(task["description"] or stated)),
         ("labels", printable(", ".join(task["labels"] or ()), LONGEST_SENTENCE) or "none"),
         ("who writes the texts", generators),
+        *([("columns beside the text", printable(", ".join(task["columns"])))] if task["columns"] else []),
         ("published", _cut(task["publication"] or f"{stated}; take it as published to everyone")),
     ]
     if coordinator is not None:
@@ -434,6 +435,7 @@ def differences(before: Manifest, now: Manifest) -> tuple[str, ...]:
         "the task's purpose" if before.task.get("purpose") != now.task.get("purpose") else "",
         "where it is published" if before.task.get("publication") != now.task.get("publication") else "",
         _changed("generators", ", ".join(before.task.get("generators", ())), ", ".join(now.task.get("generators", ()))),
+        _changed("columns", ", ".join(before.task.get("columns", ())), ", ".join(now.task.get("columns", ()))),
         "the embedding model" if before.embedder != now.embedder else "",
     ]
     return tuple(line for line in found if line) or ("details that preview does not show",)

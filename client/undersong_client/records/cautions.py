@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from undersong_client.home import unit_word
 from undersong_client.records.private import DataSet, PrivateRecords, unit_count
 from undersong_common.errors import InternalError
-from undersong_common.printable import counted
+from undersong_common.printable import counted, printable
 from undersong_protocol.agreement.bounds import FEW_PARTIES, weak_delta
 
 if TYPE_CHECKING:
@@ -64,7 +64,15 @@ def of_manifest(manifest: Manifest, data: DataSet, user_field: str = "") -> list
     """Warnings about a run with this data set; see :func:`of_run`."""
     privacy = manifest.plan.privacy
     records = PrivateRecords(data.table, manifest.labels, privacy, key=data.key, embed=_not_embedded)
-    return of_run(privacy, records, has_users=data.table.users is not None, user_field=user_field)
+    return [
+        *of_run(privacy, records, has_users=data.table.users is not None, user_field=user_field),
+        *(
+            f"the run asks for {printable(name)!r}, and no column of the data set stands for it (--attribute): it would"
+            " count as missing in every record"
+            for name in manifest.task.get("columns", ())
+            if name not in data.table.columns
+        ),
+    ]
 
 
 def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_field: str = "") -> list[str]:

@@ -34,7 +34,8 @@ class Manifest:
     Attributes:
         run: the run's name, unique at the coordinator.
         task: public words: name, description and labels; and where they are stated ``purpose``, ``publication`` (where
-            the data set is to be published) and ``generators`` (who writes the texts), for the people who decide.
+            the data set is to be published), ``generators`` (who writes the texts) and ``columns`` (attributes beside
+            the text that are asked for), for the people who decide.
         method: the method's name (information; what binds is the plan).
         embedder: SHA-256 (hex) of the embedding model that every party must hold.
         roster: the parties with their Ed25519 identity keys, sorted by name.
@@ -97,12 +98,13 @@ class Manifest:
         Called wherever a manifest is read, so that no other name is ever stored, shown or signed.
         """
         task = self.task if isinstance(self.task, Mapping) else {}
-        labels, generators = task.get("labels", ()), task.get("generators", ())
+        labels, generators, columns = (task.get(key, ()) for key in ("labels", "generators", "columns"))
         sentences = {key: task.get(key, "") for key in ("description", "purpose", "publication")}
-        lists = all(isinstance(each, (list, tuple)) for each in (labels, generators))
+        lists = all(isinstance(each, (list, tuple)) for each in (labels, generators, columns))
         if not lists or not all(isinstance(sentence, str) for sentence in sentences.values()):
             raise PrivacyRefusal("the manifest's task is not made of a name, a description and labels")
         check_size("generators in its manifest", len(generators), LARGEST_LABELS)
+        check_size("columns in its manifest", len(columns), LARGEST_LABELS)
         for key, sentence in sentences.items():
             if len(sentence) > LONGEST_DESCRIPTION:
                 raise PrivacyRefusal(
@@ -115,6 +117,7 @@ class Manifest:
             ("the embedder's hash", self.embedder),
             *((f"label {number}", label) for number, label in enumerate(labels, 1)),
             *((f"generator {number}", generator) for number, generator in enumerate(generators, 1)),
+            *((f"column {number}", column) for number, column in enumerate(columns, 1)),
             *((f"the name of party {number}", member.name) for number, member in enumerate(self.roster, 1)),
             *((f"the name of private sum {number}", planned.name) for number, planned in enumerate(self.plan.sums, 1)),
             *(

@@ -290,6 +290,7 @@ class Task(Section):
             "labels": list(self.task.labels),
             **{key: sentence for key, sentence in said.items() if sentence},
             "generators": [printable(each.words, LONGEST_NAME) for each in self.generators],
+            **({"columns": list(self.attribute_columns)} if self.attribute_columns else {}),
         }
 
     def locate(self, path: str) -> Path:
