@@ -5,10 +5,11 @@ five attackers are played. One reads every opened sum and knows all records but 
 the promise speaks of. The others have the published corpus alone (Meeus et al. 2025). What an attack proves is a lower
 bound; the promise is an upper one. All bounds of one audit hold together with the stated confidence.
 
-The audit has all parties, so it also measures: the noise that the sums hold beside the vectors that entered them (its
-size, and whether two sums share it), what the clamp leaves of rows outside their bound, whether the coins of a
-subsample decide it and how many units they take, and what the parties' ledgers charged. A source checkout also plays a
-hostile coordinator against two copies of a party: ``python -m tests.noninterference.audit``.
+The audit has all parties, so it also measures: the noise that the sums hold beside the vectors that entered them, and
+each party's share of it (size, law, place and independence: ``noise_checks``), what the clamp leaves of rows outside
+their bound, whether the coins of a subsample decide it and how many units they take, and what the parties' ledgers
+charged. A source checkout also plays a hostile coordinator against two copies of a party:
+``python -m tests.noninterference.audit``.
 """
 
 from __future__ import annotations
@@ -21,27 +22,31 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse as sp
 
+from undersong import noise_checks
 from undersong.canaries import Canary, attack_corpus, make_canaries, planted
 from undersong_client.answering.grid_vectors import grid_vector
 from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders
-from undersong_common.arrays import Bools, Float64, Int64
+from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.embedding import CachedEmbedder, Embed, MemoryCache
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.privacy.accounting import Gaussian, epsilon, gaussian_mu
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table, concatenate
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy
-from undersong_protocol.secagg.noise_share import laplace_scale, noise_plan
+from undersong_protocol.secagg import party as secagg_party
+from undersong_protocol.secagg.noise_share import NoisePlan, NoiseSeeds, laplace_scale, noise_plan
 from undersong_protocol.statistics import PublicInputs, Rows
-from undersong_protocol.statistics.vectors import GridVector, NoisySum
+from undersong_protocol.statistics.vectors import GridVector, NoisySum, NoisyVector
 from undersong_server.evaluation.intervals import CONFIDENCE, Detection, orthogonal_scores
 from undersong_server.federation.driver import opened_sum
 from undersong_server.progress import Progress, Silent
@@ -49,9 +54,8 @@ from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import RunPlan, plan_run
 
 RARE_WORDS = 20_000  # of the language's commonest: the later half is rare
-NOISE_ALARM = 1e-6  # how often an audit of a sound build would find too little or too much noise, or find it twice
-COMPARED = 512  # first coordinates of a sum's noise that are compared with another sum's
-FEWEST_COMPARED = 64  # coordinates; the noise of smaller sums is not compared
+NOISE_ALARM = 1e-6  # how often an audit of a sound build would accuse its noise, by all checks together
+NOISE_CHECKS = 5  # that share the alarm: size, law, blocks of coordinates, repetition within and between sums
 SMALLEST_LAPLACE = 10.0  # integer scale from which the absolute values of Laplace noise are exponential enough
 COINS_ALARM = 1e-9  # how often a sound subsample would look as if its coins did not matter, or took a wrong share
 FEWEST_COINS = 200  # subsamples drawn at least, to estimate the sampling rate
@@ -118,13 +122,13 @@ class NoiseSize:
         coordinates: of the sum.
         size: sum of squares over the variance that the parties must draw together (Gaussian), or sum of absolute
             values over the scale that the honest parties must reach together (Laplace).
-        first: its first coordinates, over the planned deviation, float64 [at most ``COMPARED``].
+        scores: normal scores of all coordinates (``noise_checks``), float32.
     """
 
     law: str
     coordinates: int
     size: float
-    first: Float64 = field(default_factory=lambda: np.zeros(0))
+    scores: Float32 = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +146,7 @@ class Observations:
         coins: sums whose subsample does not depend on the party's secret coins, or in which coins come twice.
         rates: sums whose subsample takes another share of the units than the plan's sampling rate.
         unpaid: parties whose ledger charged less than the run's plan costs.
+        shares: by sum and party, the shape of the noise that the party drew.
     """
 
     present: Bools
@@ -154,6 +159,7 @@ class Observations:
     coins: tuple[str, ...] = ()
     rates: tuple[str, ...] = ()
     unpaid: tuple[str, ...] = ()
+    shares: Mapping[str, noise_checks.Shape] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -187,6 +193,7 @@ class AuditReport:
             bound), of all sums together or of the one that shows least; None if no sum's noise can be measured.
         excess: lower bound of that ratio where it is largest, of Gaussian sums; above 1, shares are not independent.
         shared: pairs of sums that hold the same noise, as "run/sum and run/sum".
+        irregular: findings about the law, place and independence of the noise in sums and parties' shares.
         largest: of all canaries' contributions over the bound that the plan declares; above 1 the bound is wrong.
         clamp, coins, rates, unpaid: as of :class:`Observations`, over all runs.
         verdicts: one per attack; their bounds hold together.
@@ -214,6 +221,7 @@ class AuditReport:
     played: tuple[Played, ...] = ()
     excess: float = 0.0
     shared: tuple[str, ...] = ()
+    irregular: tuple[str, ...] = ()
     rates: tuple[str, ...] = ()
     unpaid: tuple[str, ...] = ()
 
@@ -232,6 +240,7 @@ class AuditReport:
                 f"noise of more than {self.excess:.3g} of the planned deviation: its shares are not independent"
             )
         found += [f"{pair} hold the same noise" for pair in self.shared]
+        found += self.irregular
         if self.largest > 1.0 + BOUND_TOLERANCE:
             found.append(f"one unit contributes {self.largest:.3g} of the declared sensitivity")
         if self.clamp[1] > 1.0 + BOUND_TOLERANCE or self.clamp[0] < 0.5:
@@ -309,6 +318,7 @@ def report(
         played=tuple(played),
         excess=excess,
         shared=tuple(_shared_noise(observed)),
+        irregular=tuple(_irregular_noise(observed)),
         rates=tuple(dict.fromkeys(name for each in observed for name in each.rates)),
         unpaid=tuple(dict.fromkeys(name for each in observed for name in each.unpaid)),
     )
@@ -317,7 +327,7 @@ def report(
 def _noise(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None, float]:
     """Deviation over the planned one with its upper bound where that is smallest, and the largest lower bound.
 
-    Sums are judged together and one by one. All bounds hold together with a chance of 1 - ``NOISE_ALARM``.
+    Sums are judged together and one by one. One of the bounds fails with a chance of ``NOISE_ALARM / NOISE_CHECKS``.
     """
     from scipy.stats import chi2, gamma
 
@@ -331,7 +341,7 @@ def _noise(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None
         gaussian = parts[0].law == "gaussian"
         # Squares of normals, or exponentials: more shares of Laplace noise than the honest ones' only add to these.
         law, power = (chi2(coordinates), 0.5) if gaussian else (gamma(coordinates), 1.0)
-        alarm = NOISE_ALARM / (2 * len(groups))
+        alarm = NOISE_ALARM / (NOISE_CHECKS * 2 * len(groups))
         found.append((float(size / law.ppf(alarm)) ** power, (size / coordinates) ** power))
         if gaussian:
             excess = max(excess, float(size / law.isf(alarm)) ** power)
@@ -342,25 +352,43 @@ def _noise(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None
 
 
 def _shared_noise(observed: Sequence[Observations]) -> list[str]:
-    """Pairs of Gaussian sums, of one run or of two, whose noise is correlated.
+    """Pairs of sums, of one run or of two, whose noise is correlated."""
+    found = [(f"run {number}, {name}", each.scores) for number, name, each in _sums(observed)]
+    return noise_checks.repeated_between(found, NOISE_ALARM / NOISE_CHECKS)
 
-    The squared correlation of independent normals is Beta(1/2, (n - 1) / 2): one false pair in 1 / ``NOISE_ALARM``.
-    """
-    from scipy.stats import beta
 
-    seen = [
-        (f"run {number}, {name}", each.first)
+def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
+    """Findings about the noise of all sums together, of each sum in all runs and in one, and of each party's share."""
+    shapes: dict[str, noise_checks.Shape] = {}
+    series: dict[str, list[Float32]] = {}
+
+    def add(name: str, shape: noise_checks.Shape) -> None:
+        shapes[name] = shapes[name] + shape if name in shapes else shape
+
+    for number, name, each in _sums(observed):
+        series.setdefault(name, []).append(each.scores)
+        shape = noise_checks.shape_of(each.scores)
+        for group in ("all sums", name, f"run {number}, {name}"):
+            add(group, shape)
+    for number, run in enumerate(observed):
+        for name, shape in run.shares.items():
+            add(name, shape)
+            add(f"run {number}, {name}", shape)
+    alarm = NOISE_ALARM / NOISE_CHECKS
+    found = [f"{name}: the noise is not of the planned law" for name in noise_checks.other_law(shapes, alarm)]
+    found += [f"{name}: the noise is too small or large in places" for name in noise_checks.uneven(shapes, alarm)]
+    repeated = noise_checks.repeated_within(series, alarm)
+    return found + [f"{name}: the noise repeats within the sum" for name in repeated]
+
+
+def _sums(observed: Sequence[Observations]) -> list[tuple[int, str, NoiseSize]]:
+    """Run, name and noise of each sum whose scores are known."""
+    return [
+        (number, name, each)
         for number, run in enumerate(observed)
         for name, each in run.noise.items()
-        if each.law == "gaussian" and len(each.first) >= FEWEST_COMPARED
+        if len(each.scores)
     ]
-    if len(seen) < 2:
-        return []
-    width = min(len(first) for _, first in seen)
-    rows = np.array([first[:width] / max(float(np.linalg.norm(first[:width])), 1e-300) for _, first in seen])
-    above = beta.isf(NOISE_ALARM / (len(seen) * (len(seen) - 1) / 2), 0.5, (width - 1) / 2)
-    pairs = np.argwhere(np.triu((rows @ rows.T) ** 2 > above, 1))
-    return [f"{seen[one][0]} and {seen[other][0]}" for one, other in pairs[:5].tolist()]
 
 
 def _proven(detection: Detection, delta: float, gaussian: bool) -> float:
@@ -423,9 +451,11 @@ class _Watched:
 
     def __init__(self) -> None:
         self.sums: dict[str, tuple[PlannedSum, PublicInputs]] = {}
+        self._last: tuple[str, PrivateRecords]
         # By sum and party: the vector of its last attempt, and the one as if no unit were left out by sub-sampling.
         self.vectors: dict[str, dict[PrivateRecords, tuple[Int64, Int64]]] = {}
         self.coins: dict[str, list[bytes]] = {}  # by sub-sampled sum
+        self.noise: dict[str, dict[PrivateRecords, Int64]] = {}  # by sum and party, of its last attempt
 
     def __call__(
         self,
@@ -443,7 +473,15 @@ class _Watched:
             everyone = grid_vector(_unsampled(planned), records, public, privacy, coins=coins, memory=memory)
             self.coins.setdefault(planned.name, []).append(coins)
         self.sums[planned.name] = planned, public
+        self._last = planned.name, records
         self.vectors.setdefault(planned.name, {})[records] = found.values, everyone.values
+        return found
+
+    def noisy(self, grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds, add: Any) -> NoisyVector:
+        """Adds noise as ``add`` does, and keeps it. In this process it follows the vector that it is added to."""
+        found: NoisyVector = add(grid, plan, seeds)
+        name, records = self._last
+        self.noise.setdefault(name, {})[records] = found.values - grid.values
         return found
 
     def repeated_coins(self) -> set[str]:
@@ -472,6 +510,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     chosen = [canary for canary, there in zip(canaries, present, strict=True) if there]
     watched = _Watched()
     with (
+        patch.object(secagg_party, "add_noise", partial(watched.noisy, add=vars(secagg_party)["add_noise"])),
         tempfile.TemporaryDirectory(prefix="undersong-audit-") as folder,
         Workspace(Path(folder) / "run", task, {"audit": number}, fresh=False) as workspace,
     ):
@@ -542,6 +581,7 @@ def _attack_sums(
     alone, everyone = [held(each.rows) for each in canaries], held(concatenate([each.rows for each in canaries]))
     scores, signals, square = np.zeros(len(canaries)), np.zeros(len(canaries)), 0.0
     noise: dict[str, NoiseSize] = {}
+    shares: dict[str, noise_checks.Shape] = {}
     largest, clamps, coins, rates = 0.0, [], watched.repeated_coins(), set()
     quorum = run_plan.plan.quorum
     for name, found_sum in opened.items():
@@ -557,15 +597,25 @@ def _attack_sums(
         survivors = len(found_sum.survivors)
         if survivors != len(watched.vectors[name]):
             raise InternalError(f"{name}: the vectors of {survivors} parties are in the sum, others were watched")
-        left = (found_sum.values - entered).astype(np.float64)
+        left = found_sum.values - entered
+        sizes = np.abs(left.astype(np.float64))
+        drawn = noise_plan(
+            planned.drawn_sigma_integer, quorum.parties, quorum.tolerated_dropouts, quorum.colluders, planned.law
+        )
         if planned.law == "gaussian":
-            drawn = noise_plan(
-                planned.drawn_sigma_integer, quorum.parties, quorum.tolerated_dropouts, quorum.colluders
-            ).opened_variance(quorum.parties - survivors)
-            first = left[:COMPARED] / math.sqrt(drawn)
-            noise[name] = NoiseSize(planned.law, len(left), float(left @ left) / float(drawn), first)
-        elif (scale := laplace_scale(planned.drawn_sigma_integer)) >= SMALLEST_LAPLACE:
-            noise[name] = NoiseSize(planned.law, len(left), float(np.abs(left).sum()) / scale)
+            variance = float(drawn.opened_variance(quorum.parties - survivors))
+            seen = noise_checks.gaussian_scores(left, variance)
+            noise[name] = NoiseSize(planned.law, len(left), float(sizes @ sizes) / variance, seen)
+            of_one = partial(noise_checks.gaussian_scores, variance=float(drawn.share_variance))
+        else:
+            scale = laplace_scale(planned.drawn_sigma_integer)
+            share = 1.0 / (quorum.parties - quorum.tolerated_dropouts - quorum.colluders)
+            if scale >= SMALLEST_LAPLACE:
+                seen = noise_checks.laplace_scores(left, scale, survivors * share)
+                noise[name] = NoiseSize(planned.law, len(left), float(sizes.sum()) / scale, seen)
+            of_one = partial(noise_checks.laplace_scores, scale=scale, shares=share)
+        for party, each in enumerate(watched.noise[name].values(), 1):
+            shares[f"{name}, party {party}"] = noise_checks.shape_of(of_one(each))
         norms = np.sqrt(np.einsum("ck,ck->c", rows, rows))
         largest = max(largest, float(norms.max()) / (planned.l2 * planned.scale))
         clamps += clamped_shares(planned, alone[0], everyone, public, privacy)
@@ -589,6 +639,7 @@ def _attack_sums(
         clamp,
         tuple(sorted(coins)),
         tuple(sorted(rates)),
+        shares=shares,
     )
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.noninterference.bodies import QUIET
 from tests.noninterference.public_examples import well_formed
 from tests.noninterference.questions import LABELS, NAMES, facts_of
 from undersong import audit as module
+from undersong import noise_checks
 from undersong.audit import AuditReport, AuditSettings, NoiseSize, Observations, report
 from undersong.canaries import (
     CONFIDENCE,
@@ -47,6 +49,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import noise
 from undersong_common.privacy.accounting import Gaussian, gaussian_mu
 from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.stream import KeyStream
 from undersong_common.table import Table
 from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.secagg import noise_share
@@ -55,7 +58,7 @@ from undersong_protocol.secagg.noise_share import NoiseSeeds
 from undersong_protocol.statistics import PublicInputs, contribution
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.interface import Rows, Sensitivity
-from undersong_protocol.statistics.vectors import GridVector
+from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 from undersong_protocol.wire.messages import secagg_pb2 as secagg
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
@@ -90,10 +93,9 @@ def observed(
     for _ in range(runs):
         present = rng.random(canaries) < 0.5
         scores = present * mu + noise * rng.normal(size=canaries)
-        square = noise * noise * float(rng.chisquare(5000))
         corpus = {"chance": rng.normal(size=canaries)}
-        first = noise * rng.normal(size=module.COMPARED)
-        noises = {"votes": NoiseSize("gaussian", 5000, square, first)}
+        drawn = (noise * rng.normal(size=5000)).astype(np.float32)
+        noises = {"votes": NoiseSize("gaussian", 5000, float(drawn @ drawn), drawn)}
         found.append(Observations(present, scores, np.full(canaries, mu), corpus, noises, largest))
     return found
 
@@ -150,6 +152,72 @@ def test_noise_that_two_sums_share_is_caught() -> None:
     runs = observed(0.0, 1.0)
     again = [replace(runs[0], noise={**runs[0].noise, "labels": runs[1].noise["votes"]}), *runs[1:]]
     assert concluded(again).faults == ["run 0, labels and run 1, votes hold the same noise"]
+    assert concluded(again).irregular == ()
+
+
+Noises = Callable[[np.random.Generator], list[np.ndarray[Any, Any]]]
+
+
+def normals(rng: np.random.Generator) -> list[np.ndarray[Any, Any]]:
+    return [rng.normal(size=400) for _ in range(64)]
+
+
+def on_some(factor: float, kept: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> Noises:
+    """More noise on some coordinates, and none on the others: the sum of squares is right."""
+    return lambda rng: [factor * each * kept(np.arange(400)) for each in normals(rng)]
+
+
+def shifted(rng: np.random.Generator) -> list[np.ndarray[Any, Any]]:
+    once = rng.normal(size=464)
+    return [once[64 - run : 464 - run] * (-1) ** run for run in range(64)]
+
+
+PLACES, LAW, WITHIN, BETWEEN = (
+    *("the noise is too small or large in places", "the noise is not of the planned law"),
+    *("the noise repeats within the sum", "hold the same noise"),
+)
+
+
+@pytest.mark.parametrize(
+    ("noises", "words"),
+    [
+        pytest.param(normals, set(), id="sound"),
+        pytest.param(on_some(math.sqrt(2), lambda at: at < 200), {PLACES, LAW}, id="half"),
+        pytest.param(on_some(math.sqrt(7), lambda at: at % 7 == 3), {PLACES, LAW}, id="every seventh"),
+        pytest.param(lambda rng: [np.sign(each) for each in normals(rng)], {LAW}, id="two points"),
+        pytest.param(lambda rng: [np.tile(each[:200], 2) for each in normals(rng)], {WITHIN}, id="tiled"),
+        pytest.param(lambda rng: [np.tile(each[:50], 8) for each in normals(rng)], {WITHIN}, id="tiled eight times"),
+        pytest.param(shifted, {BETWEEN}, id="shifted"),
+        pytest.param(lambda rng: [rng.laplace(size=400) / math.sqrt(2) for _ in range(64)], {LAW}, id="other law"),
+        pytest.param(lambda rng: [np.clip(each, -2.0, 2.0) for each in normals(rng)], {LAW}, id="without tails"),
+    ],
+)
+def test_noise_of_the_right_size_that_is_not_the_planned_noise_is_caught(noises: Noises, words: set[str]) -> None:
+    """A sound build is accused with a chance of 1e-6; 64 runs of one sum of 400 coordinates."""
+    drawn = [each.astype(np.float32) for each in noises(np.random.default_rng(11))]
+    runs = [
+        replace(run, noise={"votes": NoiseSize("gaussian", 400, float(each @ each), each)})
+        for run, each in zip(observed(0.0, 1.0, runs=64), drawn, strict=True)
+    ]
+    faults = concluded(runs).faults
+    assert all(any(word in fault for fault in faults) for word in words), faults
+    assert bool(faults) == bool(words), faults
+
+
+@pytest.mark.parametrize("shares", [0.25, 1.0, 1.5])
+@pytest.mark.parametrize("scale", [10.0, 300.0])
+def test_scores_of_sound_noise_are_standard_normals(scale: float, shares: float) -> None:
+    """Wrong once in 1e6 for each."""
+    laplace = noise.DiscreteLaplaceShare(scale, 4).sample(KeyStream(bytes(32)), round(40_000 * shares * 4))
+    sums = laplace.reshape(-1, round(4 * shares)).sum(axis=1)
+    gaussian = noise.DiscreteGaussian(scale / 3).sample(KeyStream(bytes(32)), 40_000)
+    shapes = {
+        "laplace": noise_checks.shape_of(noise_checks.laplace_scores(sums, scale, shares)),
+        "gaussian": noise_checks.shape_of(noise_checks.gaussian_scores(gaussian, (scale / 3) ** 2)),
+    }
+    assert noise_checks.other_law(shapes, 1e-6) == noise_checks.uneven(shapes, 1e-6) == []
+    wrong = {"laplace": noise_checks.shape_of(noise_checks.laplace_scores(sums, 1.1 * scale, shares))}
+    assert noise_checks.other_law(wrong, 1e-6) == ["laplace"]
 
 
 def test_the_audit_says_which_epsilon_it_could_have_refuted() -> None:
@@ -246,6 +314,7 @@ def test_a_sound_clamp_and_sound_coins_are_not_accused(name: str, privacy: Priva
 
 
 Patch = Callable[[pytest.MonkeyPatch], None]
+PARTIES = 3  # of make_task
 
 
 def halved_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,6 +391,33 @@ def one_noise_of_all_parties(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def each_share(change: Callable[[np.ndarray[Any, Any], int], np.ndarray[Any, Any]]) -> Patch:
+    """Parties add another noise than they drew; ``change`` has the number of shares drawn before."""
+
+    def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+        sound, drawn = noise_share.add_noise, count()
+
+        def other(grid: GridVector, plan: Any, seeds: NoiseSeeds) -> NoisyVector:
+            share = sound(grid, plan, seeds).values - grid.values
+            return NoisyVector(grid.values + np.rint(change(share, next(drawn))).astype(np.int64))
+
+        monkeypatch.setattr(secagg_party, "add_noise", other)
+
+    return planted
+
+
+def noise_of_seeds_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each party has one noise, which it shifts by one coordinate from sum to sum."""
+    sound, drawn = noise_share.add_noise, count()
+
+    def again(grid: GridVector, plan: Any, _seeds: NoiseSeeds) -> NoisyVector:
+        number, party = divmod(next(drawn), PARTIES)
+        share = sound(grid, plan, NoiseSeeds(bytes([party]) * 32, bytes(32))).values - grid.values
+        return NoisyVector(grid.values + np.roll(share, number))
+
+    monkeypatch.setattr(secagg_party, "add_noise", again)
+
+
 def a_cheap_charge(monkeypatch: pytest.MonkeyPatch) -> None:
     charge = Ledger.charge
     free = (Gaussian(1e6),)
@@ -336,6 +432,7 @@ def halved_laplace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 WASP = 'name = "wasp"\nsamples = 24\nrounds = 3\nvotes = 3\nexamples = 4\nshortlist = 4'
+LARGE = WASP.replace("24", "400")
 LAPLACE = 'name = "dpkps"\nnoise = "laplace"\nsamples = 24\nfalse_terms = 1'
 SAMPLED = 'name = "dpga"\npopulation = 16\nelite = 4\nrounds = 2\nkeywords = false\nembedding_size = 48'
 
@@ -359,14 +456,16 @@ def audited_here(settings: AuditSettings) -> module.AuditReport:
 
 
 CLAMP = "rows outside their bound are not clamped"
+TOO_LITTLE, TOO_MUCH = "of the noise's planned deviation", "its shares are not independent"
+NOISE = {PLACES, LAW, WITHIN, BETWEEN, TOO_LITTLE, TOO_MUCH}
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("small", "patch", "words"),
     [
-        pytest.param(WASP, halved_noise, {"of the noise's planned deviation"}, id="noise halved"),
-        pytest.param(SAMPLED, halved_noise, {"of the noise's planned deviation"}, id="noise halved, sub-sampled"),
+        pytest.param(WASP, halved_noise, {TOO_LITTLE}, id="noise halved"),
+        pytest.param(SAMPLED, halved_noise, {TOO_LITTLE}, id="noise halved, sub-sampled"),
         pytest.param(WASP, doubled_sensitivity, {"one unit contributes 2 of", CLAMP}, id="sensitivity doubled"),
         pytest.param(WASP, rows_counted_twice, {"one unit contributes 2 of", CLAMP}, id="a row counted twice"),
         pytest.param(WASP, no_clamp, {CLAMP}, id="no clamp"),
@@ -375,9 +474,39 @@ CLAMP = "rows outside their bound are not clamped"
         pytest.param(SAMPLED, public_coins, {"the coins of its subsample are not secret"}, id="public coins"),
         pytest.param(SAMPLED, same_coins, {"the coins of its subsample are not secret"}, id="the same coins"),
         pytest.param(SAMPLED, twice_the_rate, {"another share of the units"}, id="more are sampled"),
-        pytest.param(WASP, one_noise_of_all_parties, {"its shares are not independent"}, id="one noise of all parties"),
+        pytest.param(LARGE, one_noise_of_all_parties, {TOO_MUCH}, id="one noise of all parties"),
         pytest.param(WASP, a_cheap_charge, {"its ledger charged less"}, id="a charge below the price"),
-        pytest.param(LAPLACE, halved_laplace, {"of the noise's planned deviation"}, id="laplace noise halved"),
+        pytest.param(LAPLACE, halved_laplace, {TOO_LITTLE}, id="laplace noise halved"),
+        pytest.param(
+            LARGE,
+            each_share(lambda share, _: share * math.sqrt(2) * (np.arange(len(share)) < len(share) // 2)),
+            {PLACES, LAW},
+            id="noise on half of the coordinates",
+        ),
+        pytest.param(
+            LARGE,
+            each_share(lambda share, _: 2 * share * (np.arange(len(share)) % 4 == 0)),
+            {PLACES, LAW},
+            id="noise on every fourth coordinate",
+        ),
+        pytest.param(
+            SAMPLED,
+            each_share(lambda share, _: 2 * share * (np.arange(len(share)) % 4 == 0)),
+            {LAW},
+            id="noise on every fourth coordinate, sub-sampled",
+        ),
+        pytest.param(LARGE, each_share(lambda share, _: np.sign(share) * share.std()), {LAW}, id="noise of two points"),
+        pytest.param(
+            LARGE, each_share(lambda share, _: np.tile(share[: len(share) // 2], 2)), {WITHIN}, id="noise tiled"
+        ),
+        pytest.param(
+            LARGE,
+            each_share(lambda share, drawn: share * math.sqrt(PARTIES) * (drawn % PARTIES == 0)),
+            {PLACES, LAW},
+            id="noise of one party alone",
+        ),
+        pytest.param(LARGE, noise_of_seeds_again, {BETWEEN}, id="noise of seeds again, shifted"),
+        pytest.param(LARGE, None, set(), id="sound, large"),
         pytest.param(LAPLACE, None, set(), id="sound, laplace"),
         pytest.param(WASP, None, set(), id="sound"),
         pytest.param(SAMPLED, None, set(), id="sound, sub-sampled"),
@@ -391,7 +520,8 @@ def test_planted_faults_are_caught_in_real_runs(
     if patch is not None:
         patch(monkeypatch)
     faults = audited_here(small).faults
-    assert all(any(word in fault for word in words) for fault in faults), faults
+    expected = words | NOISE if words & NOISE else words  # wrong noise shows in more than one way
+    assert all(any(word in fault for word in expected) for fault in faults), faults
     assert all(any(word in fault for fault in faults) for word in words), faults
 
 

@@ -1,0 +1,167 @@
+"""Comparison of the noise that an audit finds with the planned noise: its law, its place, and its independence.
+
+Every check reads normal scores: the quantile of a value under the planned law, as the same quantile of N(0, 1). They
+are independent standard normals in a sound build, whichever the law. ``alarm`` bounds the chance of a false accusation
+by one check over all sums, runs and parties. The tails are exact (binomial, chi-square, normal), or are bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy import fft
+from scipy.special import ndtri
+from scipy.stats import binom, chi2, norm
+
+from undersong_common.arrays import Bools, Float32, Float64, Int64
+
+WIDEST_TABLE = 1 << 12  # integer deviation above which a discrete Gaussian is compared with the continuous one
+SMALLEST_TAIL = 1e-16  # of a quantile: scores end at 8.2
+REACH = 80  # scales of Laplace noise in a table; e^-40 is beyond either end
+COMPARED_AT_SHIFTS = 4_000_000_000  # pairs of sums times shifts that are compared at most, one or two minutes
+NAMED = 3  # places that one check names at most
+FEWEST_COMPARED = 64  # coordinates; smaller sums are not compared with each other
+
+_TAILS = np.array([1e-4, 1e-3, 1e-2])
+_LEVELS = np.sort(np.concatenate([_TAILS, np.arange(1, 32) / 32, 1.0 - _TAILS]))
+_EDGES: Float64 = ndtri(_LEVELS)
+_MASSES: Float64 = np.diff(_LEVELS, prepend=0.0, append=1.0)
+
+
+def gaussian_scores(noise: Int64, variance: float) -> Float32:
+    """Normal scores of noise that should be discrete Gaussian of this variance, float32 like ``noise``."""
+    deviation = math.sqrt(variance)
+    if deviation > WIDEST_TABLE:
+        return (noise / deviation).astype(np.float32)
+    return _scores(noise, _gaussian_table(variance))
+
+
+def laplace_scores(noise: Int64, scale: float, shares: float) -> Float32:
+    """Normal scores of ``shares`` (1.0: all that are planned) of discrete Laplace noise of this scale, float32."""
+    return _scores(noise, _laplace_table(scale, shares))
+
+
+@lru_cache(maxsize=16)
+def _gaussian_table(variance: float) -> Float64:
+    reach = math.ceil(12.0 * math.sqrt(variance))
+    weights: Float64 = np.exp(-(np.arange(-reach, reach + 1.0) ** 2) / (2.0 * variance))
+    weights /= weights.sum()
+    return weights
+
+
+@lru_cache(maxsize=4)
+def _laplace_table(scale: float, shares: float) -> Float64:
+    """Inverts the characteristic function of NB(shares, p) - NB(shares, p), p = exp(-1 / scale)."""
+    size = 1 << math.ceil(math.log2(REACH * max(scale, 1.0)))
+    p = math.exp(-1.0 / scale)
+    cosines = np.cos(2.0 * np.pi * np.arange(size // 2 + 1) / size)
+    found: Float64 = fft.irfft(((1.0 - p) ** 2 / (1.0 - 2.0 * p * cosines + p * p)) ** shares, size)
+    return np.clip(np.roll(found, size // 2), 0.0, None)[1:]
+
+
+def _scores(noise: Int64, weights: Float64) -> Float32:
+    """Scores under a law on the integers around 0; within one integer's mass the quantile is uniform."""
+    place = np.clip(noise + len(weights) // 2, 0, len(weights) - 1)
+    below = (np.cumsum(weights) - weights)[place] + np.random.default_rng().random(len(noise)) * weights[place]
+    found: Float32 = ndtri(np.clip(below, SMALLEST_TAIL, 1.0 - SMALLEST_TAIL)).astype(np.float32)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """Counts and energy of scores; they add up over runs and sums.
+
+    Attributes:
+        counts: scores between the quantiles, int64.
+        energies, sizes: sum of squares and number of the coordinates in each block: all, halves, quarters, and
+            residues modulo 2 to 8.
+    """
+
+    counts: Int64
+    energies: Float64
+    sizes: Int64
+
+    def __add__(self, other: Shape) -> Shape:
+        return Shape(self.counts + other.counts, self.energies + other.energies, self.sizes + other.sizes)
+
+
+def shape_of(scores: Float32) -> Shape:
+    """Shape of the scores of one sum or of one party's share in it."""
+    n, squares = len(scores), scores.astype(np.float64) ** 2
+    blocks = [slice(n * part // parts, n * (part + 1) // parts) for parts in (1, 2, 4) for part in range(parts)]
+    blocks += [slice(residue, None, modulus) for modulus in range(2, 9) for residue in range(modulus)]
+    counts = np.bincount(np.searchsorted(_EDGES, scores), minlength=len(_MASSES))
+    energies = np.array([squares[block].sum() for block in blocks])
+    return Shape(counts, energies, np.array([len(squares[block]) for block in blocks]))
+
+
+def other_law(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
+    """Names of noise whose scores do not fall between the quantiles as often as planned."""
+    counts = np.array([each.counts for each in shapes.values()]).reshape(-1, len(_MASSES))
+    totals = counts.sum(axis=1, keepdims=True)
+    tail = np.minimum(binom.cdf(counts, totals, _MASSES), binom.sf(counts - 1, totals, _MASSES))
+    return _named(shapes, tail.min(axis=1, initial=1.0) < alarm / (2 * max(counts.size, 1)))
+
+
+def uneven(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
+    """Names of noise of which a block of coordinates has too much or too little."""
+    energies, sizes = (np.array([getattr(each, of) for each in shapes.values()]) for of in ("energies", "sizes"))
+    freedom = np.maximum(sizes, 1)
+    tail = np.minimum(chi2.cdf(energies, freedom), chi2.sf(energies, freedom))
+    tail = np.where(sizes > 0, tail, 1.0).reshape(len(shapes), -1)
+    return _named(shapes, tail.min(axis=1, initial=1.0) < alarm / (2 * max(tail.size, 1)))
+
+
+def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> list[str]:
+    """Names of sums whose noise, in one run or in all together, is correlated with itself at some lag.
+
+    A lag's sum over N products is a quadratic form of norm 1: beyond sqrt(2 N t) + 2 t with a chance of e^-t (Laurent
+    and Massart 2000, lemma 1).
+    """
+    whole = {name: np.array(rows, dtype=np.float64) for name, rows in series.items() if len(rows[0]) > 1}
+    tests = sum((len(rows) + 1) * rows.shape[1] for rows in whole.values())
+    t = math.log(2 * max(tests, 1) / alarm)
+    found = []
+    for rows in whole.values():
+        runs, n = rows.shape
+        spectra = np.abs(fft.rfft(rows, fft.next_fast_len(2 * n, real=True))) ** 2
+        lags = fft.irfft(spectra, fft.next_fast_len(2 * n, real=True))[:, 1:n]
+        one, every = (math.sqrt(2 * many * n * t) + 2 * t for many in (1, runs))
+        found.append(np.abs(lags).max() > one or np.abs(lags.sum(axis=0)).max() > every)
+    return _named(whole, np.array(found, dtype=bool))
+
+
+def repeated_between(series: Sequence[tuple[str, Float32]], alarm: float) -> list[str]:
+    """Pairs of sums whose noise is correlated at some shift, over all coordinates.
+
+    Given one of the two, their product is normal, of the norm of what overlaps. Each sum is compared with the
+    following ones, in order of length, as far as ``COMPARED_AT_SHIFTS`` goes; all pairs are compared unshifted.
+    """
+    ordered = sorted((each for each in series if len(each[1]) >= FEWEST_COMPARED), key=lambda each: len(each[1]))
+    if len(ordered) < 2:
+        return []
+    names, many = [name for name, _ in ordered], len(ordered)
+    rows = np.zeros((many, len(ordered[-1][1])), dtype=np.float32)
+    for row, (_, scores) in zip(rows, ordered, strict=True):
+        row[: len(scores)] = scores
+    norms = np.maximum(np.linalg.norm(rows, axis=1), 1e-30)
+    length = fft.next_fast_len(2 * rows.shape[1], real=True)
+    following = min(many - 1, max(1, COMPARED_AT_SHIFTS // (many * length)))
+    above = norm.isf(alarm / (2 * many * (many + following * length)))
+    found = np.argwhere(np.triu(np.abs(rows @ rows.T) > above * norms[:, None], 1)).tolist()
+    spectra = fft.rfft(rows, length)
+    for one in range(many - 1):
+        if len(found) >= NAMED:
+            break
+        products = fft.irfft(spectra[one].conj() * spectra[one + 1 : one + 1 + following], length)
+        others = np.flatnonzero(np.abs(products).max(axis=1) > above * norms[one]) + one + 1
+        found += [pair for other in others.tolist() if (pair := [one, other]) not in found]
+    return [f"{names[one]} and {names[other]}" for one, other in found[:NAMED]]
+
+
+def _named(names: Mapping[str, object], at_fault: Bools) -> list[str]:
+    return [name for name, fault in zip(names, at_fault, strict=True) if fault][:NAMED]
