@@ -38,6 +38,7 @@ from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.consent import trust as joining
 from undersong_client.home import PartyHome, PartySettings
+from undersong_client.records.declared import Declared
 from undersong_client.storage import datasets
 from undersong_common.embedding import publishable
 from undersong_common.entry import only_tls_1_3
@@ -118,7 +119,7 @@ def enrol(folder: Path, coordinator: Any, name: str) -> None:
     notes.write_text("".join(json.dumps(row) + "\n" for row in rows))
     checkpoints = folder / "marks" / name
     datasets.add(
-        home, notes, text="text", label="label", policy=policy.read(home), checkpoints=checkpoints, at=time.time()
+        home, Declared(str(notes), "text", "label"), policy=policy.read(home), checkpoints=checkpoints, at=time.time()
     )
 
 

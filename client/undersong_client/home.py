@@ -6,6 +6,7 @@
     policy.json        what this hospital allows, signed by its identity key
     data.sealed        the data set as it was added, encrypted: what the party answers from
     ledger.jsonl       what every release of the data set cost
+    exclusions.jsonl   which lists of patients who take no part have acted: keyed hashes and counts
     requests/          runs that were proposed, and what was decided
     shown.json         which of them a terminal has shown, and when
     journal.sqlite     state of the protocol, encrypted, and the exact bytes that left
@@ -53,6 +54,8 @@ class PartySettings:
         max_windows: of a long text that the embedder reads (undersong_common.embedding), as the runs' task files state.
         data: the data set's file ("" until it is added), its columns ("" where there is none) and its encoding.
         attribute_fields: columns by the attribute of the operator's task files that they stand for.
+        label_map, row_filter, database, exclusions: as of ``records.declared.Declared``.
+        keep_until: last day (ISO 8601) on which the data set may be answered from; "" for no end.
         teacher_model: "packaged" or the folder of a local model that teachers are fine-tuned from; "": none are.
         share_budget: whether the operator is told how much epsilon is left.
         share_policy: whether the operator is told what the policy allows, and so what it would refuse.
@@ -70,6 +73,11 @@ class PartySettings:
     user_field: str = ""
     attribute_fields: Mapping[str, str] = field(default_factory=dict)
     encoding: str = "utf-8"
+    label_map: Mapping[str, str] = field(default_factory=dict)
+    row_filter: str = ""
+    database: str = ""
+    exclusions: str = ""
+    keep_until: str = ""
     cache: str = ""
     teacher_model: str = ""
     share_budget: bool = False
@@ -176,6 +184,9 @@ class PartyHome:
     drill_records = _inside("drill/records.jsonl")  # the only file that may be the data set of a drill
     sealed = _inside("data.sealed")
     ledger = _inside("ledger.jsonl")
+    exclusions = _inside(
+        "exclusions.jsonl"
+    )  # which lists of patients who take no part have acted: keyed hashes, counts
     requests = _inside("requests")
     shown = _inside("shown.json")
     journal = _inside("journal.sqlite")

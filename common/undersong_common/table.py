@@ -1,14 +1,17 @@
 """Tables of labelled text, read whole or refused with the row's number, never its content.
 
-JSONL, CSV (commas, semicolons or tabs), TSV, Parquet and Excel workbooks.
+JSONL (also named NDJSON), CSV (commas, semicolons or tabs) and TSV, each also compressed by gzip; Parquet and Excel
+workbooks.
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +21,8 @@ from typing import Any
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
 
-SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".xlsx")
+SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
+_TEXT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files that may be compressed
 UTF_8 = "utf-8"
 _DELIMITERS = ",;\t"
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -27,7 +31,7 @@ _OTHERS = {  # what people have instead, and what to do with it
     ".ods": "open it and save it as .xlsx or as CSV",
     ".json": "write one JSON object a line, and name the file .jsonl",
     ".txt": "if it has columns, name it .csv or .tsv",
-    ".gz": "unpack it first",
+    ".gz": "name it by what is in it, for example .jsonl.gz",
     ".zip": "unpack it first",
 }
 
@@ -96,7 +100,7 @@ def read_table(
     starts with a byte order mark says itself what it is. Raises ConfigurationError that names the file, the row
     (counted from 1, as in an editor without a header) and the remedy.
     """
-    rows = _rows(path, encoding)
+    rows = rows_of(path, encoding)
     return table_of(rows, str(path), text, label, user, columns=columns, labels=labels, skip_empty=skip_empty)
 
 
@@ -170,7 +174,7 @@ def read_column(path: Path, column: str) -> tuple[str, ...]:
     Raises ConfigurationError if the file has no such column or a row is empty there.
     """
     found = []
-    for number, row in enumerate(_rows(path, UTF_8), start=1):
+    for number, row in enumerate(rows_of(path, UTF_8), start=1):
         _check_columns(row, {"named": column}, f"{path}: row {number}")
         value = row[column]
         if value is None or str(value) == "":
@@ -179,14 +183,9 @@ def read_column(path: Path, column: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def row_count(path: Path, encoding: str = UTF_8) -> int:
-    """Rows of a file, empty ones included. Raises ConfigurationError as :func:`read_table`."""
-    return sum(1 for _ in _rows(path, encoding))
-
-
 def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
     """Names of the columns, from the first row. Raises ConfigurationError as :func:`read_table`."""
-    for row in _rows(path, encoding):
+    for row in rows_of(path, encoding):
         return list(row)
     raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
 
@@ -199,24 +198,27 @@ def _check_columns(row: dict[str, Any], columns: Mapping[str, str | None], where
         raise ConfigurationError(f"{where}: has {said}", "; ".join(nearest(column, row) for _, column in missing))
 
 
-def _rows(path: Path, encoding: str) -> Iterator[dict[str, Any]]:
+def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any]]:
+    """Rows of a file as they stand there. Raises ConfigurationError as :func:`read_table`."""
     suffix = path.suffix.lower()
+    compressed = suffix == ".gz" and path.with_suffix("").suffix.lower() in _TEXT_SUFFIXES
+    if compressed:
+        suffix = path.with_suffix("").suffix.lower()
     if suffix not in SUFFIXES:
         remedy = _OTHERS.get(suffix, f"use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
         raise ConfigurationError(f"{path}: unknown file type {suffix!r}", remedy)
     try:
-        content = path.read_bytes()
+        content = gzip.decompress(path.read_bytes()) if compressed else path.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no such file", "check the path (relative to the task file)") from None
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path}: cannot be read: {error.strerror}", "check the file and its permissions"
-        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        said = getattr(error, "strerror", None) or "it is cut off or no gzip file"
+        raise ConfigurationError(f"{path}: cannot be read: {said}", "check the file and its permissions") from None
     if suffix == ".parquet":
         yield from _parquet_rows(path, content)
     elif suffix == ".xlsx":
         yield from _workbook_rows(path, content)
-    elif suffix == ".jsonl":
+    elif suffix in (".jsonl", ".ndjson"):
         yield from _jsonl_rows(path, _decoded(path, content, encoding))
     else:
         yield from _csv_rows(path, _decoded(path, content, encoding), "\t" if suffix == ".tsv" else "")

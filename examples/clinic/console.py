@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from undersong_client.operations import data, joining, rules
+from undersong_client.records.declared import Declared
 from undersong_server.operations import coordinator
 
 HERE = Path(__file__).resolve().parent
@@ -70,7 +71,7 @@ class ConsoleDemo:
             joining.create(home, name)
             checkpoints = self.folder / "state" / "undersong" / "ledgers"
             held = shutil.copy(notes, self.folder / f"{name}.jsonl")  # what guards it stands beside it
-            data.add(home, Path(held), text="text", label="label", user="patient", checkpoints=checkpoints)
+            data.add(home, Declared(str(held), "text", "label", "patient"), checkpoints=checkpoints)
             rules.set_budget(home, epsilon=8.0, delta=1e-4, per_run=5.0)
             log = self.folder / f"{name} daemon.txt"
             self.start(f"{name} page", HOSPITAL, "page", "--home", home, "--port", 0, "--log", log)

@@ -30,6 +30,7 @@ from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome
 from undersong_client.keys import from_system
+from undersong_client.records.declared import Declared
 from undersong_client.storage import checkpoints, datasets, store
 from undersong_common.privacy import ledger as ledger_module
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
@@ -83,10 +84,7 @@ class Hospital:
         home = PartyHome(self.path)
         datasets.add(
             home,
-            self.notes,
-            text="text",
-            label="label",
-            user="patient",
+            Declared(str(self.notes), "text", "label", "patient"),
             policy=policy.read(home),
             checkpoints=self.marks,
             new_version=True,

@@ -31,6 +31,7 @@ from undersong_client.answering.party import Answer
 from undersong_client.consent import approvals, policy, trust
 from undersong_client.consent.approvals import Decision, Requests
 from undersong_client.home import PartyHome, PartySettings
+from undersong_client.records.declared import Declared
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_client.storage import datasets, store
 from undersong_client.storage.attempts import COINS_PURPOSE
@@ -220,11 +221,13 @@ class Copy:
         self.notes.write_text("".join(json.dumps(row) + "\n" for row in rows))
         datasets.add(
             self.home,
-            self.notes,
-            text="text",
-            label="label" if "label" in columns else "",
-            user="user" if "user" in columns else "",
-            attributes={name: name for name in records.columns},
+            Declared(
+                str(self.notes),
+                "text",
+                "label" if "label" in columns else "",
+                "user" if "user" in columns else "",
+                {name: name for name in records.columns},
+            ),
             policy=allowed,
             checkpoints=folder / "marks",
             at=self.clock(),

@@ -11,6 +11,7 @@ from tests.trial.stranger import started
 from tests.trial.test_life import Life, fingerprint, run_once
 from undersong_client.home import PartyHome
 from undersong_client.operations import data, joining
+from undersong_client.records.declared import Declared
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
@@ -25,15 +26,15 @@ def test_a_hospitals_drill_has_other_keys_and_takes_only_the_invented_records(tm
     made, other = (joining.create(tmp_path / name, "alpha", drill=True) for name in ("home", "other"))
     assert joining.own_fingerprint(made) != joining.own_fingerprint(other)
     assert made.drill_records.read_bytes() != other.drill_records.read_bytes()
-    fields = {"text": "text", "label": "label", "user": "keeper", "checkpoints": tmp_path / "heads"}
-    assert data.add(made.path, made.drill_records, **fields).survey.records == joining.DRILL_RECORDS
+    invented = Declared(str(made.drill_records), "text", "label", "keeper")
+    assert data.add(made.path, invented, checkpoints=tmp_path / "heads").survey.records == joining.DRILL_RECORDS
     notes = write_notes(tmp_path / "real.jsonl")
     with pytest.raises(ConfigurationError) as refused:
-        data.add(made.path, notes, text="text", checkpoints=tmp_path / "heads", new_version=True)
+        data.add(made.path, Declared(str(notes)), checkpoints=tmp_path / "heads", new_version=True)
     assert refused.value.code == "drill"
     made.drill_records.write_bytes(notes.read_bytes())  # neither under the name of the invented ones
     with pytest.raises(ConfigurationError) as refused:
-        data.add(made.path, made.drill_records, text="text", checkpoints=tmp_path / "heads", new_version=True)
+        data.add(made.path, invented, checkpoints=tmp_path / "heads", new_version=True)
     assert refused.value.code == "drill"
     assert PartyHome(joining.create(tmp_path / "real", "alpha").path).settings.drill is False
 

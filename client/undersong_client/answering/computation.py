@@ -22,7 +22,7 @@ from undersong_client import keys
 from undersong_client.answering.grid_vectors import Contribution, grid_vector, rows_one_by_one
 from undersong_client.consent import plugins, policy
 from undersong_client.home import PartyHome, make_folder
-from undersong_client.records import cautions
+from undersong_client.records import cautions, snapshot
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_client.storage import datasets
 from undersong_common.arrays import Float32
@@ -188,7 +188,7 @@ class Embeddings:
         try:
             make_folder(folder)  # what lies in a party's folder is its user's only
             self._cached = CachedEmbedder(
-                embedder, EncryptedFileCache(folder / "embeddings.sqlite", keys.secret(home, "store"))
+                embedder, EncryptedFileCache(folder / snapshot.EMBEDDINGS, keys.secret(home, "store"))
             )
         except (OSError, sqlite3.Error, ConfigurationError) as error:
             self._without_file(error)

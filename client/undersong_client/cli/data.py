@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,16 +26,27 @@ from undersong_client.cli.options import (
     spending_words,
 )
 from undersong_client.home import PartyHome, unit_word
+from undersong_client.records.declared import Declared
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted, printable
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
-    from undersong_client.operations.data import LedgerFacts, Restored
+    from undersong_client.operations.data import LedgerFacts, Look, Restored
+    from undersong_client.records.declared import Skipped
+    from undersong_client.storage.datasets import Survey
 
 data_app = typer.Typer(help="This party's data set. None of these commands sends anything.", no_args_is_help=True)
 
+PLACES_SHOWN = 3  # of rows that were not read, for each reason
+
+AbandonRuns = Annotated[
+    bool,
+    typer.Option(
+        "--abandon-runs", help="End the runs that are under way here, at what they have charged; never refunded."
+    ),
+]
 ChargeMissing = Annotated[
     bool,
     typer.Option(
@@ -59,8 +73,14 @@ def mount(app: typer.Typer) -> None:
 
 @data_app.command()
 def add(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, CSV, TSV, Parquet or XLSX.")],
-    text_field: Annotated[str, typer.Option(help="The column of texts.")] = "text",
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="JSONL, NDJSON, CSV, TSV (also .gz), Parquet or XLSX; FHIR NDJSON (also a folder); a query (.sql).",
+        ),
+    ],
+    text_field: Annotated[str, typer.Option(help="The column of texts; a.b is a value inside a nested one.")] = "text",
     label_field: Annotated[str, typer.Option(help="The column of labels; none if empty.")] = "",
     user_field: Annotated[str, typer.Option(help="The column of patient ids; none if empty.")] = "",
     attribute: Annotated[
@@ -70,9 +90,32 @@ def add(
         ),
     ] = None,
     encoding: Annotated[str, typer.Option(help="Of a CSV, TSV or JSONL file, for example latin-1.")] = "utf-8",
+    label_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OLD=NEW",
+            help="A label by what stands there; *=NEW: any other, =NEW: none there, OLD=: leave out; repeatable.",
+        ),
+    ] = None,
+    row_filter: Annotated[
+        str, typer.Option("--filter", help="A program of yours: rows in and rows out, one JSON object a line.")
+    ] = "",
+    database: Annotated[
+        str, typer.Option(metavar="FILE|env:NAME", help="Where the URL of a query's database is; never the URL itself.")
+    ] = "",
+    exclude: Annotated[
+        Path | None,
+        typer.Option(help="Identifiers of patients who take no part: one a line, or a query. Kept until --no-exclude."),
+    ] = None,
+    no_exclude: Annotated[bool, typer.Option("--no-exclude", help="The exclusion list acts no more.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Read and count, show three masked records and what is skipped; seal nothing."),
+    ] = False,
     cache_dir: Annotated[
         Path | None, typer.Option(help="Where encrypted embeddings are kept (default: beside the data).")
     ] = None,
+    abandon_runs: AbandonRuns = False,
     new_version: Annotated[
         bool, typer.Option("--new-version", help="The file replaces the present one; what was spent stays spent.")
     ] = False,
@@ -89,17 +132,29 @@ def add(
     from undersong_client.operations import data
 
     folder = home_of(home)
+    exclusions = "" if no_exclude else str(exclude or PartyHome(folder).settings.exclusions)
+    declared = Declared(
+        str(file),
+        text_field,
+        label_field,
+        user_field,
+        dict(map(_attribute, attribute or ())),
+        encoding,
+        dict(map(_label, label_map or ())),
+        row_filter,
+        database,
+        exclusions,
+    )
+    if dry_run:
+        _print_look(data.look(folder, declared), user_field, as_json)
+        return
     added = data.add(
         folder,
-        file,
-        text=text_field,
-        label=label_field,
-        user=user_field,
-        attributes=dict(map(_attribute, attribute or ())),
-        encoding=encoding,
+        declared,
         checkpoints=checkpoints_folder(),
         cache=cache_dir,
         new_version=new_version,
+        abandon=abandon_runs,
         backup=restore_ledger,
         charge_missing=charge_missing,
         receipts=receipts or (),
@@ -109,7 +164,14 @@ def add(
     if as_json:
         print_json(added.to_json())
         return
-    found = added.survey
+    _print_survey(added.survey, user_field)
+    _print_without_vector(added.without_vector)
+    print(f"data set {added.fingerprint[:16]}...; nothing was sent")
+    if added.restored is not None:
+        _print_restored(added.restored)
+
+
+def _print_survey(found: Survey, user_field: str) -> None:
     empty = counted(found.empty, "without text is", "without text are")
     print(f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out")
     print(f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text")
@@ -120,10 +182,102 @@ def add(
         print(f"{found.users} {people}; the one with most records has {found.largest_user}")
     if found.lengths.words:
         print(f"{found.lengths.words}; nobody else is told")
-    _print_without_vector(added.without_vector)
-    print(f"data set {added.fingerprint[:16]}...; nothing was sent")
-    if added.restored is not None:
-        _print_restored(added.restored)
+    if found.excluded_patients or found.excluded_records:
+        people = counted(found.excluded_patients, "patient", "patients")
+        print(f"the exclusion list keeps out {people} with {counted(found.excluded_records, 'record')}")
+    for why, places in _by_reason(found.skipped).items():
+        shown = ", ".join(printable(place, 120) for place in places[:PLACES_SHOWN])
+        further = f" and {len(places) - PLACES_SHOWN} more (--json names all)" if len(places) > PLACES_SHOWN else ""
+        print(f"not read: {len(places)}, because {why}: {shown}{further}")
+
+
+def _by_reason(skipped: Sequence[Skipped]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for each in skipped:
+        found.setdefault(each.why, []).append(each.where)
+    return found
+
+
+def _print_look(look: Look, user_field: str, as_json: bool) -> None:
+    if as_json:
+        print_json({**asdict(look.survey), "examples": look.examples})
+        return
+    _print_survey(look.survey, user_field)
+    for label, characters, shape in look.examples:
+        print(f"example, masked: {label + ', ' if label else ''}{characters} characters: {shape}")
+    print("dry run: nothing was sealed and nothing was sent")
+
+
+def _label(given: str) -> tuple[str, str]:
+    old, equals, new = given.rpartition("=")
+    if not equals:
+        raise ConfigurationError(f"--label-map {given!r} is no OLD=NEW", "write, for example, 18842-5=discharge")
+    return old.strip(), new.strip()
+
+
+@data_app.command()
+def refresh(
+    abandon_runs: AbandonRuns = False,
+    despite_cautions: DespiteCautions = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reads the declared source anew as the next version, and says what has changed; what was spent stays spent."""
+    from undersong_client.operations import data
+
+    folder = home_of(home)
+    done = data.refresh(
+        folder,
+        checkpoints=checkpoints_folder(),
+        abandon=abandon_runs,
+        confirm=lambda found: confirm_cautions(found, despite_cautions),
+        progress=_progress(time.monotonic()),
+    )
+    if as_json:
+        print_json(done.to_json())
+        return
+    _print_survey(done.added.survey, PartyHome(folder).settings.user_field)
+    if done.new_records or done.gone_records:
+        print(f"changed: {done.new_records} records are new, {done.gone_records} are gone", end="; ")
+        print(f"{done.new_patients} patients are new, {done.gone_patients} are gone")
+        if done.labels_before:
+            print("labels before: " + ", ".join(f"{label} {count}" for label, count in done.labels_before.items()))
+        print("what was spent stays spent, for new patients too")
+    else:
+        print("unchanged")
+    print(f"data set {done.added.fingerprint[:16]}...; nothing was sent")
+
+
+@data_app.command("keep-until")
+def keep_until(
+    last: Annotated[str, typer.Argument(metavar="DATE", help="Such as 2027-12-31; none for no end.")],
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sets the last day on which the data set is answered from. After it every run is refused. Sends nothing."""
+    from undersong_client.operations import data
+
+    try:
+        day = None if last == "none" else date.fromisoformat(last)
+    except ValueError:
+        raise ConfigurationError(f"{last!r} is no date", "write it as 2027-12-31, or none") from None
+    data.keep_until(home_of(home), day)
+    if as_json:
+        print_json({"keep_until": "" if day is None else last})
+    else:
+        print("no last day is set" if day is None else f"answered from until {last}; then: undersong-party data erase")
+
+
+@data_app.command()
+def erase(home: HomeFolder = None, as_json: AsJson = False) -> None:
+    """Deletes the sealed records and their embeddings; the ledger stays. Your own file is not touched."""
+    from undersong_client.operations import data
+
+    data.erase(home_of(home))
+    if as_json:
+        print_json({"erased": True})
+    else:
+        print("erased: the sealed records and their embeddings; the ledger stays. Stop the daemon's service too")
 
 
 def _attribute(given: str) -> tuple[str, str]:
@@ -247,6 +401,11 @@ def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
         "label_field",
         "user_field",
         "attribute_fields",
+        "label_map",
+        "row_filter",
+        "database",
+        "exclusions",
+        "keep_until",
         "cache",
         "embedder",
         "max_windows",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from undersong_client.consent import policy
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import PartyHome, read_input
+from undersong_client.records import sources
+from undersong_client.records.declared import Declared
 from undersong_client.storage import datasets, recovery
 from undersong_client.storage.checkpoints import UNSET_EPSILON
 from undersong_client.storage.datasets import Survey
@@ -23,9 +26,10 @@ from undersong_common.files import replace_file
 from undersong_common.model_files import PACKAGED
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, RunCost, budget_json
-from undersong_common.table import UTF_8
+from undersong_common.table import Table
 
 LARGEST_DRILL_BYTES = 2**20
+EXAMPLES = 3  # masked texts of a dry run
 
 
 @dataclass(frozen=True)
@@ -105,45 +109,36 @@ class AddedData:
 
 def add(
     home: Path,
-    file: Path,
+    declared: Declared,
     *,
-    text: str,
-    label: str = "",
-    user: str = "",
-    attributes: Mapping[str, str] = MappingProxyType({}),
-    encoding: str = UTF_8,
     checkpoints: Path,
     cache: Path | None = None,
     new_version: bool = False,
+    abandon: bool = False,
     backup: Path | None = None,
     charge_missing: bool = False,
     receipts: Sequence[Path] = (),
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
     progress: Progress = lambda _done, _total: None,
 ) -> AddedData:
-    """Declares a file as this party's data set and seals a copy; sends nothing.
+    """Declares a source as this party's data set and seals a copy; sends nothing.
 
     The embedder is tried out first, and embeds the records at once: no sum waits for a text.
 
     Args:
-        text, label, user: columns; "" for none.
-        attributes: columns by the attribute of the operator's task files that they stand for.
-        encoding: of a JSONL, CSV or TSV file.
+        abandon: ends the runs that are under way, at what they have charged.
         checkpoints: the user's folder for heads of ledgers.
         backup, charge_missing, receipts: as of :func:`restore_ledger`, where releases were made before.
         confirm: called with what speaks against this data set, where something does; may refuse.
         progress: called with (done, total) texts while they are embedded.
 
     Raises:
-        ConfigurationError: the file, a column, a daemon that runs, a second data set without ``new_version``, or a
-            broken embedder.
+        ConfigurationError: the source, a column, a daemon that runs, a second data set without ``new_version``, a run
+            under way without ``abandon``, or a broken embedder.
         PrivacyRefusal: the data set was released from before and its ledger is not here.
     """
     opened = PartyHome(home)
-    if opened.settings.drill and not invented(opened, file):
-        raise ConfigurationError(
-            f"{home}: is a drill's", "make a folder for real records: undersong-party init NAME", code="drill"
-        )
+    _check_drill(opened, declared)
     allowed = policy.read(opened)
     embedder = opened.settings.load_embedder()
     if opened.settings.embedder != PACKAGED:
@@ -151,17 +146,13 @@ def add(
     with opened.running():
         added = datasets.add(
             opened,
-            file,
-            text=text,
-            label=label,
-            user=user,
-            attributes=attributes,
-            encoding=encoding,
+            declared,
             policy=allowed,
             checkpoints=checkpoints,
             cache=cache,
             embedder=embedder,
             new_version=new_version,
+            abandon=abandon,
             source=_source(opened, backup, charge_missing, receipts),
             confirm=confirm,
             at=time.time(),
@@ -169,6 +160,109 @@ def add(
         without = embed(opened, embedder, progress)[1]
     restored = None if added.recovered is None else _restored(added.recovered, allowed)
     return AddedData(added.survey, added.ledger.fingerprint, len(added.ledger.entries()), restored, without)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A source that was read and not sealed; ``examples`` are (label, characters, masked text) of three records."""
+
+    survey: Survey
+    examples: tuple[tuple[str, int, str], ...]
+
+
+def look(home: Path, declared: Declared) -> Look:
+    """Reads a source as :func:`add` would; changes nothing. Raises ConfigurationError as that does."""
+    opened = PartyHome(home)
+    _check_drill(opened, declared)
+    reading = sources.read(declared.absolute())
+    texts = reading.table.texts
+    labels = reading.table.labels or ("",) * len(texts)
+    examples = tuple(
+        (label, len(text), sources.masked(text)) for label, text in list(zip(labels, texts, strict=True))[:EXAMPLES]
+    )
+    return Look(datasets.survey(reading, opened.settings.load_embedder().lengths(texts)), examples)
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """A new version of the data set beside the one before; all zero and ``added`` the same where nothing changed.
+
+    Attributes:
+        new_records, gone_records: rows that only one of the two versions has.
+        new_patients, gone_patients: ids that only one of them has.
+        labels_before: records by label before.
+    """
+
+    added: AddedData
+    new_records: int
+    gone_records: int
+    new_patients: int
+    gone_patients: int
+    labels_before: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "added": self.added.to_json()}
+
+
+def refresh(
+    home: Path,
+    *,
+    checkpoints: Path,
+    abandon: bool = False,
+    confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
+    progress: Progress = lambda _done, _total: None,
+) -> Refreshed:
+    """Reads the declared source anew and seals it as the next version. The ledger goes on: all that was spent counts.
+
+    New patients inherit it too: what a version may still spend never depends on who is in it. Raises as :func:`add`.
+    """
+    opened = PartyHome(home)
+    before = datasets.load(opened).table
+    added = add(
+        home,
+        Declared.of(opened.settings),
+        checkpoints=checkpoints,
+        cache=Path(opened.settings.cache),
+        new_version=True,
+        abandon=abandon,
+        confirm=confirm,
+        progress=progress,
+    )
+    after = datasets.load(opened).table
+    rows, rows_before = _counted_rows(after), _counted_rows(before)
+    patients, patients_before = set(after.users or ()), set(before.users or ())
+    return Refreshed(
+        added,
+        (rows - rows_before).total(),
+        (rows_before - rows).total(),
+        len(patients - patients_before),
+        len(patients_before - patients),
+        dict(sorted(Counter(before.labels or ()).items())),
+    )
+
+
+def _counted_rows(table: Table) -> Counter[tuple[str, ...]]:
+    columns = [column for column in (table.texts, table.labels, table.users) if column is not None]
+    return Counter(zip(*columns, *table.columns.values(), strict=True))
+
+
+def keep_until(home: Path, last: date | None) -> None:
+    """Sets the last day on which the data set is answered from; None: no end."""
+    PartyHome(home).change(keep_until="" if last is None else last.isoformat())
+
+
+def erase(home: Path) -> None:
+    """Deletes the sealed records and their embeddings. Raises ConfigurationError where the daemon runs."""
+    opened = PartyHome(home)
+    with opened.running():
+        datasets.erase(opened)
+
+
+def _check_drill(home: PartyHome, declared: Declared) -> None:
+    if home.settings.drill and not invented(home, declared.path):
+        raise ConfigurationError(
+            f"{home.path}: is a drill's", "make a folder for real records: undersong-party init NAME", code="drill"
+        )
 
 
 def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from undersong_common.table import Table
 
 MAGIC = b"undersong data set 1\n"
 ROWS_A_SLAB = 4096
+EMBEDDINGS = "embeddings.sqlite"  # the records' vectors, in the folder of the cache
 _NONCE_BYTES = 12
 _LENGTH_BYTES = 4
 _ID_BYTES = 16

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hmac
+import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
-from types import MappingProxyType
 
 from undersong_client import keys
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import PartyHome, make_folder
-from undersong_client.records import cautions, snapshot
-from undersong_client.records.private import DataSet
-from undersong_client.records.snapshot import Facts
+from undersong_client.records import cautions, snapshot, sources
+from undersong_client.records.declared import Declared, Skipped
+from undersong_client.records.private import DataSet, fingerprint
+from undersong_client.records.snapshot import EMBEDDINGS, Facts
+from undersong_client.records.sources import Exclusion, Reading
 from undersong_client.storage import recovery
 from undersong_client.storage.checkpoints import (
     RESTORE,
@@ -27,10 +31,11 @@ from undersong_client.storage.checkpoints import (
     salted,
 )
 from undersong_client.storage.recovery import Recovered, Source
+from undersong_common.chain import HashChain
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.printable import printable
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.table import UTF_8, Table, read_table, row_count
 
 
 @dataclass(frozen=True)
@@ -38,13 +43,15 @@ class Survey:
     """Counts that ``data add`` prints on the hospital's own screen.
 
     Attributes:
-        rows: of the file.
+        rows: of the source, those that were not read included.
         empty: rows without text; they take no part.
         duplicates: records whose text another record has too; they count.
         labels: records by label; empty where there is no label column.
         users: distinct user ids, None where there is no user column.
         largest_user: records of the user who has most.
         lengths: how many texts the embedder reads in several windows, or not to their ends.
+        skipped: rows or resources that were not read, each with its reason.
+        excluded_patients, excluded_records: that the exclusion list keeps out.
     """
 
     rows: int
@@ -55,6 +62,9 @@ class Survey:
     users: int | None
     largest_user: int | None
     lengths: TextLengths
+    skipped: tuple[Skipped, ...] = ()
+    excluded_patients: int = 0
+    excluded_records: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,12 +85,14 @@ def load(home: PartyHome) -> DataSet:
 def changed_since(home: PartyHome) -> str:
     """Returns in words how the file differs from the added data set; empty if it is the same."""
     settings = home.settings
+    declared = Declared.of(settings)
+    if not declared.is_files:
+        return ""  # looking would ask the database, or start the hospital's filter
     try:
-        fields = (settings.text_field, settings.label_field, settings.user_field, settings.attribute_fields)
-        data = _read(home, Path(settings.data), *fields, settings.encoding)
+        table = sources.read(declared).table
     except ConfigurationError as error:
         return error.problem
-    same = data.fingerprint == snapshot.facts(home).fingerprint
+    same = fingerprint(table, keys.secret(home, "data")) == snapshot.facts(home).fingerprint
     return "" if same else f"{settings.data}: is not what was added any more"
 
 
@@ -91,59 +103,62 @@ def _check_added(home: PartyHome) -> None:
         )
 
 
-def survey(path: Path, table: Table, encoding: str, lengths: TextLengths) -> Survey:
+def survey(reading: Reading, lengths: TextLengths) -> Survey:
+    table = reading.table
     users = Counter(table.users or ())
-    rows = row_count(path, encoding)
+    excluded = reading.exclusion
     return Survey(
-        rows=rows,
-        empty=rows - len(table),
+        rows=reading.rows,
+        empty=reading.empty,
         records=len(table),
         duplicates=len(table) - len(set(table.texts)),
         labels=dict(sorted(Counter(table.labels or ()).items())),
         users=len(users) if table.users is not None else None,
         largest_user=max(users.values()) if users else None,
         lengths=lengths,
+        skipped=reading.skipped,
+        excluded_patients=excluded.patients if excluded else 0,
+        excluded_records=excluded.records if excluded else 0,
     )
 
 
 def add(
     home: PartyHome,
-    path: Path,
+    declared: Declared,
     *,
-    text: str,
-    label: str = "",
-    user: str = "",
-    attributes: Mapping[str, str] = MappingProxyType({}),
-    encoding: str = UTF_8,
     policy: HospitalPolicy,
     checkpoints: Path,
     cache: Path | None = None,
     embedder: Embedder | None = None,
     new_version: bool = False,
+    abandon: bool = False,
     source: Source | None = None,
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
     at: float,
 ) -> Added:
-    """Declares a file as this party's data set and seals a copy, which the party answers from; sends nothing.
+    """Declares a source as this party's data set and seals a copy, which the party answers from; sends nothing.
 
     Args:
-        attributes: columns by the attribute that they stand for.
         checkpoints: the user's folder for heads of ledgers.
         cache: where embeddings are kept, encrypted; None keeps them beside the data.
         embedder: that the data set is bound to; None in tests, which bind it to none and count no long text.
         new_version: the file replaces the present data set; what was spent stays spent.
+        abandon: ends the runs that are under way, at what they have charged; they never meet another version.
         source: what its ledger is put together from, where that is missing or older.
         confirm: called with what speaks against this data set, where something does; may refuse.
         at: seconds since the epoch.
 
     Raises:
-        ConfigurationError: the file, a column, or a second data set without ``new_version``.
+        ConfigurationError: the file, a column, a second data set without ``new_version``, or a run under way without
+            ``abandon``.
         PrivacyRefusal: the data set was released from before and its ledger is not here.
     """
-    path = path.absolute()
-    data = _read(home, path, text, label, user, attributes, encoding)
+    declared = declared.absolute()
+    path = declared.path
+    reading = sources.read(declared)
+    data = DataSet(reading.table, keys.secret(home, "data"))
     if policy.approval == "standing":
-        confirm(cautions.of_standing_consent(policy, data.table, user))
+        confirm(cautions.of_standing_consent(policy, data.table, declared.user_field))
     elif not len(data.table):
         confirm([cautions.EMPTY])
     kept = LedgerCheckpoints(home, path, checkpoint_name(data.table, checkpoints), checkpoints)
@@ -165,6 +180,8 @@ def add(
         )
     ledger = Ledger.read(home.ledger) if known else None
     check(heads, ledger)
+    if changed and ledger is not None:
+        _end_runs(ledger, abandon, at)
     if ledger is None:
         ledger = Ledger.open(home.ledger, data.fingerprint, budget_of(policy), at=at)
     else:
@@ -177,17 +194,37 @@ def add(
     texts = data.table.texts
     lengths = TextLengths(len(texts), 0, 0) if embedder is None else embedder.lengths(texts)
     facts = Facts(data.fingerprint, kept.name, state_folder, len(texts), model, lengths.long, lengths.cut)
+    if reading.exclusion is not None:
+        _log_exclusion(home, data, reading.exclusion, at)
     snapshot.seal(home, data.table, facts)
     place = (cache or beside(path)).absolute()
     if cache is None and (home.settings.insecure_noise_seed is not None or not _writable(place)):
         place = home.path / "cache"
     make_folder(place)
-    fields = {"text_field": text, "label_field": label, "user_field": user, "encoding": encoding}
-    home.change(data=str(path), **fields, attribute_fields=dict(attributes), cache=str(place))
+    home.change(**asdict(declared), cache=str(place))
     kept.keep(ledger)
     if earlier is not None:
         earlier.leave(ledger, kept, budget_of(policy) if policy.has_budget else None)
-    return Added(survey(path, data.table, encoding, lengths), ledger, recovered)
+    return Added(survey(reading, lengths), ledger, recovered)
+
+
+def check_retention(home: PartyHome, at: float) -> None:
+    """Raises PrivacyRefusal where the data set's last day, which its people set, is over."""
+    last = home.settings.keep_until
+    if last and date.fromtimestamp(at) > date.fromisoformat(last):
+        raise PrivacyRefusal(
+            f"the data set was to be kept until {last}: it is not answered from any more",
+            "undersong-party data erase; or keep it longer: undersong-party data keep-until DATE",
+            code="retention-over",
+        )
+
+
+def erase(home: PartyHome) -> None:
+    """Deletes the sealed copy and the embeddings; the ledger, which holds no record, stays with what was spent."""
+    home.sealed.unlink(missing_ok=True)
+    if home.settings.cache:
+        for path in Path(home.settings.cache).glob(EMBEDDINGS + "*"):  # with the files that SQLite keeps beside it
+            path.unlink()
 
 
 def open_ledger(
@@ -199,12 +236,13 @@ def open_ledger(
         ConfigurationError: no data set was added.
         PrivacyRefusal: the ledger is missing, too old, broken, or of another version of the data.
     """
-    kept, fingerprint = _checkpoints(home, checkpoints)
+    check_retention(home, at)
+    kept, version = _checkpoints(home, checkpoints)
     if not home.ledger.exists():
         raise PrivacyRefusal(f"{home.ledger}: the data set's ledger is missing", RESTORE, code="ledger-missing")
     ledger = Ledger.read(home.ledger)
     check(kept.read(), ledger)
-    if ledger.fingerprint != fingerprint:
+    if ledger.fingerprint != version:
         raise PrivacyRefusal(
             f"{home.sealed}: is another version of the data set than its ledger names",
             "declare the one that counts: undersong-party data add FILE, with --new-version if it differs",
@@ -242,11 +280,31 @@ def _checkpoints(home: PartyHome, checkpoints: Path) -> tuple[LedgerCheckpoints,
     return LedgerCheckpoints(home, Path(home.settings.data), name, checkpoints), facts.fingerprint
 
 
-def _read(
-    home: PartyHome, path: Path, text: str, label: str, user: str, attributes: Mapping[str, str], encoding: str
-) -> DataSet:
-    table = read_table(path, text, label or None, user or None, columns=attributes, skip_empty=True, encoding=encoding)
-    return DataSet(table, keys.secret(home, "data"))
+def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
+    """Closes runs under way, or raises ConfigurationError: a run ends on the version that it began with."""
+    runs = [total for total in ledger.totals() if not total.closed]
+    if runs and not abandon:
+        raise ConfigurationError(
+            f"runs are under way on the present version: {', '.join(printable(each.run, 63) for each in runs)}",
+            "let them end; or end them here, at what they have charged: --abandon-runs",
+            code="runs-under-way",
+        )
+    for each in runs:
+        ledger.close(each.run, each.manifest, at=at)
+
+
+def _log_exclusion(home: PartyHome, data: DataSet, exclusion: Exclusion, at: float) -> None:
+    """Notes which list acted, in the party's own log: a keyed hash and counts, no identifier."""
+    listed = json.dumps(sorted(exclusion.identifiers)).encode("ascii")
+    chain = HashChain(home.exclusions, "undersong exclusions 1")
+    with chain.locked():
+        chain.append(
+            at=at,
+            list=hmac.digest(data.key, b"undersong exclusions\0" + listed, "sha256").hex(),
+            identifiers=len(exclusion.identifiers),
+            patients=exclusion.patients,
+            records=exclusion.records,
+        )
 
 
 def _writable(folder: Path) -> bool:

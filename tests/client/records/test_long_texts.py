@@ -11,6 +11,7 @@ from undersong_client.answering.assemble import embedder_of
 from undersong_client.home import PartyHome
 from undersong_client.operations import data
 from undersong_client.records import snapshot
+from undersong_client.records.declared import Declared
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError
 
@@ -60,7 +61,7 @@ def test_one_version_of_a_data_set_keeps_its_encoder(home, monkeypatch):
     with pytest.raises(ConfigurationError):
         embedder_of(opened)
     with pytest.raises(ConfigurationError):
-        data.add(home, home.parent / "notes.jsonl", text="text", checkpoints=home.parent / "marks")
+        data.add(home, Declared(str(home.parent / "notes.jsonl")), checkpoints=home.parent / "marks")
     add(home, "--new-version")
     assert embedder_of(opened) is other
 

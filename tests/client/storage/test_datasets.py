@@ -13,6 +13,7 @@ from tests.doubles.party_home import write_notes
 from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome, PartySettings
+from undersong_client.records.declared import Declared
 from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.recovery import Source
 from undersong_common.embedding import TextLengths
@@ -32,8 +33,10 @@ def make_home(path):
 
 
 def add(home, file, tmp_path, **changes):
-    options = {"text": "text", "label": "label", "user": "patient", "policy": POLICY, "at": 1.0, **changes}
-    added = datasets.add(home, file, checkpoints=tmp_path / "marks", **options)
+    fields = {name: changes.pop(name) for name in Declared.__dataclass_fields__ if name in changes}
+    declared = Declared(str(file), **{"label_field": "label", "user_field": "patient", **fields})
+    options = {"policy": POLICY, "at": 1.0, **changes}
+    added = datasets.add(home, declared, checkpoints=tmp_path / "marks", **options)
     return added.survey, added.ledger
 
 
@@ -70,7 +73,7 @@ def test_what_is_in_the_file_is_counted(home, tmp_path):
 
 def test_a_wrong_column_is_named(home, notes, tmp_path):
     with pytest.raises(ConfigurationError, match="no column 'txt'"):
-        add(home, notes, tmp_path, text="txt")
+        add(home, notes, tmp_path, text_field="txt")
     assert home.settings.data == ""
 
 
@@ -87,8 +90,11 @@ def test_another_version_is_declared_and_what_was_spent_stays_spent(home, notes,
     assert "not what was added any more" in datasets.changed_since(home)
     with raises(ConfigurationError, "another-data-set"):
         add(home, notes, tmp_path)
-    _, ledger = add(home, notes, tmp_path, new_version=True)
+    with raises(ConfigurationError, "runs-under-way"):  # a run ends on the version that it began with
+        add(home, notes, tmp_path, new_version=True)
+    _, ledger = add(home, notes, tmp_path, new_version=True, abandon=True)
     assert ledger.spent(1e-4) == spent > 0
+    assert all(total.closed for total in ledger.totals())
 
 
 def test_without_a_release_a_lost_folder_costs_nothing(home, notes, tmp_path):

@@ -11,6 +11,7 @@ from tests.doubles.coded import raises
 from tests.doubles.party_home import command
 from tests.doubles.restarts import ME, Federated, Hospital, vector_in
 from undersong_client.operations import data
+from undersong_client.records.declared import Declared
 from undersong_client.storage import checkpoints, store
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
@@ -134,12 +135,10 @@ def test_the_file_from_before_a_new_version_gives_no_fresh_budget(tmp_path: Path
     def add(file: Path, *, charge_missing: bool = False) -> data.AddedData:
         return data.add(
             hospital.path,
-            file,
-            text="text",
-            label="label",
-            user="patient",
+            Declared(str(file), "text", "label", "patient"),
             checkpoints=hospital.marks,
             new_version=True,
+            abandon=True,
             charge_missing=charge_missing,
         )
 

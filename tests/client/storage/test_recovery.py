@@ -14,6 +14,7 @@ from tests.doubles.party_home import command, write_notes
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome
 from undersong_client.operations import data
+from undersong_client.records.declared import Declared
 from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.recovery import Source
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -151,7 +152,7 @@ def test_a_new_folder_without_a_backup_goes_on_from_what_the_checkpoints_show(ho
     fresh = make_home(home.path)
     source = Source(charge_missing=True)
     added = datasets.add(
-        fresh, tmp_path / "notes.jsonl", text="text", policy=POLICY, checkpoints=marks, source=source, at=3.0
+        fresh, Declared(str(tmp_path / "notes.jsonl")), policy=POLICY, checkpoints=marks, source=source, at=3.0
     )
     assert added.recovered is not None
     assert not added.recovered.whole_budget
@@ -165,7 +166,7 @@ def test_where_nothing_is_left_its_owner_can_still_say_that_something_was_spent(
     shutil.rmtree(checkpoints.beside(tmp_path / "notes.jsonl"))
     fresh = make_home(home.path)
     policy.write(fresh, policy.HospitalPolicy())
-    added = data.add(fresh.path, tmp_path / "notes.jsonl", text="text", checkpoints=marks, charge_missing=True)
+    added = data.add(fresh.path, Declared(str(tmp_path / "notes.jsonl")), checkpoints=marks, charge_missing=True)
     assert added.restored is not None
     assert math.isinf(added.restored.spending.spent)
 

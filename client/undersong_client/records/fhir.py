@@ -1,0 +1,273 @@
+"""FHIR Bulk Data as a source: DocumentReference and DiagnosticReport in NDJSON, with their attachments.
+
+A row is one document: ``text``, ``patient``, ``type`` and ``category`` (the first code), ``date``, ``id`` and
+``resource``. Another column is a path into the resource (``type.coding.display``), or ``type|SYSTEM``: the code of that
+element in one code system. Every resource of a folder is read, or named with the reason; nothing is fetched.
+
+Sources: FHIR R4 (hl7.org/fhir/R4), DocumentReference, DiagnosticReport and Binary; FHIR Bulk Data Access 2.0, 3.3.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from undersong_client.records.declared import Declared, Skip, json_lines, value_at
+from undersong_common.errors import ConfigurationError
+from undersong_common.printable import printable
+
+DOCUMENTS = ("DocumentReference", "DiagnosticReport")
+NOT_VALID = ("entered-in-error", "superseded", "cancelled")
+_PATIENT = re.compile(r"(?:^|/)Patient/([A-Za-z0-9.-]{1,64})(?:/_history/[^/]+)?$|^(urn:uuid:[0-9a-fA-F-]{36})$")
+_BINARY = re.compile(r"(?:^|/)Binary/([A-Za-z0-9.-]{1,64})(?:/_history/[^/]+)?$")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_BLOCKS = frozenset(
+    ("p", "div", "br", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "table", "section", "article", "pre", "dt", "dd")
+)
+_UNSEEN = frozenset(("script", "style", "head"))
+
+
+class Unreadable(Exception):
+    """An attachment that holds no text for this program; its words hold nothing of it."""
+
+
+def rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
+    """Yields one row per document of a folder, or of one file."""
+    path = declared.path
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    lines = [each for each in files if {".ndjson", ".jsonl"} & set(each.suffixes)]
+    if not lines:
+        raise ConfigurationError(f"{path}: holds no .ndjson file", "name the folder of a bulk export", code="no-ndjson")
+    folder = _Folder(path if path.is_dir() else path.parent, lines)
+    for file in lines:
+        name = str(file.relative_to(folder.path))
+        for number, line in json_lines(file):
+            where = f"{name}:{number}"
+            try:
+                resource = json.loads(line)
+            except ValueError:
+                skip(where, "is not JSON")
+                continue
+            if (row := _row(resource, declared, folder, where, skip)) is not None:
+                yield row
+    for file in files:
+        if file not in lines and file not in folder.used:
+            skip(str(file.relative_to(folder.path)), "no document that was read names this file")
+    for where in folder.unused_binaries:
+        skip(where, "no document that was read names this Binary")
+
+
+class _Folder:
+    """Attachments that lie beside the documents: files, and Binary resources by their id."""
+
+    def __init__(self, path: Path, files: list[Path]) -> None:
+        self.path = path
+        self.used: set[Path] = set()
+        self._binaries: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._named: set[str] = set()
+        for file in files:
+            for number, line in json_lines(file):
+                if b'"Binary"' in line:
+                    try:
+                        found = json.loads(line)
+                    except ValueError:
+                        continue
+                    if isinstance(found, dict) and found.get("resourceType") == "Binary":
+                        self._binaries[str(found.get("id"))] = (f"{file.relative_to(path)}:{number}", found)
+
+    @property
+    def unused_binaries(self) -> list[str]:
+        return [where for name, (where, _) in self._binaries.items() if name not in self._named]
+
+    def holds(self, where: str) -> bool:
+        return any(where == place for place, _ in self._binaries.values())
+
+    def content(self, attachment: dict[str, Any]) -> tuple[str, bytes]:
+        """Content type and bytes of an attachment. Raises Unreadable."""
+        kind = str(attachment.get("contentType") or "")
+        if attachment.get("data"):
+            return kind, _decoded(attachment["data"])
+        url = str(attachment.get("url") or "")
+        if not url:
+            raise Unreadable("its attachment has neither data nor an address")
+        if (found := _BINARY.search(url)) and found[1] in self._binaries:
+            binary = self._binaries[found[1]][1]
+            content = _decoded(binary.get("data") or "")
+            self._named.add(found[1])
+            return kind or str(binary.get("contentType") or ""), content
+        root = self.path.resolve()
+        for name in (unquote(url), unquote(url) + ".gz"):
+            file = (root / name).resolve()
+            if "\0" not in name and file.is_relative_to(root) and file.is_file():
+                self.used.add(self.path / file.relative_to(root))
+                try:
+                    return kind, gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+                except (OSError, EOFError):
+                    raise Unreadable("its attachment's file cannot be read") from None
+        raise Unreadable("its attachment is not in the folder")
+
+
+def _row(resource: Any, declared: Declared, folder: _Folder, where: str, skip: Skip) -> dict[str, Any] | None:
+    kind = resource.get("resourceType") if isinstance(resource, dict) else None
+    if kind == "Binary" and folder.holds(where):
+        return None  # read with the document that names it, or named at the end
+    reason, text = "", ""
+    patient = _patient(resource.get("subject")) if isinstance(resource, dict) else ""
+    if kind not in DOCUMENTS:
+        reason = f"{printable(str(kind), 40)} is no kind of document that is read"
+    elif resource.get("status") in NOT_VALID:
+        reason = f"its status is {resource['status']}"
+    elif not patient:
+        reason = "its subject is no patient"
+    else:
+        try:
+            text = _text(resource, folder)
+        except Unreadable as error:
+            reason = str(error)
+    if reason:
+        skip(where, reason)
+        return None
+    row = {
+        "text": text,
+        "patient": patient,
+        "type": value_at(resource, [("type" if kind == "DocumentReference" else "code"), "coding", "code"]),
+        "category": value_at(resource, ["category", "coding", "code"]),
+        "date": _date(resource),
+        "id": resource.get("id"),
+        "resource": kind,
+    }
+    for column in declared.columns:
+        if column not in row and (found := _value(resource, column)) is not None:
+            row[column] = found
+    label = declared.label_field
+    if label and row.get(label) is None and "" not in declared.label_map:
+        skip(where, f"it has no {printable(label, 80)}")
+        return None
+    return {**dict.fromkeys(declared.columns), **row}
+
+
+def _value(resource: dict[str, Any], column: str) -> Any:
+    element, bar, system = column.partition("|")
+    found = value_at(resource, element.split("."))
+    if not bar:
+        return None if isinstance(found, (dict, list)) else found
+    concepts = found if isinstance(found, list) else [found]
+    codings = [coding for each in concepts if isinstance(each, dict) for coding in each.get("coding") or ()]
+    return next((each.get("code") for each in codings if isinstance(each, dict) and each.get("system") == system), None)
+
+
+def _patient(subject: Any) -> str:
+    found = _PATIENT.search(str(value_at(subject, ["reference"]) or ""))
+    if found:
+        return found[1] or found[2]
+    kind = value_at(subject, ["type"])
+    return str(value_at(subject, ["identifier", "value"]) or "") if kind in (None, "Patient") else ""
+
+
+def _date(resource: dict[str, Any]) -> Any:
+    paths = ("date", "context.period.start", "effectiveDateTime", "effectivePeriod.start", "issued")
+    return next((found for path in paths if (found := value_at(resource, path.split("."))) is not None), None)
+
+
+def _text(resource: dict[str, Any], folder: _Folder) -> str:
+    """Text of the first attachment that can be read; several of one document are forms of the same. Raises Unreadable.
+
+    A report without a form that can be read is its conclusion.
+    """
+    reasons: list[str] = []
+    if resource["resourceType"] == "DocumentReference":
+        attachments = [each.get("attachment") for each in resource.get("content") or () if isinstance(each, dict)]
+    else:
+        attachments = resource.get("presentedForm") or []
+    for attachment in attachments:
+        try:
+            text = _plain(*folder.content(attachment if isinstance(attachment, dict) else {}))
+        except Unreadable as error:
+            reasons.append(str(error))
+            continue
+        if text.strip():
+            return text
+        reasons.append("its attachment has no text")
+    conclusion = resource.get("conclusion")
+    if isinstance(conclusion, str) and conclusion.strip():
+        return conclusion
+    raise Unreadable(reasons[0] if reasons else "it has no attachment")
+
+
+def _plain(kind: str, content: bytes) -> str:
+    name, _, parameters = kind.partition(";")
+    name = name.strip().lower()
+    charset = _CHARSET.search(parameters)
+    named = charset[1] if charset else ""
+    if name == "text/plain":
+        return _characters(content, named)
+    if name in ("text/html", "application/xhtml+xml"):
+        stated = _CHARSET.search(content[:1024].decode("ascii", "replace"))
+        return _html(_characters(content, named or (stated[1] if stated else "")))
+    if name in ("text/rtf", "application/rtf"):
+        return _rtf(content)
+    raise Unreadable(f"{printable(name, 60)} is not read" if name else "its attachment states no content type")
+
+
+def _characters(content: bytes, charset: str) -> str:
+    try:
+        return content.decode(charset or "utf-8-sig")
+    except (UnicodeDecodeError, LookupError):
+        raise Unreadable("its attachment is not in the character set that it states, or in UTF-8") from None
+
+
+def _decoded(data: Any) -> bytes:
+    try:
+        return base64.b64decode("".join(str(data).split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise Unreadable("its attachment is not base64") from None
+
+
+class _Html(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+        self._unseen = 0
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self._unseen += tag in _UNSEEN
+        self.parts.append("\n" if tag in _BLOCKS else " " if tag in ("td", "th") else "")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._unseen = max(0, self._unseen - (tag in _UNSEEN))
+        self.parts.append("\n" if tag in _BLOCKS else "")
+
+    def handle_data(self, data: str) -> None:
+        if not self._unseen:
+            self.parts.append(data)
+
+
+def _html(text: str) -> str:
+    parser = _Html()
+    parser.feed(text)
+    parser.close()
+    lines = (" ".join(line.split()) for line in "".join(parser.parts).splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def _rtf(content: bytes) -> str:
+    try:
+        from striprtf.striprtf import rtf_to_text
+    except ImportError:
+        raise ConfigurationError(
+            "attachments in RTF need the package striprtf", "install undersong with the extra fhir", code="no-package"
+        ) from None
+    if not content.lstrip().startswith(b"{\\rtf"):
+        raise Unreadable("its attachment is not RTF")
+    try:
+        return str(rtf_to_text(content.decode("cp1252", "replace"), errors="replace"))
+    except Exception:  # noqa: BLE001 - whatever its parser raises may hold a piece of the document
+        raise Unreadable("its RTF cannot be read") from None
