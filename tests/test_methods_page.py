@@ -74,7 +74,7 @@ def test_the_command_of_a_paper_s_table_can_be_planned(name: str, table: str, co
     given = {key: value for key, value in zip(words[3::2], words[4::2], strict=True) if key != "--set"}
     sets = [value for key, value in zip(words[3::2], words[4::2], strict=True) if key == "--set"]
     sets = [each for each in sets if not re.search(r"=[A-Z_]+$", each)] + [f"data.root={tmp_path}"]  # the reader's
-    sets += [f"federation.parties={given['--parties']}"] if "--parties" in given else []
+    sets += [f"federation.parties={given['--parties'].split(',')[-1]}"] if "--parties" in given else []
     epsilon = given.get("--epsilon", "4").split(",")[-1]
     asked = given.get("--methods", given.get("--method", "")).split(",")
     for text in asked:

@@ -40,9 +40,31 @@ def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
     table = tables[0]
     if task.data.records is not None and task.data.file_records is not None:
         table = subsample(table, task.data.records / task.data.file_records, seed)
-    rows_of = deal(table, task.parties, task.federation.alpha, seed, unit=task.privacy.unit)
+    if task.data.curated:
+        rows_of = curated(table, task, seed)
+    else:
+        rows_of = deal(table, task.parties, task.federation.alpha, seed, unit=task.privacy.unit)
     digits = len(str(task.parties))
     return {f"party-{number + 1:0{digits}}": table.take(rows) for number, rows in enumerate(rows_of)}
+
+
+def curated(table: Table, task: Task, seed: int) -> list[list[int]]:
+    """Row numbers of each party as one curator deals them: repeated records removed, a shuffle in equal parts.
+
+    A record more or less moves others across every cut, so no promise can be made; raises ConfigurationError for one.
+    """
+    if math.isfinite(task.privacy.epsilon):
+        raise ConfigurationError(
+            "data.curated: a division of a shuffle without repeats depends on all records",
+            "set privacy.epsilon = inf, or leave data.curated out",
+            code="not-private",
+        )
+    labels = table.labels or ("",) * len(table)
+    first: dict[tuple[str, str], int] = {}
+    for row, key in enumerate(zip(table.texts, labels, strict=True)):
+        first.setdefault(key, row)
+    order = np.random.default_rng([seed, 0x50E6]).permutation(list(first.values()))
+    return [sorted(part.tolist()) for part in np.array_split(order, task.parties)]
 
 
 def check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.doubles.tasks import LABELS, make_task, write_rows
+from tests.doubles.tasks import LABELS, make_replay_task, make_task, write_rows
 from undersong.records import deal, private_tables, subsample
 from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
@@ -178,3 +178,19 @@ def test_a_smaller_file_needs_the_public_size_of_the_file(tmp_path):
     with pytest.raises(ConfigurationError, match=r"data: .*records \(4\) is above file_records \(3\)"):
         tasks.load(path, [*one, "data.file_records=3"])
     assert len(private_tables(tasks.load(path, [*one, "data.file_records=4"]), 0)) == 5
+
+
+def test_a_curator_deals_equal_parts_of_a_shuffle_without_repeats(tmp_path):
+    """Song et al. 2024, 3.4: duplicates go from the whole set, and a shuffle is divided equally."""
+    rows = [{"text": f"text {n % 20}", "label": "ab"[n % 2]} for n in range(50)]
+    path = make_replay_task(tmp_path, rows)
+    changes = ["data.curated=true", "federation.parties=3"]
+    tables = private_tables(tasks.load(path, [*changes, "privacy.epsilon=inf"]), 0)
+    texts = [text for each in tables.values() for text in each.texts]
+    assert sorted(texts) == sorted(f"text {n}" for n in range(20))
+    assert sorted(len(each) for each in tables.values()) == [6, 7, 7]
+    other = private_tables(tasks.load(path, [*changes, "privacy.epsilon=inf"]), 1)
+    assert [each.texts for each in other.values()] != [each.texts for each in tables.values()]
+    with pytest.raises(ConfigurationError) as refused:
+        private_tables(tasks.load(path, changes), 0)
+    assert refused.value.code == "not-private"

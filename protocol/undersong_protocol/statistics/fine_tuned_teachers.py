@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from undersong_common import fine_tuning
-from undersong_common.arrays import Bools, Float64, Int64
+from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.workers import one_torch_thread
-from undersong_protocol.statistics.teachers import ballot
+from undersong_protocol.statistics.teachers import ballot, logistic
 
 SETTINGS = FineTuning(Path(), epochs=3, batch=16, learning_rate=5e-5, max_tokens=128, dropout=False)
 STEPS = 60  # at least; a shard has few records, and three epochs of them would move nothing
@@ -67,17 +67,18 @@ def votes(
     model: str,
     teachers: int,
     half: bool,
-) -> Bools:
-    """The queries that each teacher takes for private, bool [teachers, queries]; False for a shard without records.
+    probabilities: bool = False,
+) -> Float64:
+    """Each teacher's answers, float64 [teachers, queries] in [0, 1]; 0 for a shard without records.
 
     Args:
         texts: private, M of them; ``classes`` of each, int64 [M].
         shards: teacher of each text, int64 [M] in [0, teachers).
         contrast: public candidates to tell the texts from, at least one; ``queries`` are other ones.
         model: as of :func:`check`, whose errors it raises too.
-        half: as of the linear teachers.
+        half, probabilities: as of the linear teachers.
     """
-    found = np.zeros((teachers, len(queries.texts)), dtype=np.bool_)
+    found = np.zeros((teachers, len(queries.texts)))
     with _ALONE, one_torch_thread():
         untrained, tokenizer = _loaded(model)
         for teacher in range(teachers):
@@ -87,7 +88,8 @@ def votes(
             trained = own if rows else Candidates([""], np.zeros(1, dtype=np.int64))
             try:
                 scores = _scores(copy.deepcopy(untrained), tokenizer, trained, contrast, queries.texts, teacher)
-                found[teacher] = ballot(scores[:, None], queries.classes, half)[:, 0] & bool(rows)
+                given = logistic(scores) if probabilities else ballot(scores[:, None], queries.classes, half)[:, 0]
+                found[teacher] = given * bool(rows)
             except Exception as error:  # noqa: BLE001 - of a model that fails at a text, whatever it raises
                 # Its own vote is lost; were all teachers' lost, one record would move them all.
                 log.error("teacher %d of %d fails: %s", teacher + 1, teachers, type(error).__name__)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from undersong_common.arrays import Bools, Int64
+from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics import fine_tuned_teachers, teachers
@@ -44,12 +44,12 @@ LARGEST_TEACHERS_TIMES_LABELS = 2**20  # a teacher has one direction per label; 
 @register
 @dataclass(frozen=True)
 class TeacherVotes(Statistic):
-    """The sum over teachers of their votes in {0, 1}^r on r public queries, as scalar counts.
+    """The sum over teachers of their answers in [0, 1]^r on r public queries, as scalars.
 
     A row is a teacher's, not a record's: rows of this statistic stand for shards. A unit lies wholly in one shard,
-    found by a keyed hash of the unit, so adding or removing it changes the votes of one teacher, v to v' in {0, 1}^r (a
-    shard without records votes nothing): L1 at most r, L2 sqrt(r), Linf 1, however many records the unit has. That
-    holds because votes are booleans and because a teacher depends on no other shard (teachers.py).
+    found by a keyed hash of the unit, so adding or removing it changes the answers of one teacher, v to v' in [0, 1]^r
+    (a shard without records answers 0): L1 at most r, L2 sqrt(r), Linf 1, however many records the unit has. That holds
+    because answers are bounded and because a teacher depends on no other shard (teachers.py).
 
     Attributes:
         queries: r; fewer may be published, the others then count nothing.
@@ -59,6 +59,7 @@ class TeacherVotes(Statistic):
             candidates lie behind can silence; else for those on the private side of its boundary.
         fine_tuned: whether a teacher is the party's own local model, fine-tuned on texts; else a linear one on
             embeddings.
+        probabilities: an answer is the probability that the query is private (Song et al. 2024, Eq. 1), not a vote.
 
     Public inputs: embeddings "queries" and "contrast", the candidates that teachers tell the records from, each with a
     label in a task with labels. Where teachers are fine-tuned: texts of these names, and whole numbers
@@ -76,6 +77,7 @@ class TeacherVotes(Statistic):
     labels: int = 0
     half: bool = True
     fine_tuned: bool = False
+    probabilities: bool = False
 
     def __post_init__(self) -> None:
         positive_integer(self.name, "queries", self.queries)
@@ -85,7 +87,8 @@ class TeacherVotes(Statistic):
         positive_integer(
             self.name, "teachers times labels", self.teachers * max(1, self.labels), most=LARGEST_TEACHERS_TIMES_LABELS
         )
-        for name, value in (("half", self.half), ("fine_tuned", self.fine_tuned)):
+        for name in ("half", "fine_tuned", "probabilities"):
+            value = getattr(self, name)
             if type(value) is not bool:
                 raise ConfigurationError(f"{self.name}.{name} is {value!r}", "give true or false")
 
@@ -119,6 +122,7 @@ class TeacherVotes(Statistic):
             teachers=choose.one_of([1, 3, 70]),
             labels=choose.labels(facts),
             half=choose.yes(),
+            probabilities=choose.yes(),
         )
         return statistic, (
             ("queries", choose.embeddings(queries, facts, labelled=True)),
@@ -179,7 +183,7 @@ class TeacherVotes(Statistic):
 
         return Rows(compute, present)
 
-    def _linear(self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs) -> Bools:
+    def _linear(self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs) -> Float64:
         queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")
         return teachers.votes(
             records.embeddings[kept],
@@ -192,11 +196,12 @@ class TeacherVotes(Statistic):
             teachers=self.teachers,
             count=max(1, self.labels),
             half=self.half,
+            probabilities=self.probabilities,
         )
 
     def _fine_tuned(
         self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
-    ) -> Bools:
+    ) -> Float64:
         queries, contrast = self._candidates("queries", public), self._candidates("contrast", public)
         return fine_tuned_teachers.votes(
             [records.texts[row] for row in kept],
@@ -207,6 +212,7 @@ class TeacherVotes(Statistic):
             model=records.local_model,
             teachers=self.teachers,
             half=self.half,
+            probabilities=self.probabilities,
         )
 
     def _candidates(self, name: str, public: PublicInputs) -> fine_tuned_teachers.Candidates:

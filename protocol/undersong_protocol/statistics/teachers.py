@@ -84,8 +84,11 @@ def votes(
     teachers: int,
     count: int,
     half: bool,
-) -> Bools:
-    """The queries that each teacher takes for private, bool [teachers, queries]; False for a shard without records.
+    probabilities: bool = False,
+) -> Float64:
+    """Each teacher's answers, float64 [teachers, queries] in [0, 1]; 0 for a shard without records.
+
+    An answer is whether the query is taken for private, or with ``probabilities`` how probably it is.
 
     Args:
         records: private embeddings, float32 [M, d]; ``classes`` of each, int64 [M] in [0, count).
@@ -99,7 +102,7 @@ def votes(
     shown = np.unique(contrast_classes).tolist()
     against = [z[contrast_classes == label] for label in range(count)]
     against = [part if len(part) else z for part in against]  # no candidate of a class: all of them stand for it
-    found = np.zeros((teachers, len(q)), dtype=np.bool_)
+    found = np.zeros((teachers, len(q)))
     order = np.argsort(shards, kind="stable")
     for first in range(0, teachers, BATCH):
         bounds = np.searchsorted(shards[order], np.arange(first, first + BATCH + 1))
@@ -109,8 +112,8 @@ def votes(
         scores = np.zeros((len(q), BATCH), dtype=np.float32)
         for label in np.unique(query_classes):
             scores[query_classes == label] = q[query_classes == label] @ directions[label].T + bias
-        batch = ballot(scores, query_classes, half).T
-        batch[[len(rows) == 0 for rows in members]] = False
+        batch = np.array(logistic(scores) if probabilities else ballot(scores, query_classes, half), dtype=np.float64).T
+        batch[[len(rows) == 0 for rows in members]] = 0.0
         found[first : first + BATCH] = batch[: teachers - first]
     return found
 
@@ -166,11 +169,11 @@ def _trained(members: list[tuple[Float32, Int64]], against: list[Float32], shown
         directions = a_common + OWN_PART * a_own
         for label in computed:
             part = against[label]
-            pull = _logistic(part @ directions[label].T + a_bias) * weights[label]
+            pull = logistic(part @ directions[label].T + a_bias) * weights[label]
             slope[label] = pull.T @ part
             slope_bias = slope_bias + pull.sum(axis=0)
         for slot, label, rows, weight in runs:
-            push = weight * _logistic(-(rows @ directions[label, slot] + a_bias[slot]))
+            push = weight * logistic(-(rows @ directions[label, slot] + a_bias[slot]))
             slope[label, slot] -= push @ rows
             slope_bias[slot] -= push.sum()
         new_common = decay * a_common - step * slope.sum(axis=0)
@@ -183,5 +186,6 @@ def _trained(members: list[tuple[Float32, Int64]], against: list[Float32], shown
     return common + OWN_PART * own, bias
 
 
-def _logistic(scores: Float32) -> Float32:
+def logistic(scores: Float32 | Float64) -> Float32:
+    """1 / (1 + exp(-score))."""
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(scores, -40.0, 40.0))), dtype=np.float32)

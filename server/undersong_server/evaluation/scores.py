@@ -59,6 +59,25 @@ class Scores:
         return np.where(denominator > 0, 2 * np.diag(self.confusion) / np.maximum(denominator, 1), np.nan)
 
     @property
+    def precision(self) -> Float64:
+        """Precision of each label, float64 [L]; NaN where it is never predicted."""
+        predicted = self.confusion.sum(axis=0)
+        return np.where(predicted > 0, np.diag(self.confusion) / np.maximum(predicted, 1), np.nan)
+
+    def averages(self) -> dict[str, float]:
+        """Precision, recall and F1 over all labels: macro, and weighted by the test texts; undefined ones count as 0.
+
+        As scikit-learn's averages with ``zero_division=0``. Empty without texts.
+        """
+        found: dict[str, float] = {}
+        true = self.confusion.sum(axis=1)
+        for name in ("precision", "recall", "f1") if self.rows else ():
+            values = np.nan_to_num(getattr(self, name))
+            found[f"macro_{name}_of_all_labels"] = float(values.mean())
+            found[f"weighted_{name}"] = float((values * true).sum() / self.rows)
+        return found
+
+    @property
     def macro_f1(self) -> float:
         """Mean F1 over the labels that are true or predicted at least once (as scikit-learn's macro average)."""
         return float(np.nanmean(self.f1)) if self.rows else float("nan")

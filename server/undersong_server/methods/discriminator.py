@@ -5,11 +5,11 @@ private records through private sums only scores all of them, and the best of ea
 paper's ensemble (PATE, Papernot et al. 2017), distilled into a student. ``moments``: a linear discriminant a class from
 one sum of unit embeddings. docs/discriminator.md derives which needs what.
 
-Deviations from the paper: all r student queries are charged; votes are scalar counts (L2 sqrt(r) instead of sqrt(2 r));
-shards are found by a keyed hash of the unit, not by division of a shuffle; teachers are linear, on frozen embeddings,
-or a party's own fine-tuned model, weigh the classes as their shard does, and vote for the better half of the queries of
-each class; the student, linear on frozen embeddings or a fine-tuned encoder (parts/fine_tuned_student.py), learns the
-noisy counts, which say more than their majorities.
+Deviations from the paper by default: moments instead of teachers; all r student queries are charged; shards are found
+by a keyed hash of the unit, not by division of a shuffle; teachers vote for the better half of the queries of each
+class instead of summing probabilities; they and the student are linear, and the student learns the noisy counts instead
+of their majorities. Always: one scalar per query stands for the paper's two counts, which decide by the same law at
+sigma / sqrt(2). ``preset = "paper"`` does the rest as the paper does, which is not private as it states.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -32,15 +32,17 @@ from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistog
 from undersong_protocol.statistics.outer_products import MEANS, PROJECTION, OuterProducts
 from undersong_protocol.statistics.teacher_votes import LARGEST_TEACHERS, TeacherVotes
 from undersong_protocol.statistics.teachers import Whitening
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import Method, RunContext, Setting
 from undersong_server.methods.parts import discriminant, discriminator_baselines, discriminator_figures
 from undersong_server.methods.parts.consistency import averaged
 from undersong_server.methods.parts.discriminant import Discriminator
 from undersong_server.methods.parts.fine_tuned_student import FineTunedStudent, fine_tuned
 from undersong_server.methods.parts.metadata import shares_of_counts
+from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.methods.parts.selection import highest, largest_remainder, places_by_label
 from undersong_server.methods.parts.teacher_numbers import TeacherNumbers
 from undersong_server.pool import Sample
@@ -53,33 +55,49 @@ HELD_OUT = 0.1  # share of the candidates that no discriminator is fitted on: it
 EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels
 
 
-class Options(MethodOptions):
+class Options(StatedOptions):
     """[method] keys.
 
     Attributes:
         discriminator: "teachers", "moments", or "auto", which chooses one of them from the plan; "votes" (the records'
             Top-Q votes for candidates, as WASP casts them) and "random" are baselines.
-        samples: N, candidates to write; ``keep`` is the share of them that becomes the corpus.
-        prompt: "zero_shot", or the paper's "persona": an invented author for every text, ``words`` words, no names.
-        words: wanted length of a text; none leaves it to the task ("persona": the paper's 400).
+        samples: N, candidates to write; ``keep`` is the share of them that becomes the corpus, ``kept`` their number.
+        prompt: "zero_shot"; the paper's "author", the task's own for every text; or "persona", an invented author for
+            each text, and no names.
+        words: wanted length of a text; none leaves it to the task ("author", "persona": the paper's 400).
         tutor_share: of the budget, for the label histogram; 0 takes the classes as equally common.
+        accounting: "exact", or "paper": the tutor has ``tutor_epsilon`` and one answer of the teachers the rest, each
+            by the analytic Gaussian at the run's delta; further answers are charged nothing. For teachers, in a run
+            that promises no privacy.
+        tutor: under "paper", the "noised" label distribution, the "exact" one, or "none" (equal shares).
+        noise: under "paper", whether the teachers' sums are noised.
         teacher: "linear" teachers read frozen embeddings; "fine-tuned" ones are the party's own local model on texts.
         student: "linear" learns from the embeddings of the queries; "fine-tuned" is an encoder that reads them, made of
             ``student_model`` ("packaged", or a local folder), with discriminator = "teachers".
         teachers: shards per party; 0 is as many as a useful answer needs.
         queries, contrast: r candidates that each teacher votes on, and the candidates that it is trained against.
+        answers: of a teacher: its "votes", or its "probabilities" that a query is private.
+        targets: of the fine-tuned student: the noisy "counts", or their "hard" majorities.
+        student_rate: learning rate of the fine-tuned student.
         half: whether a teacher votes for the better half of the queries of each class; else by its boundary.
         covariance: p, axes in which outer products are asked for besides the means; 0 asks for means alone.
         embedding_size: coordinates of an embedding.
         votes: Q of "votes".
     """
 
+    method: ClassVar[str] = "discriminator"
+
     discriminator: Literal["auto", "teachers", "moments", "votes", "random"] = "auto"
     samples: Annotated[int, Field(ge=2)] = 6000
     keep: Annotated[float, Field(gt=0, le=1)] = 0.75
-    prompt: Literal["zero_shot", "persona"] = "zero_shot"
+    kept: Annotated[int, Field(ge=1)] | None = None
+    prompt: Literal["zero_shot", "author", "persona"] = "zero_shot"
     words: Annotated[int, Field(ge=1)] | None = None
     tutor_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    accounting: Literal["exact", "paper"] = "exact"
+    tutor: Literal["noised", "exact", "none"] = "noised"
+    tutor_epsilon: Annotated[float, Field(gt=0)] = 0.4
+    noise: bool = True
     teacher: Literal["linear", "fine-tuned"] = "linear"
     student: Literal["linear", "fine-tuned"] = "linear"
     student_model: str = PACKAGED
@@ -87,6 +105,9 @@ class Options(MethodOptions):
     queries: Annotated[int, Field(ge=1)] = 400
     contrast: Annotated[int, Field(ge=1)] = 1000
     half: bool = True
+    answers: Literal["votes", "probabilities"] = "votes"
+    targets: Literal["counts", "hard"] = "counts"
+    student_rate: Annotated[float, Field(gt=0, lt=1)] = 5e-5
     covariance: Annotated[int, Field(ge=0, le=512)] = 0
     embedding_size: Annotated[int, Field(ge=1)] = 384
     votes: Annotated[int, Field(ge=1, le=16)] = 8
@@ -104,6 +125,14 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
                 'set method.discriminator = "teachers", or method.student = "linear"',
             )
         fine_tuning.check_folder(_student_folder(options, setting))
+    if options.accounting == "paper" and (
+        kind != "teachers" or setting.privacy is None or math.isfinite(setting.privacy.epsilon)
+    ):
+        raise ConfigurationError(
+            'method.accounting = "paper" charges all answers of the teachers as one',
+            'set privacy.epsilon = inf and method.discriminator = "teachers" in a simulation, or "exact"',
+            code="not-private",
+        )
     return _requests(options, setting, kind)
 
 
@@ -176,7 +205,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     run.record("student", 0, student)
     run.record("held out", 0, ([run.pool.samples[i] for i in order[:held]], run.pool.label_of[order[:held]]))
     # The best candidates of each class are kept.
-    best = kept(scores, run.pool.label_of, label_shares, options.keep)
+    share = options.keep if options.kept is None else min(1.0, options.kept / len(run.pool))
+    best = kept(scores, run.pool.label_of, label_shares, share)
     return [run.pool.samples[i] for i in best]
 
 
@@ -202,7 +232,14 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | No
     """Returns the private sums of the discriminator ``kind``; ``teachers`` per party are computed if None."""
     labels = len(setting.labels)
     asked: list[SumRequest] = []
-    if (labels > 1 and options.tutor_share) or kind == "moments":
+    noise = None
+    if options.accounting == "paper" and setting.privacy is not None:
+        noise = discriminator_figures.paper_noise(options.stated(setting.privacy), options.tutor_epsilon)
+    if noise is not None:
+        if labels > 1 and options.tutor != "none":
+            multiplier = noise.tutor if options.tutor == "noised" else 0.0
+            asked.append(SumRequest("labels", LabelHistogram(labels), noise_multiplier=multiplier))
+    elif (labels > 1 and options.tutor_share) or kind == "moments":
         if not options.tutor_share:
             raise ConfigurationError(
                 'method.tutor_share is 0, and discriminator = "moments" divides by the counts it pays for',
@@ -218,8 +255,10 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | No
             labels=labels,
             half=options.half,
             fine_tuned=options.teacher == "fine-tuned",
+            probabilities=options.answers == "probabilities",
         )
-        asked.append(SumRequest("teachers", statistic, rest))
+        own = None if noise is None else noise.answer / statistic.sensitivity.l2 * options.noise
+        asked.append(SumRequest("teachers", statistic, rest, noise_multiplier=own))
     elif kind == "moments":
         means = rest * (1.0 - COVARIANCE_PART) if options.covariance else rest
         asked.append(SumRequest("moments", EmbeddingSum(options.embedding_size, labels), means))
@@ -270,7 +309,7 @@ def _orders(options: Options, run: RunContext, label_shares: Float64) -> list[Or
     """Orders without examples; every generator writes the same number of each class, but for the remainder."""
     names, labels = run.setting.generators, run.setting.labels or ("",)
     wanted = np.repeat(np.arange(len(labels)), largest_remainder(label_shares, options.samples))
-    words = PERSONA_WORDS if options.words is None and options.prompt == "persona" else options.words
+    words = PERSONA_WORDS if options.words is None and options.prompt != "zero_shot" else options.words
     return [Order(names[i % len(names)], options.prompt, labels[label], words=words) for i, label in enumerate(wanted)]
 
 
@@ -291,11 +330,14 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> Discriminator
     classes = max(1, len(run.setting.labels))
     if options.student == "fine-tuned":
         counts, of = opened.natural[: len(queries)], _classes(run, queries)
+        hard = options.targets == "hard"
         return fine_tuned(
             [query.text for query in queries],
-            counts - averaged(counts, of),
+            counts - (_all_teachers(options, run.setting, opened) / 2 if hard else averaged(counts, of)),
             _student_folder(options, run.setting),
             seed=int(run.rng("student").integers(1 << 31)),
+            hard=hard,
+            rate=options.student_rate,
         )
     whitening = Whitening(run.embeddings(contrast), _classes(run, contrast), classes)
     return discriminant.distilled(
@@ -304,9 +346,13 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> Discriminator
         _classes(run, queries),
         opened.natural[: len(queries)],
         sigma=opened.sigma,
-        teachers=len(opened.survivors) * _teachers_per_party(options, run.setting),
+        teachers=_all_teachers(options, run.setting, opened),
         classes=classes,
     )
+
+
+def _all_teachers(options: Options, setting: Setting, opened: NoisySum) -> int:
+    return len(opened.survivors) * _teachers_per_party(options, setting)
 
 
 def _discriminant(
@@ -348,6 +394,8 @@ METHOD = Method(
     run=run,
     asks_first=lambda options, setting: any(each.name == "labels" for each in plan(options, setting)),
     notes=notes,
-    paper_figures=lambda options, plan: discriminator_figures.paper_figures(options.queries, plan.privacy.delta),
+    paper_figures=lambda options, plan: discriminator_figures.paper_figures(
+        plan.privacy, options.queries, options.tutor_epsilon
+    ),
     figures=discriminator_figures.figures,
 )

@@ -36,6 +36,7 @@ TEXT_FIELDS = ("good", "bad", "parents")
 # every placeholder that a template may use
 FIELDS = (
     *("description", "labels", "label", "label_description", "attributes", "language", "variety"),
+    *("author", "least_words"),
     *("good", "good_terms", "bad", "bad_reason", "parents", "masked", "terms", "words", "opening", "closing"),
 )
 
@@ -188,6 +189,7 @@ class TaskWords(BaseModel):
         language: English name of the texts' language, e.g. "German"; "" if not stated.
         attributes: properties of texts with their possible values; each order draws one value of each.
         line_breaks: texts have several lines; if not, completion prompts end at the end of a line.
+        author, least_words: the one who writes, and the fewest words, of prompts that name them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -198,6 +200,8 @@ class TaskWords(BaseModel):
     language: Annotated[str, Field(max_length=40)] = ""
     attributes: dict[str, tuple[str, ...]] = {}
     line_breaks: bool = False
+    author: Annotated[str, Field(max_length=LONGEST_DESCRIPTION)] = ""
+    least_words: Annotated[int, Field(ge=1)] | None = None
 
 
 class Prompts:
@@ -274,6 +278,8 @@ class Prompts:
             "labels": [_readable(other) for other in (others[start:] + others[:start])[:OTHER_LABELS]],
             "label_description": task.label_descriptions.get(label, ""),
             "language": task.language,
+            "author": task.author,
+            "least_words": task.least_words,
             "attributes": self._variety.attributes(number),
             "variety": "; ".join(self._variety.hints(number)),
         }

@@ -90,6 +90,7 @@ class DataSection(Section):
     encoding: str = "utf-8"  # of CSV, TSV and JSONL files
     records: Annotated[int, Field(ge=1)] | None = None  # of one file that is dealt: about so many, drawn by the seed
     file_records: Annotated[int, Field(ge=1)] | None = None  # that the file has, as everybody may know; for `records`
+    curated: bool = False  # one file is dealt in equal parts of a shuffle, without repeated records; no promise holds
     teacher_model: str = ""  # that simulated parties fine-tune teachers from: "packaged" or a folder
 
     @model_validator(mode="after")

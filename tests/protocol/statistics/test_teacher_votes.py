@@ -313,4 +313,4 @@ def test_a_party_that_leaves_takes_its_own_votes_and_no_others(tmp_path):
 
 def test_a_statistic_has_nothing_of_a_teacher():
     fields = {field.name for field in dataclasses.fields(TeacherVotes)}
-    assert fields == {"queries", "teachers", "labels", "half", "fine_tuned"}
+    assert fields == {"queries", "teachers", "labels", "half", "fine_tuned", "probabilities"}

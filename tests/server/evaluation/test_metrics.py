@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from undersong_server.evaluation import metrics
+from undersong_server.evaluation.scores import score
 
 
 def cloud(rows, width=12, shift=0.0, scale=1.0, seed=0):
@@ -66,3 +67,16 @@ def test_an_empty_side_has_no_divergence():
     assert np.isnan(metrics.length_divergence([], ["a b"]))
     assert np.isnan(metrics.label_divergence([], ["a"]))
     assert np.isnan(metrics.self_similarity(cloud(1)))
+
+
+def test_averages_are_scikit_learn_s():
+    """Song et al. 2024, Table 1: precision, recall and F1 of the task model, against an independent computation."""
+    from sklearn.metrics import precision_recall_fscore_support
+
+    rng = np.random.default_rng(0)
+    true, predicted = (rng.choice(list(names), size=90).tolist() for names in ("abcd", "abce"))
+    found = score(true, predicted).averages()
+    for average, ending in (("macro", "_of_all_labels"), ("weighted", "")):
+        figures = precision_recall_fscore_support(true, predicted, average=average, zero_division=0)
+        for name, figure in zip(("precision", "recall", "f1"), figures, strict=False):
+            assert found[f"{average}_{name}{ending}"] == pytest.approx(figure)

@@ -156,6 +156,13 @@ CASES = [
         ("queries=10", "plan", TEACHERS),
         ("contrast=4", "inputs", TEACHERS),
         ("half=false", "plan", TEACHERS),
+        ("answers=probabilities", "plan", TEACHERS),
+        ("kept=5", "corpus"),
+        ("accounting=paper", "plan", [*TEACHERS, "stated_epsilon=4.0"]),
+        ("stated_epsilon=2.0", "plan", [*TEACHERS, "accounting=paper"]),
+        ("tutor=none", "plan", [*TEACHERS, "accounting=paper"]),
+        ("tutor_epsilon=0.1", "plan", [*TEACHERS, "accounting=paper", "stated_epsilon=4.0"]),
+        ("noise=false", "plan", [*TEACHERS, "accounting=paper", "stated_epsilon=4.0"]),
         ("covariance=4", "plan"),
         ("embedding_size=24", "plan"),
         ("votes=2", "vectors", ["discriminator=votes"]),
@@ -231,6 +238,9 @@ CASES = [
 ELSEWHERE = {  # options whose effect a test of their own shows, in a file beside this one
     ("discriminator", "student"): "test_discriminator.py::test_a_fine_tuned_student_learns_the_votes_from_the_texts"
     "_and_judges_texts",
+    ("discriminator", "preset"): "test_papers.py::test_song_s_noise_is_two_analytic_gaussians",
+    ("discriminator", "targets"): "test_papers.py::test_song_s_student_learns_hard_labels_of_equal_weight",
+    ("discriminator", "student_rate"): "test_papers.py::test_song_s_student_learns_hard_labels_of_equal_weight",
     ("discriminator", "student_model"): "test_discriminator.py::test_a_fine_tuned_student_needs_teachers_and_a_folder"
     "_with_a_model",
     ("wasp", "base_contrast"): "test_papers.py::test_base_models_are_shown_bad_examples_by_the_preset_alone",

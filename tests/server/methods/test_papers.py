@@ -18,14 +18,15 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.table import read_table
 from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_protocol.secagg.noise_share import noise_plan
+from undersong_protocol.statistics import teachers
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.terms import TermHistogram
 from undersong_server import methods
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.orders import Order, Requests, shown_once
-from undersong_server.methods import augpe, dpga, dpkps, fusegen, pretext, wasp
+from undersong_server.methods import augpe, discriminator, dpga, dpkps, fusegen, pretext, wasp
 from undersong_server.methods.interface import Setting
-from undersong_server.methods.parts import dpga_paper, papers
+from undersong_server.methods.parts import discriminator_figures, dpga_paper, fine_tuned_student, papers
 from undersong_server.methods.parts.keyphrases import Densities, significant_terms
 from undersong_server.methods.parts.metadata import shares_by_label
 from undersong_server.methods.parts.suppression import mean_similarity
@@ -90,17 +91,20 @@ def test_presets_hold_the_papers_values():
     for keyphrases in (wiki, mimic):
         assert (keyphrases.document_terms, keyphrases.keyphrases, keyphrases.length) == (10, 1000, 10)
         assert (keyphrases.split, keyphrases.false_terms, keyphrases.sharpness) == ((1.0, 5.0), 1.0, 1.0)
+    song = discriminator.Options(preset="paper")
+    assert (song.kept, song.words, song.tutor_epsilon, song.student_rate, song.teachers) == (3750, 400, 0.4, 2e-5, 1)
+    assert papers.sections("discriminator", "paper")["federation"] == {"parties": 15}
     for module in (pretext, fusegen):
         assert (module.Options(preset="paper").samples, module.Options(preset="paper").rounds) == (6000, 5)
 
 
-@pytest.mark.parametrize("name", ["wasp", "dpga", "dpkps", "augpe", "pretext", "fusegen"])
+@pytest.mark.parametrize("name", ["wasp", "dpga", "dpkps", "discriminator", "augpe", "pretext", "fusegen"])
 def test_an_unknown_preset_is_refused_by_name(name, tmp_path):
     with pytest.raises(ConfigurationError, match="'papre'") as refused:
         load(make_task(tmp_path), [f"method.name={name}", "method.preset=papre"])
     assert "paper" in refused.value.remedy
     assert papers.sections(name, "paper")["prompts"] == {"variety": False, "near_duplicate": 1.0}
-    assert len(papers.forbidden(name, "paper")) == {"dpga": 2}.get(name, 0)
+    assert len(papers.forbidden(name, "paper")) == {"dpga": 2, "discriminator": 2}.get(name, 0)
     assert not papers.forbidden("mixture", "")
 
 
@@ -397,6 +401,120 @@ def test_sequences_are_drawn_in_proportion_to_the_density_with_repeats():
     for position in range(2):
         assert np.bincount(drawn[:, position], minlength=6) / 30_000 == pytest.approx(expected, abs=0.015)
     assert (drawn[:, 0] == drawn[:, 1]).mean() == pytest.approx((expected**2).sum(), abs=0.015)
+
+
+# The private discriminator
+
+SONG = ["method.name=discriminator", "method.preset=paper", "method.queries=8", "method.contrast=8"]
+
+
+def song_task(tmp_path, *changes):
+    path = make_task(tmp_path)
+    document = path.read_text().replace('"private"', '"good.jsonl"').replace("samples = 24\n", "samples = 60\n")
+    path.write_text("\n".join(line for line in document.splitlines() if not line.startswith(("rounds", "votes", "ex"))))
+    return load(path, [*SONG, *changes])
+
+
+def test_song_s_noise_is_two_analytic_gaussians(tmp_path):
+    """Lemma 4 at (0.4, delta) and (3.6, delta), sensitivity sqrt(2); one answer's noise on every query."""
+    plan = plan_run(song_task(tmp_path, "privacy.epsilon=4.0", "privacy.delta=1e-5")).plan
+    tutor, answer = (math.sqrt(2) * analytic_gaussian(epsilon, 1e-5) for epsilon in (0.4, 3.6))
+    assert answer == pytest.approx(1.676, abs=0.001)
+    assert plan["labels"].sigma == pytest.approx(tutor, rel=1e-3)
+    assert plan["teachers"].sigma == pytest.approx(answer / math.sqrt(2), rel=1e-3)  # one scalar for two counts
+    assert math.isinf(plan.privacy.epsilon)
+    assert plan["teachers"].parameters["teachers"] == 1
+    assert plan.quorum.parties == 15
+    figures = discriminator_figures.paper_figures(Privacy(4.0, 1e-5), 1000, 0.4)
+    assert figures["sigma"] == pytest.approx(answer, rel=1e-3)
+    assert figures["epsilon_really_spent"] == pytest.approx(
+        spent(math.sqrt(1000) * math.sqrt(2) / answer, 1e-5), rel=0.01
+    )
+
+
+def test_song_s_preset_is_refused_by_a_coordinator_naming_its_steps(tmp_path):
+    data = song_task(tmp_path).model_dump(mode="python", exclude={"folder"})
+    data["federation"].pop("parties")
+    with pytest.raises(ConfigurationError, match=r"repeated records.*charged as one") as refused:
+        coordinator_task(data, tmp_path, ["a", "b", "c"])
+    assert refused.value.code == "not-private"
+    with pytest.raises(ConfigurationError) as refused:
+        plan_run(load(make_task(tmp_path), ["method.name=discriminator", "method.accounting=paper"]))
+    assert refused.value.code == "not-private"
+
+
+def test_song_s_ablations_are_in_the_plan(tmp_path):
+    def sigmas(*changes):
+        return {one.name: one.sigma for one in plan_run(song_task(tmp_path, *changes)).plan.sums}
+
+    whole = sigmas()
+    assert sigmas("method.noise=false") == whole | {"teachers": 0.0}
+    assert sigmas("method.tutor=exact") == whole | {"labels": 0.0}
+    assert sigmas("method.tutor=none") == {"teachers": whole["teachers"]}
+    alone = plan_run(song_task(tmp_path, "federation.parties=1")).plan
+    assert (alone.quorum.parties, alone["teachers"].parameters["teachers"]) == (1, 1)
+
+
+def test_one_scalar_decides_as_often_as_song_s_two_noisy_counts():
+    """Eq. 1 anew: P(argmax says private) of two noisy sums, against the scalar's; and probabilities are summed."""
+    rng, sigma, probabilities = np.random.default_rng(0), 1.676, np.array([0.9, 0.2, 0.6, 0.55])
+    runs = 200_000
+    private = probabilities.sum() + rng.normal(0.0, sigma, runs)
+    public = (1 - probabilities).sum() + rng.normal(0.0, sigma, runs)
+    noise = discriminator_figures.paper_noise(Privacy(4.0, 1e-5), 0.4)
+    expected = PHI((probabilities.sum() - 2.0) / noise.answer)
+    assert (private > public).mean() == pytest.approx(expected, abs=0.005)
+
+    x = embed([f"record {n}" for n in range(6)])
+    c, q = embed([f"other {n}" for n in range(9)]), embed([f"asked {n}" for n in range(5)])
+    classes = [np.zeros(count, dtype=np.int64) for count in (6, 9, 5)]
+    shards = np.array([0, 0, 1, 1, 1, 0])
+    given = (x, classes[0], shards, c, classes[1], q, classes[2])
+    votes = teachers.votes(*given, teachers=3, count=1, half=False)
+    answers = teachers.votes(*given, teachers=3, count=1, half=False, probabilities=True)
+    assert ((answers > 0.5) == votes.astype(bool))[:2].all()
+    assert not answers[2].any()  # a shard without records
+    assert 0 < answers[:2].min() < answers.max() < 1
+
+
+def test_song_s_student_learns_hard_labels_of_equal_weight(monkeypatch):
+    seen = {}
+
+    def fine_tune(texts, labels, settings, *, weights, seed):
+        seen.update(labels=labels, weights=weights, rate=settings.learning_rate)
+
+    monkeypatch.setattr(fine_tuned_student, "fine_tune", fine_tune)
+    counts = np.array([9.1, 7.4, 7.6, 0.2])  # of 15 teachers, noisy
+    given = (["a", "b", "c", "d"], counts - 7.5, None)
+    fine_tuned_student.fine_tuned(*given, seed=0, hard=True, rate=2e-5)
+    assert seen["labels"] == [("private" if count > 15 - count else "synthetic") for count in counts]
+    assert (seen["weights"], seen["rate"]) == (None, 2e-5)
+    fine_tuned_student.fine_tuned(*given, seed=0)
+    assert seen["weights"].tolist() == pytest.approx(np.abs(counts - 7.5).tolist())
+
+
+def test_song_s_prompt_has_one_author_a_least_length_and_no_hint(ran):
+    changes = ["method.samples=40", "method.discriminator=random", "method.accounting=exact", "method.student=linear"]
+    asked, samples, _, _ = ran("discriminator", [*changes, "method.kept=12", "federation.parties=1"])
+    assert len(samples) == 12
+    for _, request in asked:
+        assert request.kind == "author"
+        assert "You are a professional medical transcriber." in request.prompt
+        assert all(said in request.prompt for said in ("Use about 400 words.", "Write at least 200 words."))
+    assert len({request.prompt for _, request in asked}) == len(LABELS)  # one prompt for each label
+
+
+def test_a_stated_number_is_kept_by_class_and_score():
+    """3.6: per class by the tutor's shares, the highest scores: an independent sort."""
+    rng = np.random.default_rng(3)
+    scores, labels = rng.normal(size=400), np.repeat([0, 1], 200)
+    found = discriminator.kept(scores, labels, np.array([0.75, 0.25]), 20 / 400)
+    expected = sorted(
+        position
+        for label, count in ((0, 15), (1, 5))
+        for position in sorted(np.flatnonzero(labels == label), key=lambda i: -scores[i])[:count]
+    )
+    assert found == expected
 
 
 # Baselines

@@ -14,6 +14,7 @@ from undersong_server.prompts import rendering
 from undersong_server.prompts.rendering import FIELDS, Prompts, TaskWords, mask_words
 
 KINDS = (
+    "author",
     "contrast",
     "cross",
     "examples",

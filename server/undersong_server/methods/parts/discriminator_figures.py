@@ -4,26 +4,68 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from undersong_common.arrays import Int64
 from undersong_common.embedding import Embed
+from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
+from undersong_protocol.agreement.plan import Privacy
 from undersong_server.evaluation.scores import discrimination, precision_and_recall
 from undersong_server.methods.interface import Records
 
 STRICT_SHARE = 0.25  # of the synthetic texts that precision, recall and F1 let pass for real
-PAPER_SIGMA = 1.676  # of each query's counts (Song et al. 2024, epsilon 3.6)
 
 
-def paper_figures(queries: int, delta: float) -> Mapping[str, float]:
-    """Returns the epsilon of the paper's noise over all queries, for its two counts per query and for scalar counts."""
+@dataclass(frozen=True)
+class PaperNoise:
+    """The paper's noise, in records: of a class's count (``tutor``), and of the scalar sum for one query (``answer``).
+
+    The paper noises two counts for each query, private and public, and takes the larger; the difference decides, so one
+    scalar of sigma / sqrt(2) decides by the same law.
+    """
+
+    tutor: float
+    answer: float
+
+
+def paper_noise(stated: Privacy, tutor_epsilon: float) -> PaperNoise:
+    """Section 4: analytic Gaussians of sensitivity sqrt(2) at ``tutor_epsilon`` and at the rest; no noise at infinity.
+
+    No delta and no sigma is printed; both mechanisms are taken at the run's delta.
+
+    >>> noise = paper_noise(Privacy(4.0, 1e-5), 0.4)
+    >>> round(noise.answer * math.sqrt(2), 3)
+    1.676
+    """
+    if math.isinf(stated.epsilon):
+        return PaperNoise(0.0, 0.0)
+    if stated.epsilon <= tutor_epsilon:
+        raise ConfigurationError(
+            f"method.tutor_epsilon {tutor_epsilon:g} leaves nothing of epsilon {stated.epsilon:g}", "lower it"
+        )
+    tutor, answer = (
+        accounting.calibrate(lambda one: [accounting.Gaussian(one)], epsilon, stated.delta)
+        for epsilon in (tutor_epsilon, stated.epsilon - tutor_epsilon)
+    )
+    return PaperNoise(math.sqrt(2.0) * tutor, answer)
+
+
+def paper_figures(stated: Privacy, queries: int, tutor_epsilon: float) -> Mapping[str, float]:
+    """Returns sigma of one of the paper's answers, and epsilon of all of them: two counts per query, scalar counts.
+
+    Empty if epsilon leaves the teachers nothing.
+    """
+    if stated.epsilon <= tutor_epsilon:
+        return {}
+    noise = paper_noise(stated, tutor_epsilon)
     return {
-        "sigma": PAPER_SIGMA,
-        "epsilon_really_spent": _composed(PAPER_SIGMA / math.sqrt(2.0), queries, delta),
-        "epsilon_as_scalar_counts": _composed(PAPER_SIGMA, queries, delta),
+        "sigma": math.sqrt(2.0) * noise.answer,
+        "epsilon_really_spent": _composed(noise.answer, queries, stated.delta),
+        "epsilon_as_scalar_counts": _composed(math.sqrt(2.0) * noise.answer, queries, stated.delta),
     }
 
 

@@ -1,8 +1,8 @@
 """The distilled student as a fine-tuned encoder (Song et al. 2024): it reads texts, where the linear one has vectors.
 
 It learns to tell the queries that more teachers than usual took for private from the others. Each query weighs as much
-as its noisy count is away from the mean of its class: a majority that noise alone may have made says little. Deviation
-from the paper: that weight, and counts centred by class, since the number of teachers that voted is private.
+as its noisy count is away from the mean of its class: a majority that noise alone may have made says little. The paper
+has neither that weight nor counts centred by class: its labels are the majorities themselves (``hard``).
 """
 
 from __future__ import annotations
@@ -36,11 +36,16 @@ class FineTunedStudent:
         )
 
 
-def fine_tuned(texts: Sequence[str], centred: Float64, folder: Path, *, seed: int) -> FineTunedStudent:
+def fine_tuned(
+    texts: Sequence[str], centred: Float64, folder: Path, *, seed: int, hard: bool = False, rate: float | None = None
+) -> FineTunedStudent:
     """The student of queries whose noisy counts, less their class's mean, are ``centred``, float64 [r].
+
+    With ``hard`` they are counts less half of the teachers, and all weigh alike (Song et al. 2024, Eq. 1, 2).
 
     Raises ConfigurationError where ``folder`` holds no usable encoder, or all counts are the same.
     """
     labels = [PRIVATE if count > 0 else OTHER for count in centred]
-    settings = replace(SETTINGS, path=folder)
-    return FineTunedStudent(fine_tune(texts, labels, settings, weights=np.abs(centred), seed=seed))
+    settings = replace(SETTINGS, path=folder, learning_rate=rate or SETTINGS.learning_rate)
+    weights = None if hard else np.abs(centred)
+    return FineTunedStudent(fine_tune(texts, labels, settings, weights=weights, seed=seed))
