@@ -69,7 +69,9 @@ def parse_toml(name: str, data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{name}: is not UTF-8 (byte {error.start})", "save the file as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{name}: is not valid TOML: {error}", "correct the line that is named") from None
+        raise ConfigurationError(
+            f"{name}: is not valid TOML: {error}", "correct the line that is named", code="not-toml"
+        ) from None
     except (ValueError, RecursionError):  # a number of thousands of digits, tables in tables in tables
         remedy = f"use at most {MOST_LEVELS} levels of tables and lists, and shorter numbers"
         raise ConfigurationError(f"{name}: is no task file", remedy, code="file-too-deep") from None

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import impact
 
@@ -37,7 +38,7 @@ GOOD = {
 def test_what_no_audit_wrote_is_refused(tmp_path, written):
     file = tmp_path / "audit.json"
     file.write_text(written)
-    with pytest.raises(ConfigurationError, match="is not the result of an audit"):
+    with raises(ConfigurationError, "no-audit-result"):
         impact.read_audit(file)
 
 

@@ -148,7 +148,9 @@ class Accounts:
     def _keep_an_administrator(self, database: sqlite3.Connection, leaving: str) -> None:
         rows = database.execute("SELECT name FROM account WHERE role = 'administrator'").fetchall()
         if [row["name"] for row in rows] == [leaving]:
-            raise ConfigurationError(f"{leaving} is the only administrator", "name another one first")
+            raise ConfigurationError(
+                f"{leaving} is the only administrator", "name another one first", code="only-administrator"
+            )
 
     # One-time links
 
@@ -175,7 +177,7 @@ class Accounts:
             else:
                 self._reserve(database, {f"link at {source_of(address)}": FAILURES})
         if not known:
-            raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK)
+            raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK, code="link-used")
         return self.begin(row["account"], address=address)
 
     # Passwords
@@ -184,7 +186,9 @@ class Accounts:
         """Sets a password and ends the person's other sessions but the one whose secret is ``keep``."""
         if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
             raise ConfigurationError(
-                f"the password has {len(password)} characters", f"choose one of {SHORTEST_PASSWORD} or more"
+                f"the password has {len(password)} characters",
+                f"choose one of {SHORTEST_PASSWORD} or more",
+                code="password-length",
             )
         self.person(name)
         with self._hashing:
@@ -212,7 +216,9 @@ class Accounts:
             except (VerificationError, InvalidHashError):
                 known = False
         if not known:
-            raise PrivacyRefusal("name and password do not fit", "try again, or ask an administrator for a link")
+            raise PrivacyRefusal(
+                "name and password do not fit", "try again, or ask an administrator for a link", code="wrong-password"
+            )
         with self._store.transaction() as database:
             self._forget(database, tries)
         return self.begin(name, address=address)

@@ -36,11 +36,14 @@ class Listening:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise ConfigurationError("TLS needs a certificate and its key", "name both, or neither")
+            raise ConfigurationError(
+                "TLS needs a certificate and its key", "name both, or neither", code="certificate-without-key"
+            )
         if not self.tls and not is_loopback(self.host):
             raise ConfigurationError(
                 f"{self.host} is not this machine alone, and passwords would cross the network in clear",
                 "give --tls-certificate and --tls-key, or listen on 127.0.0.1",
+                code="page-without-tls",
             )
 
     @property

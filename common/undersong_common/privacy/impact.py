@@ -74,7 +74,7 @@ def read_audit(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", remedy) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ConfigurationError(f"{path}: is not the result of an audit", remedy) from None
+        raise ConfigurationError(f"{path}: is not the result of an audit", remedy, code="no-audit-result") from None
     return value
 
 

@@ -55,20 +55,26 @@ def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
     try:
         message.ParseFromString(evidence)
     except DecodeError:
-        raise PeerFault(COORDINATOR, "the evidence is damaged") from None
+        raise PeerFault(COORDINATOR, "the evidence is damaged", code="evidence-damaged") from None
     check_version(message.version, COORDINATOR)
     if message.sid != parameters.sid:
-        raise PeerFault(COORDINATOR, "the evidence is of another private sum")
+        raise PeerFault(COORDINATOR, "the evidence is of another private sum", code="evidence-of-another-sum")
     size = parameters.size
     survivors = from_bitmap(message.survivors, size, COORDINATOR, "the survivors")
     sharers = from_bitmap(message.sharers, size, COORDINATOR, "the sharers")
     signers = from_bitmap(message.signers, size, COORDINATOR, "the signers")
     if not set(signers) <= set(survivors) <= set(sharers):
-        raise PeerFault(COORDINATOR, "the evidence has signers outside the survivors, or survivors that shared nothing")
+        raise PeerFault(
+            COORDINATOR,
+            "the evidence has signers outside the survivors, or survivors that shared nothing",
+            code="evidence-outside-survivors",
+        )
     if len(survivors) < parameters.quorum or (not parameters.direct and len(signers) < parameters.threshold):
-        raise PeerFault(COORDINATOR, "the evidence has too few survivors or signers")
+        raise PeerFault(COORDINATOR, "the evidence has too few survivors or signers", code="evidence-too-few")
     if len(message.question) != sid.DIGEST_BYTES:
-        raise PeerFault(COORDINATOR, "the evidence does not say which question was asked")
+        raise PeerFault(
+            COORDINATOR, "the evidence does not say which question was asked", code="evidence-without-question"
+        )
     body = sid.opened_set(message.transcript, message.question, message.sharers, message.survivors)
     signatures = split_blocks(message.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures")
     for signer, signature in zip(signers, signatures, strict=True):

@@ -76,6 +76,7 @@ def choose_neighbourhood(
         raise ConfigurationError(
             f"{adversaries} adversaries and {dropouts} dropouts among {parties} parties",
             "leave at least one honest survivor",
+            code="impossible-graph",
         )
     bad = adversaries + dropouts
     for degree in range(2, parties - 1, 2):
@@ -105,6 +106,7 @@ def choose_neighbourhood(
         f"at 2^-{secrecy_bits} and 2^-{recovery_bits}",
         f"lower federation.colluders or federation.tolerated_dropouts, or plan for at most {COMPLETE_UP_TO} parties, "
         "who use the complete graph",
+        code="no-neighbourhood",
     )
 
 
@@ -130,7 +132,7 @@ def graph_seed(sid: bytes, nonces: Sequence[bytes]) -> bytes:
     Raises InternalError for a nonce of another length.
     """
     if any(len(nonce) != 32 for nonce in nonces):
-        raise InternalError("a graph nonce is 32 bytes")
+        raise InternalError("a graph nonce is 32 bytes", code="nonce-length")
     return hashlib.sha256(_SEED + hashlib.sha256(sid).digest() + b"".join(nonces)).digest()
 
 
@@ -163,10 +165,12 @@ class Graph:
         """
         parties = len(order)
         if sorted(order) != list(range(parties)):
-            raise InternalError("a graph's order is a permutation of 0..n-1")
+            raise InternalError("a graph's order is a permutation of 0..n-1", code="no-permutation")
         if degree != parties - 1 and (degree % 2 or not 2 <= degree < parties - 1):
             raise ConfigurationError(
-                f"degree {degree} among {parties} parties", "choose an even degree from 2, or n - 1 for all"
+                f"degree {degree} among {parties} parties",
+                "choose an even degree from 2, or n - 1 for all",
+                code="degree-out-of-range",
             )
         self.parties = parties
         self.degree = degree

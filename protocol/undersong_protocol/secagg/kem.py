@@ -67,4 +67,5 @@ def check_key(party: str, public: bytes, expected: bytes) -> None:
 
 def malformed(party: str) -> PeerFault:
     """The fault of a key that is not canonical (FIPS 203, section 7.2)."""
-    return PeerFault(party, "advertised a malformed ML-KEM-768 key", "it must make fresh keys with a correct program")
+    remedy = "it must make fresh keys with a correct program"
+    return PeerFault(party, "advertised a malformed ML-KEM-768 key", remedy, code="malformed-key")

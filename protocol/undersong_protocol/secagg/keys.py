@@ -243,5 +243,8 @@ def check_signature(
         verified(key, _statement(sid, stage, party, body_hash(body)), signature)
     except (InvalidSignature, ValueError):
         raise PeerFault(
-            name, f"{what} does not carry its enrolled identity's signature", "check its enrolment and its keys"
+            name,
+            f"{what} does not carry its enrolled identity's signature",
+            "check its enrolment and its keys",
+            code="forged-statement",
         ) from None

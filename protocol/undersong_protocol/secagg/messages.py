@@ -120,6 +120,7 @@ def parse_request(parameters: SumParameters, data: bytes) -> tuple[Stage, int, w
             f"request for another private sum than {parameters.query!r} attempt {parameters.attempt} of run "
             f"{parameters.run!r} (replayed or foreign sid)",
             "send each request to the attempt it was made for",
+            code="request-of-another-sum",
         )
     name = message.WhichOneof("stage")
     if name is None:

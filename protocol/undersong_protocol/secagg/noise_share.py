@@ -142,7 +142,7 @@ class NoisePlan:
         Raises InternalError beyond the tolerated dropouts: the caller aborts before it asks.
         """
         if not 0 <= dropped <= self.dropouts:
-            raise InternalError(f"{dropped} dropouts where {self.dropouts} are tolerated")
+            raise InternalError(f"{dropped} dropouts where {self.dropouts} are tolerated", code="too-many-dropouts")
         return range(dropped + 1, self.dropouts + 1) if self.removal else range(0)
 
     def opened_variance(self, dropped: int, unopened: int = 0) -> Fraction:
@@ -154,7 +154,7 @@ class NoisePlan:
         removed = sum((self.components[k] for k in self.opened_components(dropped)), Fraction(0))
         survivors = self.parties - dropped
         if not 0 <= unopened <= survivors:
-            raise InternalError(f"{unopened} values missing from {survivors} survivors")
+            raise InternalError(f"{unopened} values missing from {survivors} survivors", code="too-many-missing-values")
         return survivors * (self.share_variance - removed) + unopened * removed
 
 
@@ -203,7 +203,7 @@ class NoiseSeeds:
 
     def __post_init__(self) -> None:
         if len(self.own) != SEED_BYTES or len(self.root) != SEED_BYTES:
-            raise InternalError(f"noise seeds are {SEED_BYTES} bytes each")
+            raise InternalError(f"noise seeds are {SEED_BYTES} bytes each", code="seed-length")
 
     def __repr__(self) -> str:
         return "NoiseSeeds(hidden)"
@@ -242,9 +242,11 @@ def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, pa
     """Raise PeerFault naming ``party`` unless ``value`` is the chain's V_{r+1} for its advertised ``anchor``."""
     steps = len(plan.opened_components(dropped))
     if not steps:
-        raise PeerFault(party, "opened noise where the plan takes none back")
+        raise PeerFault(party, "opened noise where the plan takes none back", code="noise-not-taken-back")
     if len(value) != SEED_BYTES or _advance(value, steps) != anchor:
-        raise PeerFault(party, "the opened noise value does not lead to the advertised anchor")
+        raise PeerFault(
+            party, "the opened noise value does not lead to the advertised anchor", code="noise-off-its-anchor"
+        )
 
 
 def remove_opened(total: Target, plan: NoisePlan, dropped: int, value: bytes) -> None:

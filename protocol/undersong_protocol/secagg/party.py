@@ -93,7 +93,9 @@ class PartyMachine:
         self._me = parameters.index(me)
         if identity.public_key().public_bytes_raw() != parameters.roster[self._me].identity:
             raise ConfigurationError(
-                f"the identity key is not the one enrolled for {me!r}", "use the key that was enrolled, or enrol again"
+                f"the identity key is not the one enrolled for {me!r}",
+                "use the key that was enrolled, or enrol again",
+                code="other-identity",
             )
         self._identity = identity
         self._state = state
@@ -197,12 +199,14 @@ class PartyMachine:
                 raise PrivacyRefusal(
                     f"a second, different request for {stage.title}, which this party has already answered",
                     "a new attempt needs fresh keys",
+                    code="second-request",
                 )
             rule = party_rule(self._state.phase, stage, self._parameters.traits)
             if rule is None:
                 raise PrivacyRefusal(
                     f"{stage.title} was asked for out of order: this party is at {self._state.phase.name.lower()}",
                     "a stage can be neither skipped nor repeated; start a new attempt",
+                    code="out-of-order",
                 )
             draft = copy.copy(self._state)
             draft.peers = dict(self._state.peers)
@@ -226,9 +230,13 @@ class PartyMachine:
         """
         pending = self._pending
         if pending is None:
-            raise InternalError("a vector was provided before the masked-input request was verified")
+            raise InternalError(
+                "a vector was provided before the masked-input request was verified", code="vector-too-early"
+            )
         if len(question) != sid.DIGEST_BYTES:
-            raise InternalError(f"a question's digest has {sid.DIGEST_BYTES} bytes, got {len(question)}")
+            raise InternalError(
+                f"a question's digest has {sid.DIGEST_BYTES} bytes, got {len(question)}", code="question-length"
+            )
         self._check_grid(grid)
         rule = party_rule(self._state.phase, Stage.MASK, self._parameters.traits)
         if rule is None:
@@ -254,6 +262,7 @@ class PartyMachine:
             raise PrivacyRefusal(
                 "this party has released shares of this attempt, so it cannot call it void",
                 "the attempt stays charged; use one of the plan's spare attempts",
+                code="shares-released",
             )
         if not self._state.tombstone:
             self.end(reason)
@@ -291,7 +300,9 @@ class PartyMachine:
             if theirs != ours:
                 values = "" if isinstance(ours, bytes) else f": {theirs!r} instead of {ours!r}"
                 raise PrivacyRefusal(
-                    f"the coordinator's {name} is not the approved one{values}", "use the manifest every party signed"
+                    f"the coordinator's {name} is not the approved one{values}",
+                    "use the manifest every party signed",
+                    code="other-terms",
                 )
         return draft.advert
 
@@ -740,5 +751,7 @@ class PartyMachine:
     def _check_alive(self) -> None:
         if self._state.tombstone:
             raise PrivacyRefusal(
-                f"this attempt is ended at this party: {self._state.tombstone}", "a new attempt needs fresh keys"
+                f"this attempt is ended at this party: {self._state.tombstone}",
+                "a new attempt needs fresh keys",
+                code="attempt-ended",
             )

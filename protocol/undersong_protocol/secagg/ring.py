@@ -48,6 +48,7 @@ def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigm
         raise ConfigurationError(
             f"the largest possible sum needs {bits} bits, the ring has {MAXIMUM_BITS}",
             "lower max_records or the statistic's integer scale",
+            code="ring-too-small",
         )
     return bits
 
@@ -86,7 +87,7 @@ def packed_bytes(bits: int, count: int) -> int:
 
 def _checked_bits(bits: int) -> None:
     if not 1 <= bits <= MAXIMUM_BITS:
-        raise InternalError(f"a ring word has 1 to {MAXIMUM_BITS} bits, got {bits}")
+        raise InternalError(f"a ring word has 1 to {MAXIMUM_BITS} bits, got {bits}", code="word-width")
 
 
 def _native(bits: int) -> np.dtype[np.unsignedinteger] | None:
@@ -147,9 +148,13 @@ def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sende
     size = packed_bytes(bits, count)
     view = memoryview(data).cast("B")
     if len(view) != size:
-        raise PeerFault(sender, f"a packed vector of {count} words of {bits} bits is {size} bytes, got {len(view)}")
+        raise PeerFault(
+            sender,
+            f"a packed vector of {count} words of {bits} bits is {size} bytes, got {len(view)}",
+            code="packed-length",
+        )
     if bits * count % 8 and view[-1] >> (bits * count % 8):
-        raise PeerFault(sender, "a packed vector's padding bits are not zero")
+        raise PeerFault(sender, "a packed vector's padding bits are not zero", code="padding-bits")
     native = _native(bits)
     if native is not None:
         return to_ring(np.frombuffer(view, dtype=native), bits)

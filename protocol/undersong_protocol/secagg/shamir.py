@@ -32,15 +32,19 @@ def share(secret: bytes, threshold: int, points: Iterable[int], entropy: Entropy
     InternalError for a secret or entropy of the wrong length.
     """
     if len(secret) != SECRET_BYTES:
-        raise InternalError(f"a shared secret is {SECRET_BYTES} bytes, got {len(secret)}")
+        raise InternalError(f"a shared secret is {SECRET_BYTES} bytes, got {len(secret)}", code="secret-length")
     at = _checked_points(points)
     if not 1 <= threshold <= len(at):
         raise ConfigurationError(
-            f"threshold {threshold} with {len(at)} share holders", "choose a threshold from 1 to the number of holders"
+            f"threshold {threshold} with {len(at)} share holders",
+            "choose a threshold from 1 to the number of holders",
+            code="threshold-out-of-range",
         )
     drawn = entropy(COEFFICIENT_BYTES * (threshold - 1))
     if len(drawn) != COEFFICIENT_BYTES * (threshold - 1):
-        raise InternalError("the entropy source returned another number of bytes than it was asked for")
+        raise InternalError(
+            "the entropy source returned another number of bytes than it was asked for", code="entropy-length"
+        )
     blocks = (drawn[start : start + COEFFICIENT_BYTES] for start in range(0, len(drawn), COEFFICIENT_BYTES))
     coefficients = [int.from_bytes(secret, "little"), *(int.from_bytes(block, "little") % PRIME for block in blocks)]
     coefficients.reverse()
@@ -119,19 +123,27 @@ def combine(shares: Mapping[int, bytes], threshold: int, weights: Mapping[int, i
     PeerFault, naming the point, for a share of the wrong length or outside the field.
     """
     if threshold < 1:
-        raise ConfigurationError(f"threshold {threshold}", "a threshold is at least 1")
+        raise ConfigurationError(f"threshold {threshold}", "a threshold is at least 1", code="threshold-out-of-range")
     if weights is None:
         if len(shares) < threshold:
             raise RoundAborted(
-                f"{len(shares)} shares where {threshold} are needed", "start a new attempt with the parties that answer"
+                f"{len(shares)} shares where {threshold} are needed",
+                "start a new attempt with the parties that answer",
+                code="too-few-shares",
             )
         weights = lagrange_weights(sorted(shares)[:threshold])
     elif len(weights) < threshold:
-        raise RoundAborted(f"weights of {len(weights)} points where {threshold} shares are needed")
+        raise RoundAborted(
+            f"weights of {len(weights)} points where {threshold} shares are needed", code="too-few-weights"
+        )
     missing = weights.keys() - shares.keys()
     if missing:
-        raise RoundAborted(f"{len(missing)} of the {len(weights)} shares of the survivor set are missing")
+        raise RoundAborted(
+            f"{len(missing)} of the {len(weights)} shares of the survivor set are missing", code="shares-missing"
+        )
     total = sum(weight * share_value(shares[x], f"holder of share {x}") for x, weight in weights.items()) % PRIME
     if total >> (8 * SECRET_BYTES):
-        raise RoundAborted("the shares do not combine to a 32-byte secret: at least one of them is wrong")
+        raise RoundAborted(
+            "the shares do not combine to a 32-byte secret: at least one of them is wrong", code="shares-do-not-combine"
+        )
     return total.to_bytes(SECRET_BYTES, "little")

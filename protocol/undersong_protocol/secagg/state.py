@@ -139,6 +139,7 @@ class PartyState:
         damaged = ConfigurationError(
             f"the stored state of {parameters.query!r} attempt {parameters.attempt} is damaged or of another sum",
             "restore the party's journal; without it the attempt must be voided",
+            code="damaged-state",
         )
         if (message.version, message.sid, message.terms, message.party) != (
             VERSION,

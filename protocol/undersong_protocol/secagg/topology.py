@@ -104,6 +104,7 @@ class Topology:
                     f"{what} leaves {inside} survivors on {run} neighbouring places of the mask graph, {needed} are "
                     "needed",
                     "start a new attempt: a fresh permutation spreads dropouts",
+                    code="neighbourhood-too-small",
                 )
             inside += alive[(start + run) % len(alive)] - alive[start]
 

@@ -46,6 +46,7 @@ def check_void_certificate(parameters: SumParameters, statements: Mapping[str, b
             f"{signing} that they released no share, {needed} are needed to call the attempt void"
             + "".join(f"; {problem}" for problem in problems),
             "use one of the plan's spare attempts, or stop the run",
+            code="not-void",
         )
 
 

@@ -68,7 +68,7 @@ class ClassifierVotes(Statistic):
         positive_integer(self.name, "classifiers", self.classifiers, least=2)
         positive_integer(self.name, "labels", self.labels, least=2, most=LARGEST_LABELS)
         if type(self.hard) is not bool:
-            raise ConfigurationError(f"{self.name}.hard is {self.hard!r}", "give true or false")
+            raise ConfigurationError(f"{self.name}.hard is {self.hard!r}", "give true or false", code="not-boolean")
 
     @property
     def dimension(self) -> int:

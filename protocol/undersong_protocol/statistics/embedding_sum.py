@@ -74,6 +74,7 @@ class EmbeddingSum(Statistic):
             raise ConfigurationError(
                 f"the embedding model gives {facts.embedding_size} coordinates, the plan has {self.size}",
                 "set method.embedding_size to the model's",
+                code="other-dimension",
             )
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:

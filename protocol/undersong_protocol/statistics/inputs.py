@@ -53,7 +53,9 @@ class Grid:
         # One comparison refuses NaN, infinities and 1e308 before anything is multiplied.
         if not (np.abs(values) <= self.largest).all():
             raise ConfigurationError(
-                f"public numbers {name!r} are not all finite and at most {self.largest:g} in size", _REMEDY
+                f"public numbers {name!r} are not all finite and at most {self.largest:g} in size",
+                _REMEDY,
+                code="not-finite",
             )
         scaled = values * 2.0**self.bits
         if not (scaled == np.rint(scaled)).all():
@@ -99,7 +101,9 @@ def check_task_labels(statistic: str, planned: int, facts: PublicFacts) -> None:
     """Raises ConfigurationError where the task has more labels than the statistic has places for (0: it needs none)."""
     if planned and facts.labels > planned:
         raise ConfigurationError(
-            f"{statistic} is planned for {planned} labels, the task has {facts.labels}", "plan it for the task's labels"
+            f"{statistic} is planned for {planned} labels, the task has {facts.labels}",
+            "plan it for the task's labels",
+            code="other-labels",
         )
 
 
@@ -109,6 +113,7 @@ def check_embedding_size(statistic: str, facts: PublicFacts) -> None:
         raise ConfigurationError(
             f"{statistic}: embeddings of {facts.embedding_size} coordinates are longer than {LARGEST_EMBEDDING}",
             "use another embedding model",
+            code="embeddings-too-long",
         )
 
 
@@ -131,7 +136,9 @@ def check_embeddings(
         )
     if not least <= len(values) <= most:
         raise ConfigurationError(
-            f"{len(values)} public embeddings {name!r} were published, the plan has {least} to {most}", "plan for more"
+            f"{len(values)} public embeddings {name!r} were published, the plan has {least} to {most}",
+            "plan for more",
+            code="embedding-count",
         )
     check_labels(name, given.labels, labels)
 
@@ -146,7 +153,9 @@ def check_labels(name: str, given: Int64, labels: int, *, least: int = NO_LABEL)
 def check_shape(name: str, values: Float64, shape: tuple[int, ...]) -> None:
     """Raises ConfigurationError where published numbers have another shape."""
     if values.shape != shape:
-        raise ConfigurationError(f"public numbers {name!r} of shape {values.shape} are not of shape {shape}", _REMEDY)
+        raise ConfigurationError(
+            f"public numbers {name!r} of shape {values.shape} are not of shape {shape}", _REMEDY, code="number-shape"
+        )
 
 
 def labels_within(labels: Int64, count: int) -> Int64:

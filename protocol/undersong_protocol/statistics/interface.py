@@ -218,6 +218,7 @@ class Statistic(ABC):
             raise InternalError(
                 f"the statistic {cls.__name__} does not state `whole`, on which privacy depends",
                 "write `whole: ClassVar[bool] = False` (or True) into its class",
+                code="whole-not-stated",
             )
         if not isinstance(sentence := cls.__dict__.get("consent"), str) or not sentence:
             raise InternalError(

@@ -74,7 +74,9 @@ class MetadataHistograms(Statistic):
         if type(self.count_labels) is not bool:
             raise ConfigurationError(f"{self.name}.count_labels is {self.count_labels!r}", "give true or false")
         if not self.histograms:
-            raise ConfigurationError(f"{self.name} has no histogram", "give it bins, keywords or labels")
+            raise ConfigurationError(
+                f"{self.name} has no histogram", "give it bins, keywords or labels", code="no-histogram"
+            )
 
     @property
     def label_bins(self) -> int:

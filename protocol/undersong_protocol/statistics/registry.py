@@ -61,7 +61,7 @@ def _check(statistic: Any) -> None:
     if not dataclasses.is_dataclass(statistic):
         raise InternalError(f"statistic {name!r} is not a dataclass")
     if not isinstance(statistic, type) or not issubclass(statistic, Statistic):
-        raise InternalError(f"statistic {name!r} is no subclass of Statistic")
+        raise InternalError(f"statistic {name!r} is no subclass of Statistic", code="no-statistic")
     if name in _STATISTICS:
         raise InternalError(f"two statistics are named {name!r}")
 
@@ -114,7 +114,9 @@ def positive_integer(
     """Raises ConfigurationError unless ``value`` is an int of [least, most]: what arrives on the wire is checked."""
     if type(value) is not int or not least <= value <= most:
         raise ConfigurationError(
-            f"{statistic}.{name} is {value!r}", f"give an integer of at least {least} and at most {most}"
+            f"{statistic}.{name} is {value!r}",
+            f"give an integer of at least {least} and at most {most}",
+            code="number-out-of-range",
         )
 
 

@@ -80,7 +80,9 @@ class TermHistogram(Statistic):
         vocabulary = public.texts_of("vocabulary")
         if len(vocabulary) != self.vocabulary:
             raise ConfigurationError(
-                f"{len(vocabulary)} terms were published, the plan has {self.vocabulary}", "publish the planned ones"
+                f"{len(vocabulary)} terms were published, the plan has {self.vocabulary}",
+                "publish the planned ones",
+                code="term-count",
             )
         matcher(tuple(vocabulary))
 

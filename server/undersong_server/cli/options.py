@@ -141,7 +141,9 @@ def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) 
     endpoints = [n for n, each in enumerate(generators) if each.lacks_cache]
     if not endpoints:
         raise ConfigurationError(
-            f"--cache: {task_file} has no endpoint with answers to keep", 'leave it out; it is for kind "openai"'
+            f"--cache: {task_file} has no endpoint with answers to keep",
+            'leave it out; it is for kind "openai"',
+            code="no-endpoint",
         )
     return [*assignments, *(f"generators.{number}.cache={json.dumps(str(cache.absolute()))}" for number in endpoints)]
 

@@ -117,7 +117,9 @@ def from_run(home: Path, run: str) -> Draft:
 
 def _keep(home: Path, source: str, folder: Path, data: Mapping[str, Any], operators: Mapping[str, Any]) -> Draft:
     if not _is_task(data):
-        raise ConfigurationError(f"{source}: is no task file, since it has no [task] section", "choose another file")
+        raise ConfigurationError(
+            f"{source}: is no task file, since it has no [task] section", "choose another file", code="no-task"
+        )
     draft = Draft(os.urandom(8).hex(), source, str(folder), dict(data), operators)
     place = _folder(home)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)

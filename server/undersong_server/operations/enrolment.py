@@ -174,7 +174,9 @@ def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
     strangers = [name for name in names if name not in enrolled]
     if strangers or not names:
         raise ConfigurationError(
-            f"not enrolled: {', '.join(strangers) or 'nobody was named'}", "see `undersong parties`"
+            f"not enrolled: {', '.join(strangers) or 'nobody was named'}",
+            "see `undersong parties`",
+            code="not-enrolled",
         )
     return tuple(sorted(set(names)))
 

@@ -170,7 +170,9 @@ def _try(
     chosen = [settings for settings in task.generators if settings.name == name]
     if not chosen:
         raise ConfigurationError(
-            f"{origin}: has no generator {name!r}", nearest(name, [settings.name for settings in task.generators])
+            f"{origin}: has no generator {name!r}",
+            nearest(name, [settings.name for settings in task.generators]),
+            code="unknown-generator",
         )
     folder = task.locate("")
 

@@ -89,7 +89,9 @@ def _check_target(folder: Path, output: Path) -> None:
     except ConfigurationError:
         there = None
     if there != published_manifest(output).get("manifest_hash"):
-        raise ConfigurationError(f"{folder}: holds another run", "name another folder with --out")
+        raise ConfigurationError(
+            f"{folder}: holds another run", "name another folder with --out", code="another-run-there"
+        )
 
 
 def _output(home: Path, run: str) -> Path:

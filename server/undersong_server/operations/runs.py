@@ -181,6 +181,7 @@ def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
         raise ConfigurationError(
             f"run {folder.name!r}: --set changes what the parties have signed",
             "set limits, money, keys and request fields of generators only; for anything else plan a new run",
+            code="signed-by-parties",
         )
     folder.amend(changed)
 
@@ -315,7 +316,9 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
         if ended:
             return
         if timeout_s is not None and time.monotonic() - begun > timeout_s:
-            raise TransportError(f"run {run!r} did not end within {timeout_s:g} s", "it goes on; watch it again")
+            raise TransportError(
+                f"run {run!r} did not end within {timeout_s:g} s", "it goes on; watch it again", code="still-running"
+            )
         time.sleep(POLL_S)
 
 

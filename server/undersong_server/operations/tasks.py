@@ -40,7 +40,7 @@ def write_template(
     Raises ConfigurationError if ``out`` exists, or the table cannot be read.
     """
     if out.exists():
-        raise ConfigurationError(f"{out}: exists already", "choose another --out, or remove it")
+        raise ConfigurationError(f"{out}: exists already", "choose another --out, or remove it", code="file-exists")
     out.write_text(
         commented_task(source, out.absolute().parent, text=text, label=label, user=user, encoding=encoding),
         encoding="utf-8",
@@ -99,7 +99,9 @@ def new_method(name: str, folder: Path) -> tuple[str, ...]:
     if module in sys.stdlib_module_names:
         raise ConfigurationError(f"{module!r} is a module of Python's own", "choose another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigurationError(f"{folder}: exists already", "choose another --out, or remove it")
+        raise ConfigurationError(
+            f"{folder}: exists already", "choose another --out, or remove it", code="folder-exists"
+        )
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.doubles.coded import raises
 from tests.doubles.secagg import (
     QUESTION,
     drive,
@@ -378,18 +379,18 @@ def test_evidence_is_bound_to_its_sum_and_its_signers() -> None:
     parameters = _sum()
     opened = drive(parameters, open_parties(parameters))
     assert check_evidence(parameters, opened.evidence).signers == tuple(names_of(10))
-    with pytest.raises(PeerFault, match="of another private sum"):
+    with raises(PeerFault, "evidence-of-another-sum"):
         check_evidence(dataclasses.replace(parameters, attempt=1), opened.evidence)
     evidence = wire.Evidence.FromString(opened.evidence)
     evidence.survivors = b"\xff\x01"
-    with pytest.raises(PeerFault, match="signers outside the survivors"):
+    with raises(PeerFault, "evidence-outside-survivors"):
         check_evidence(parameters, evidence.SerializeToString())
     evidence.signers = b"\xff\x01"
     evidence.signatures = evidence.signatures[:-64]
-    with pytest.raises(PeerFault, match="p00: its statement on the survivors"):
+    with raises(PeerFault, "forged-statement"):
         check_evidence(parameters, evidence.SerializeToString())
     evidence.signers, evidence.signatures = b"\x01\x00", evidence.signatures[:64]
-    with pytest.raises(PeerFault, match="too few survivors or signers"):
+    with raises(PeerFault, "evidence-too-few"):
         check_evidence(parameters, evidence.SerializeToString())
-    with pytest.raises(PeerFault, match="damaged"):
+    with raises(PeerFault, "evidence-damaged"):
         check_evidence(parameters, b"\xff")

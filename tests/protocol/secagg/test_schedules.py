@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
+from tests.doubles.coded import raises
 from tests.doubles.host import Cut, Host
 from tests.doubles.secagg import QUESTION, expected_sum, identity_of, parameters_of, stage_of
 from undersong_common.errors import ConfigurationError, UndersongError
@@ -236,11 +237,11 @@ def test_a_damaged_or_foreign_snapshot_is_not_resumed() -> None:
     host.deliver(next(coordinator)["p01"])
     assert host.snapshot is not None
     for damaged in (b"", b"\xff\xff", host.snapshot[:20]):
-        with pytest.raises(UndersongError, match="is damaged or of another"):
+        with raises(UndersongError, "damaged-state"):
             PartyMachine.restore(parameters, "p01", identity_of("p01"), damaged)
-    with pytest.raises(UndersongError, match="is damaged or of another"):
+    with raises(UndersongError, "damaged-state"):
         PartyMachine.restore(parameters_of(5, sigma=90.0), "p01", identity_of("p01"), host.snapshot)
-    with pytest.raises(UndersongError, match="is damaged or of another"):
+    with raises(UndersongError, "damaged-state"):
         PartyMachine.restore(parameters, "p02", identity_of("p02"), host.snapshot)
-    with pytest.raises(UndersongError, match="not the one enrolled"):
+    with raises(UndersongError, "other-identity"):
         PartyMachine.restore(parameters, "p01", identity_of("p02"), host.snapshot)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.coded import raises
 from tests.doubles.unit_bounds import units_within_bounds
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
@@ -167,13 +168,13 @@ def test_what_does_not_fit_is_refused():
         with pytest.raises(ConfigurationError, match="classifier_probabilities"):
             statistic.check_inputs(PublicInputs(numbers=numbers), facts)
     long = PublicFacts(4097, 3)
-    with pytest.raises(ConfigurationError, match="longer than 4096"):
+    with raises(ConfigurationError, "embeddings-too-long"):
         statistic.check_inputs(PublicInputs(numbers={"classifier": np.zeros((4098, 3))}), long)
 
 
 @pytest.mark.parametrize("wrong", [0, 1, -1, True, 2.0, "2"])
 def test_no_plan_has_fewer_than_two_classes(wrong):
-    with pytest.raises(ConfigurationError, match="classifier_probabilities"):
+    with raises(ConfigurationError, "number-out-of-range"):
         ClassifierProbabilities(wrong)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.coded import raises
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
@@ -210,9 +211,9 @@ def test_what_does_not_fit_is_refused():
     facts = PublicFacts(embedding_size=12, labels=3)
     votes = PublicInputs(public.embeddings, {"hubness correction": public.numbers["hubness correction"]})
     CorrectedVotes(q=2, candidates=30, labels=3).check_inputs(votes, facts)
-    with pytest.raises(ConfigurationError, match="candidates"):
+    with raises(ConfigurationError, "embedding-count"):
         CorrectedVotes(q=2, candidates=10, labels=3).check_inputs(votes, facts)
-    with pytest.raises(ConfigurationError, match="correction"):
+    with raises(ConfigurationError, "number-shape"):
         CorrectedVotes(q=2, candidates=30, labels=3).check_inputs(
             PublicInputs(public.embeddings, {"hubness correction": np.zeros(3)}), facts
         )
@@ -222,9 +223,9 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(ConfigurationError, match=f"{name!r} of shape"):
             statistic.check_inputs(PublicInputs({}, {name: public.numbers[name]}), facts)
-    with pytest.raises(ConfigurationError, match="at least 2"):
+    with raises(ConfigurationError, "number-out-of-range"):
         ClassifierVotes(classifiers=1, labels=2)
-    with pytest.raises(ConfigurationError, match="hard"):
+    with raises(ConfigurationError, "not-boolean"):
         ClassifierVotes(classifiers=2, labels=2, hard=1)
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from tests.doubles.coded import raises
 from undersong_common.errors import InternalError, PrivacyRefusal
 from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
@@ -39,7 +40,7 @@ class _Body:
 
 
 def test_a_statistic_that_does_not_state_whole_cannot_even_be_written():
-    with pytest.raises(InternalError, match="Forgetful does not state `whole`"):
+    with raises(InternalError, "whole-not-stated"):
         type("Forgetful", (_Body, Statistic), {"name": "forgetful"})
 
 
@@ -51,12 +52,12 @@ def test_a_statistic_without_a_consent_sentence_cannot_be_written(stated):
 
 @pytest.mark.parametrize("stated", [None, 0, "no"])
 def test_whole_is_true_or_false(stated):
-    with pytest.raises(InternalError, match="does not state `whole`"):
+    with raises(InternalError, "whole-not-stated"):
         type("Vague", (_Body, Statistic), {"name": "vague", "whole": stated})
 
 
 def test_a_subclass_states_whole_for_itself():
-    with pytest.raises(InternalError, match="Inheriting does not state `whole`"):
+    with raises(InternalError, "whole-not-stated"):
         type("Inheriting", (LabelHistogram,), {"name": "inheriting"})
 
 
@@ -76,7 +77,7 @@ def test_only_statistics_are_registered():
         name: ClassVar[str] = "alike"
         whole: ClassVar[bool] = False
 
-    with pytest.raises(InternalError, match="no subclass of Statistic"):
+    with raises(InternalError, "no-statistic"):
         registry.register(Alike)
     assert "alike" not in statistics.names()
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.coded import raises
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, build, parameters
@@ -97,7 +98,7 @@ def test_bad_vocabularies_are_refused_by_name(terms, message):
 def test_a_vocabulary_of_another_size_than_planned_is_refused():
     given_public = PublicInputs(texts={"vocabulary": TERMS})
     TermHistogram(vocabulary=6, distinct=2).check_inputs(given_public, PublicFacts(24, 0))
-    with pytest.raises(ConfigurationError, match="6 terms were published, the plan has 7"):
+    with raises(ConfigurationError, "term-count"):
         TermHistogram(vocabulary=7, distinct=2).check_inputs(given_public, PublicFacts(24, 0))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
+from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.options import with_cache
 from undersong_server.runs import task as tasks
@@ -23,5 +22,5 @@ def test_a_cache_is_of_every_endpoint_that_has_none_of_its_own(tmp_path: Path) -
 
 
 def test_a_cache_of_no_endpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no endpoint"):
+    with raises(ConfigurationError, "no-endpoint"):
         with_cache(REVIEWS, [], tmp_path / "cache")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.coded import raises
 from tests.doubles.hospitals import operator
 from tests.doubles.parties import embed
 from tests.doubles.stream import make_home
@@ -133,7 +134,7 @@ def test_links_people_and_the_support_bundle_by_command(home, tmp_path):
 
 
 def test_figures_that_were_kept_stand_beside_other_runs(home):
-    with pytest.raises(ConfigurationError, match="evaluate it when it has finished"):
+    with raises(ConfigurationError, "run-not-finished"):
         evaluate_run(home, "first", EvaluationOptions(test=Path("test.jsonl")))
     folder = CoordinatorHome(home).run("first")
     replace_json(

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.doubles import wheels
+from tests.doubles.coded import raises
 from tests.doubles.foreign_package import write_metadata
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.processes import SOURCES, succeed
@@ -64,5 +65,5 @@ def test_a_name_that_will_not_do_is_refused(tmp_path, name, problem):
 
 def test_a_folder_that_holds_anything_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("")
-    with pytest.raises(ConfigurationError, match="exists already"):
+    with raises(ConfigurationError, "folder-exists"):
         new_method("better-half", tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.coded import raises
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong_common.errors import ConfigurationError
@@ -20,7 +21,7 @@ def test_a_template_is_written_once_and_takes_its_labels_from_a_table(tmp_path):
     make_task(tmp_path)
     tasks.write_template(tmp_path / "mine.toml", tmp_path / "good.jsonl")
     assert set(task.load(tmp_path / "mine.toml", ['generators.0.corpus="good.jsonl"']).task.labels) == set(LABELS)
-    with pytest.raises(ConfigurationError, match="exists already"):
+    with raises(ConfigurationError, "file-exists"):
         tasks.write_template(tmp_path / "mine.toml")
 
 
@@ -127,7 +128,7 @@ def test_only_a_finished_run_has_a_dossier(tmp_path, name, said):
 def test_only_a_finished_run_is_exported(tmp_path):
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
-    with pytest.raises(ConfigurationError, match="'first' is planned"):
+    with raises(ConfigurationError, "run-not-finished"):
         releases.export(home.path, "first", tmp_path / "out")
     folder = home.run("first")
     folder.write_status(RunStatus("finished"))
@@ -140,7 +141,7 @@ def test_only_a_finished_run_is_exported(tmp_path):
     (folder.output / MANIFEST_NAME).write_text('{"manifest_hash": "11"}')
     for there in ('{"manifest_hash": "22"}', "not JSON"):
         (tmp_path / "out" / MANIFEST_NAME).write_text(there)
-        with pytest.raises(ConfigurationError, match="holds another run"):
+        with raises(ConfigurationError, "another-run-there"):
             releases.export(home.path, "first", tmp_path / "out")
         assert (tmp_path / "out" / MANIFEST_NAME).read_text() == there
     releases.export(home.path, "first", tmp_path / "again")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.coded import raises
 from tests.doubles.word_embedding import embed
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, GenerationError
@@ -178,7 +179,7 @@ def test_a_label_without_texts_fails_request_by_request(tmp_path: Path) -> None:
 
 
 def test_a_file_without_any_label_of_the_task_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"old: .*pool.jsonl has no text of any"):
+    with raises(ConfigurationError, "texts-missing"):
         replay(tmp_path, labels=("c",))
     with pytest.raises(ConfigurationError, match="generator old"):
         replay(tmp_path, [{"body": "x", "label": "a"}])
