@@ -87,10 +87,7 @@ def _answered(home: PartyHome, requests: Sequence[bytes]) -> list[Answer]:
 
 def requests_of(message: Message) -> list[bytes]:
     """The serialised requests of a Flower message; empty where it carries none."""
-    content = message.content
-    if RECORD not in content:
-        return []
-    return [bytes(each) for each in content[RECORD].get(REQUESTS, [])]
+    return codec.batch(message.content[RECORD], REQUESTS) if RECORD in message.content else []
 
 
 def reply_to(message: Message, replies: Sequence[bytes]) -> Message:

@@ -1,10 +1,16 @@
 """The parts of the Flower simulation that need no engine: what is passed over, what is lost, what is refused."""
 
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 
 from tests.doubles.flower_memory import FlowerInMemory
 from tests.doubles.hospitals import CLINIC, operator
 from undersong import flower
+from undersong_client.flower_app import requests_of
+from undersong_protocol.wire.codec import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
 from undersong_server.federation.driver import Lazily
 from undersong_server.flower.transport import FlowerTransport
 
@@ -30,6 +36,17 @@ def test_nodes_without_messages_are_passed_over_and_no_message_is_lost(monkeypat
     assert len(found) == 3
     assert looked == [nodes[3], nodes[7], nodes[3]]
     assert InMemoryLinkState.get_message_ins is looking
+
+
+@pytest.mark.parametrize("value", [5, [5], [-1], [2_000_000_000], [10**10], ["a"], "a", 0.5])
+def test_what_is_no_list_of_messages_counts_as_none_at_either_end(value):
+    """The attack: one short message of any SuperNode ended every run, or took gigabytes."""
+    carried = Message(RecordDict({RECORD: ConfigRecord({REPLIES: value, REQUESTS: value})}), 1, MESSAGE_TYPE)
+    transport = FlowerTransport(None, identities=None)
+    assert not transport._replies(1, SimpleNamespace(content=carried.content, has_error=lambda: False))
+    assert requests_of(carried) == []
+    empty = Message(RecordDict({RECORD: ArrayRecord()}), 1, MESSAGE_TYPE)
+    assert requests_of(empty) == []
 
 
 def test_a_lost_message_is_not_even_made():

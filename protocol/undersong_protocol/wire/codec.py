@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -58,6 +59,12 @@ def decode_reply(data: bytes, party: str) -> wire.Reply:
     reply = wire.Reply()
     _parse(reply, data, party)
     return reply
+
+
+def batch(record: Mapping[str, object], key: str) -> list[bytes]:
+    """The messages in a record that Flower brought; none unless it holds a list of bytes: a node may send anything."""
+    found = record.get(key)
+    return found if isinstance(found, list) and all(isinstance(each, bytes) for each in found) else []
 
 
 def _parse(message: wire.Request | wire.Reply, data: bytes, peer: str) -> None:

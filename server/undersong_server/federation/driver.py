@@ -342,6 +342,8 @@ class Federation:
         del self._courses[name, attempt]
         if isinstance(course.result, RoundAborted):
             raise course.result
+        for fault in course.result.faults:
+            self._progress.say(f"private sum {name}: {fault.problem}")
         return course.result
 
     def _course(self, name: str, attempt: int) -> Course:
@@ -428,11 +430,13 @@ class Federation:
             if "agreed" in bodies:
                 self._agreed.add(party)
             if "missing" in bodies:
-                missing = list(bodies["missing"].missing.blocks)
-                # A party is asked once more, with what it lacks; if it then lacks the same, it is left out.
-                if set(missing) - set(lacking[party]):
+                missing = set(bodies["missing"].missing.blocks)
+                if missing - set(named_blocks(inputs)):
+                    self._leave_out(course, party, PeerFault(party, "asks for a public block that no input names"))
+                # Each block is sent to a party once in a stage: if it then lacks the same, it is left out.
+                elif new := missing - set(lacking[party]):
                     ask_again.append(party)
-                lacking[party] = missing
+                    lacking[party] = [*lacking[party], *sorted(new)]
                 continue
             if opens or course.named:
                 self._held[party].update(named_blocks(inputs))
@@ -488,9 +492,12 @@ class Federation:
         try:
             course.came[party] = expect(party, reply, "sum_reply").sum_reply.payload
         except UndersongError as error:
-            course.came[party] = None
-            course.absences[party] = error
-            self._progress.say(f"{course.name}: left out: {error.problem}")
+            self._leave_out(course, party, error)
+
+    def _leave_out(self, course: Course, party: str, why: UndersongError) -> None:
+        course.came[party] = None
+        course.absences[party] = why
+        self._progress.say(f"{course.name}: left out: {why.problem}")
 
     def _settle(self, course: Course, *, patient: bool) -> None:
         """Journals the stage and goes on to the next one without late parties; ``patient``: waits for them."""

@@ -135,9 +135,7 @@ class FlowerTransport:
             # Its reason may quote anything.
             self._say(f"the SuperNode of {self._name(node)} brings Flower's error {message.error.code}")
             return None
-        if RECORD not in message.content:
-            return None
-        return [bytes(reply) for reply in message.content[RECORD].get(REPLIES, [])]
+        return codec.batch(message.content[RECORD], REPLIES) if RECORD in message.content else None
 
     def _introduced(self, node: int, data: bytes) -> bool:
         """Notes which party a node is; False if it refused to say, so that it is asked again."""

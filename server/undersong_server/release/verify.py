@@ -192,6 +192,8 @@ def _receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: list[str]
             checked[party] = check_receipt(manifest, party, body, signature)
         except PeerFault as fault:
             faults.append(f"receipt of {fault.problem}")
+        except UndersongError as error:  # figures that no accounting takes
+            faults.append(f"receipt of {party}: {error.problem}")
         except MALFORMED:
             faults.append(f"receipt of {party}: cannot be read")
     return checked

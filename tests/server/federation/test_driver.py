@@ -22,7 +22,8 @@ from undersong_protocol.agreement.receipt import TAG
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes, top_q_votes
 from undersong_protocol.wire import codec
-from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings, named_blocks
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -130,6 +131,71 @@ def test_a_receipt_that_does_not_hold_is_left_out_and_breaks_nothing(tmp_path, f
 
     party.handle = lies
     assert sorted(world.federation.receipts()) == sorted(honest.keys() - {"p1"})
+
+
+def hostile(world, reply):
+    """The party p1 answers as ``reply`` has it (None: honestly); what the operator reads."""
+    told = Told()
+    world.federation._progress = told
+    party = world.parties["p1"]
+    handle = party.handle
+    party.handle = lambda data: reply(wire.Request.FromString(data)) or handle(data)
+    return told
+
+
+def missing(*blocks):
+    return wire.Reply(version=codec.VERSION, missing=wire.MissingBlocks(blocks=blocks)).SerializeToString()
+
+
+@pytest.mark.parametrize("kind", ["open_sum", "sum_step"])
+@pytest.mark.parametrize("block", [b"\x07" * 32, b"short", b""])
+def test_a_party_that_asks_for_an_unknown_public_block_is_left_out_by_name(tmp_path, kind, block):
+    world = World(tmp_path)
+    world.federation.agree()
+    told = hostile(world, lambda request: missing(block) if request.WhichOneof("body") == kind else None)
+    result = world.federation.private_sum("votes/1", world.inputs())
+    assert (result.values == world.exact(sorted(world.parties.keys() - {"p1"}))).all()
+    assert any("p1: asks for a public block" in line for line in told.lines)
+
+
+def test_a_party_that_names_known_blocks_in_turn_holds_no_run(tmp_path):
+    world = World(tmp_path)
+    world.federation.agree()
+    halves = [
+        encode_embeddings(embed(part), CANDIDATE_LABELS[: len(part)]) for part in (CANDIDATES[:15], CANDIDATES[15:])
+    ]
+    inputs = [Input("candidates", tuple(Segment(world.blocks.add(half)) for half in halves))]
+    blocks = named_blocks(inputs)
+    asked = []
+
+    def in_turn(request):
+        if request.WhichOneof("body") != "open_sum":
+            return None
+        asked.append(request)
+        assert len(asked) < 20
+        return missing(blocks[len(asked) % len(blocks)])
+
+    hostile(world, in_turn)
+    world.federation.private_sum("votes/1", inputs)
+    assert len(asked) <= 1 + len(blocks)
+
+
+def test_a_fault_in_the_protocol_is_told_with_its_party(tmp_path):
+    world = World(tmp_path)
+    world.federation.agree()
+    party = world.parties["p1"]
+    handle = party.handle
+
+    def spoilt(data):
+        reply = codec.decode_reply(handle(data), "p1")
+        if reply.WhichOneof("body") == "sum_reply":
+            reply.sum_reply.payload = b"\x08\x01" + reply.sum_reply.payload[:-70]
+        return reply.SerializeToString()
+
+    told = hostile(world, lambda _request: None)
+    party.handle = spoilt
+    world.federation.private_sum("votes/1", world.inputs())
+    assert any(line.startswith("private sum votes/1: p1") for line in told.lines), told.lines
 
 
 def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path):
