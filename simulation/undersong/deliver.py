@@ -157,6 +157,10 @@ def _evaluated(
         test=test,
         head=settings.head,
         bert=None if settings.encoder is None else _encoder(run_plan.task, settings.encoder),
+        epochs=settings.epochs,
+        batch=settings.batch,
+        learning_rate=settings.learning_rate,
+        max_tokens=settings.max_tokens,
         repeats=settings.repeats,
         seed=seed,
     )

@@ -206,7 +206,11 @@ def evaluate_tables(
     membership = [table for table in map(read, options.membership or ()) if table is not None]
     test, private = embedded("test file", read(options.test)), embedded(NO_PRIVACY, read(options.train_private))
     head, seed = options.head, options.seed
-    fine_tuning = None if options.bert is None else FineTuning(model_folder(options.bert))
+    fine_tuning = None
+    if options.bert is not None:
+        fine_tuning = FineTuning(
+            model_folder(options.bert), options.epochs, options.batch, options.learning_rate, options.max_tokens
+        )
     finder = presidio() if options.personal_data else None
     notes: list[str] = []
     pieces = Pieces()

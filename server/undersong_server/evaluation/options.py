@@ -31,7 +31,8 @@ class EvaluationOptions:
         sequences: judges the keyphrase sequences of the run alone as well.
         membership: members and non-members of the private training data, to attack the task model with.
         head: of one more task model, beside the panel.
-        bert: a local encoder folder, or "packaged", that is fine-tuned beside the panel.
+        bert: a local encoder folder, or "packaged", that is fine-tuned beside the panel, with ``epochs``, ``batch``,
+            ``learning_rate`` and ``max_tokens`` (undersong_common.fine_tuning.FineTuning).
         repeats: seeds, from ``seed`` on, with each of which every model is trained.
         personal_data: counts names, numbers and dates in the synthetic texts, and those that ``overlap`` holds.
         text_field, label_field: columns of the files; no label column for "" and None.
@@ -61,6 +62,10 @@ class EvaluationOptions:
     ] = None
     head: Annotated[Head | None, Option(help="Head of one more task model, beside the panel.")] = None
     bert: Annotated[Path | None, Option(help='A local encoder folder to fine-tune as well, or "packaged".')] = None
+    epochs: Annotated[int, Option(help="Of --bert, at most.", min=1)] = 4
+    batch: Annotated[int, Option(help="Texts of a step of --bert.", min=1)] = 32
+    learning_rate: Annotated[float, Option(help="Of --bert.", min=0.0)] = 3e-5
+    max_tokens: Annotated[int, Option(help="Tokens of a text that --bert reads.", min=1)] = 256
     repeats: Annotated[int, Option(help="Seeds with each of which every model is trained; gives intervals.", min=1)] = 1
     personal_data: Annotated[
         bool, Option(help="Count names, numbers and dates, and those that the --overlap file holds too.")

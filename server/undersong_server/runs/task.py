@@ -197,12 +197,17 @@ class EvaluationSection(Section):
         head: of one more task model, beside the panel.
         repeats: seeds with each of which every task model is trained; several give intervals.
         encoder: a local folder, or "packaged", that is fine-tuned beside the panel; slow without a GPU.
+        epochs, batch, learning_rate, max_tokens: of its fine-tuning.
     """
 
     test: str | None = None
     head: Head | None = None
     repeats: int = Field(default=1, ge=1)
     encoder: str | None = None
+    epochs: Annotated[int, Field(ge=1)] = 4
+    batch: Annotated[int, Field(ge=1)] = 32
+    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 3e-5
+    max_tokens: Annotated[int, Field(ge=1)] = 256
 
 
 class PromptsSection(Section):

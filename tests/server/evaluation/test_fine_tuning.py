@@ -1,9 +1,14 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from tests.doubles.tiny_bert import write_bert
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
+from undersong_common.table import Table
+from undersong_server.evaluation import evaluate as evaluation
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.task_model import fine_tune
 
 pytestmark = pytest.mark.heavy
@@ -49,3 +54,19 @@ def test_says_what_is_wrong_with_the_folder(tmp_path):
         fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path))
     with pytest.raises(ConfigurationError, match="needs two"):
         fine_tune(["a", "b"], ["x", "x"], FineTuning(tmp_path))
+
+
+def test_an_evaluation_s_settings_reach_the_fine_tuning(tiny_bert, monkeypatch):
+    seen = []
+
+    def trained(texts, labels, settings, *, seed):
+        seen.append(settings)
+        return SimpleNamespace(description="tuned", predict=lambda texts: ["a"] * len(texts))
+
+    monkeypatch.setattr(evaluation, "fine_tune", trained)
+    table = Table(("one", "two", "three", "four"), ("a", "b", "a", "b"), None)
+    options = EvaluationOptions(test=table, bert=tiny_bert, epochs=10, batch=64, learning_rate=1e-5, max_tokens=512)
+    vectors = np.eye(4, 8, dtype=np.float32)
+    evaluation.evaluate_tables("r", table, options, embed=lambda texts: vectors[: len(texts)], only_task_models=True)
+    (settings,) = seen
+    assert (settings.epochs, settings.batch, settings.learning_rate, settings.max_tokens) == (10, 64, 1e-5, 512)

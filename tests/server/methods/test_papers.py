@@ -257,6 +257,8 @@ def test_dpga_s_votes_have_the_noise_of_its_formulas(tmp_path, epsilon, sigma, e
 def test_a_preset_that_is_not_private_is_refused_by_a_coordinator_naming_its_steps(tmp_path):
     path = make_task(tmp_path)
     task = load(path, ["method.name=dpga", "method.preset=paper", "privacy.epsilon=2.0"])
+    judged = task.evaluation
+    assert (judged.epochs, judged.batch, judged.learning_rate, judged.max_tokens) == (10, 64, 3e-5, 512)  # D.2
     assert (task.privacy.epsilon, task.options.stated_epsilon) == (math.inf, 2.0)
     data = task.model_dump(mode="python", exclude={"folder"})
     with pytest.raises(ConfigurationError, match=r"AboveThreshold.*mean similarity") as refused:
