@@ -57,6 +57,7 @@ class PartySettings:
         label_map, row_filter, database, exclusions: as of ``records.declared.Declared``.
         keep_until: last day (ISO 8601) on which the data set may be answered from; "" for no end.
         teacher_model: "packaged" or the folder of a local model that teachers are fine-tuned from; "": none are.
+        notify: command or address that is told when something waits for people (undersong_common.notices); "": none.
         share_budget: whether the operator is told how much epsilon is left.
         share_policy: whether the operator is told what the policy allows, and so what it would refuse.
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy at all.
@@ -80,6 +81,7 @@ class PartySettings:
     keep_until: str = ""
     cache: str = ""
     teacher_model: str = ""
+    notify: str = ""
     share_budget: bool = False
     share_policy: bool = False
     insecure_noise_seed: int | None = None

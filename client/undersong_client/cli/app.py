@@ -382,6 +382,36 @@ def supernode(
 
 
 @app.command()
+def notify(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[COMMAND|URL]", help="Gets one JSON object on its input, or by POST.")
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Tell nobody.")] = False,
+    test: Annotated[bool, typer.Option("--test", help="Tell it now that this is a test; once.")] = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> int:
+    """Names a command or address that is told when a request waits, a run ends, or certificate or budget run low."""
+    from undersong_common import notices
+
+    opened = PartyHome(home_of(home))
+    if target is not None:
+        notices.check_target(target)
+    if target is not None or none:
+        opened.change(notify="" if none else target)
+    named = opened.settings.notify
+    arrived = True
+    if test:
+        notice = notices.Notice("test", opened.settings.party, "", time.time())
+        arrived = bool(named) and notices.deliver(named, notice, wait=lambda _s: None)
+    if as_json:
+        print_json({"notify": named, **({"arrived": arrived} if test else {})})
+    else:
+        print(f"told: {named or 'nobody'}" + ("" if not test else "; it arrived" if arrived else "; it did NOT arrive"))
+    return 0 if arrived else NOT_CONNECTED
+
+
+@app.command()
 def pause(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Takes part in nothing until `undersong-party resume`; stays connected, answers nothing."""
     from undersong_client.operations import daemon

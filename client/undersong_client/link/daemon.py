@@ -20,9 +20,11 @@ from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, WrittenByAnotherVersion, clock_words, write_json
 from undersong_client.link.connection import Connection, Ended
+from undersong_client.storage import datasets
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
 from undersong_common.files import FileState, file_state
+from undersong_common.notices import Notices
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol.wire import framing
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
 STATUS_S = 5.0
 RENEW_LOOK_S = 3600.0
+EXPIRES_SOON_S = 14 * 86400.0  # when people are told of a certificate that was not renewed
+BUDGET_LOW = 0.1  # share of the budget that is left when people are told
 TELL_REASON_S = 10.0  # for each address of the coordinator
 
 
@@ -97,6 +101,9 @@ class Daemon:
         self._held_back = False  # whether a reply waits for the end of a pause
         self._embedding_logged: int | None = None  # how many records, while a computation goes on
         self._decisions: dict[str, str] = {}  # by the plan's hash
+        self._under_way: dict[str, bool] = {}  # by the plan's hash
+        settings = home.settings
+        self._notices = Notices(settings.notify, settings.party, clock)
         self._decisions_seen = 0
         self._trust_seen: tuple[str, FileState, FileState] | None = None  # when it was last found
 
@@ -264,7 +271,12 @@ class Daemon:
             if known is not None and known != request.decision:
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
+            if request.ended_s and self._under_way.get(request.manifest):
+                self._notices.tell("run-ended", request.manifest, run=request.run)
+            self._under_way[request.manifest] = not request.ended_s
         waiting = [request for request in requests if request.undecided]
+        for request in waiting:
+            self._notices.tell("request-waits", request.manifest, run=request.run)
         another = [{"run": each.run, "changes": list(each.changes)} for each in waiting if each.number > 1]
         self._note(waiting=len(waiting), changed=another)
 
@@ -275,6 +287,12 @@ class Daemon:
         self._renewal_asked = now
         _, end = trust.validity(self._home)
         self._note(certificate_until=end.isoformat())
+        datasets.check_retention(self._home, self._clock())
+        if end.timestamp() - self._clock() < EXPIRES_SOON_S:
+            self._notices.tell("certificate-expires", end.isoformat())
+        budget = self._assembled.ledger.budget
+        if budget is not None and self._epsilon_left() < BUDGET_LOW * budget.epsilon:
+            self._notices.tell("budget-low", str(budget))
         if not trust.renewal_due(self._home, self._clock()):
             return
         request = trust.request(self._home, None)

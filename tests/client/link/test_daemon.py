@@ -407,6 +407,32 @@ def test_what_is_asked_of_a_suspended_run_says_that_it_goes_on(running, coordina
         assert "SUSPENDED" not in command("requests", "--home", home.path)
 
 
+def test_people_are_told_that_a_request_waits_and_that_the_run_ended(home, tmp_path, coordinator):
+    said = tmp_path / "said"
+    home.change(notify=f"tee -a {said}")
+    with contextlib.closing(Started(home, tmp_path)):
+        stream = coordinator.next_stream()
+        manifest = manifest_for(home)
+        propose(stream, manifest)
+        until(lambda: said.exists() and b"request-waits" in said.read_bytes())
+        time.sleep(0.6)  # the daemon has seen it under way
+        close = fed.Request(version=codec.VERSION, close_run=fed.CloseRun(manifest_hash=manifest.hash))
+        stream.ask(close.SerializeToString())
+        until(lambda: b"run-ended" in said.read_bytes())
+    for line in said.read_text().replace("}{", "}\n{").splitlines():
+        assert set(json.loads(line)) == {"event", "name", "run", "at_s"}
+
+
+def test_the_last_day_of_a_data_set_ends_the_daemon(home, tmp_path, coordinator):
+    started = Started(home, tmp_path)
+    coordinator.next_stream()
+    home.change(keep_until="2001-02-03")
+    started.daemon._renewal_asked = 0.0  # an hour later
+    started.join()
+    assert started.error is not None
+    assert started.error.code == "retention-over"
+
+
 def test_a_run_ends_with_its_receipt_and_is_neither_approved_nor_asked_again(running, coordinator, home, monkeypatch):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     stream = coordinator.next_stream()

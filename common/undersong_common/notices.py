@@ -1,0 +1,104 @@
+"""Notices to people: a command or an address of theirs is told that something waits for them, and nothing private.
+
+A notice names the program, the event, the run and the time. It never holds a text, a count of records or a budget.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import shlex
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
+
+from undersong_common.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+EVENTS = ("request-waits", "run-ended", "certificate-expires", "budget-low", "test")
+RETRY_S = (0.0, 5.0, 30.0, 120.0)  # before each attempt
+ATTEMPT_S = 10.0
+LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One of ``EVENTS``; ``name`` is the party's or the coordinator's, ``at_s`` seconds since the epoch."""
+
+    event: str
+    name: str
+    run: str
+    at_s: float
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode("ascii")
+
+
+def check_target(target: str) -> None:
+    """Raises ConfigurationError for an address in clear that is not of this machine, and for an empty command."""
+    if target.startswith("http://") and urlsplit(target).hostname not in LOCAL:
+        raise ConfigurationError(f"{target}: is not encrypted", "use https", code="notice-target")
+    try:
+        empty = not shlex.split(target)
+    except ValueError:
+        empty = True
+    if empty:
+        raise ConfigurationError("the notice's command cannot be read", "check its quotes", code="notice-target")
+
+
+def deliver(target: str, notice: Notice, wait: Callable[[float], object] = time.sleep) -> bool:
+    """Runs the command with the notice on standard input, or posts it; tries again as ``RETRY_S`` says.
+
+    Returns True if it arrived; what the other side says is not kept.
+    """
+    for pause in RETRY_S:
+        wait(pause)
+        try:
+            _deliver_once(target, notice.to_json())
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            log.warning("the notice %s was not delivered: %s", notice.event, type(error).__name__)
+        else:
+            return True
+    return False
+
+
+class Notices:
+    """Delivers in a thread of its own, in order: whoever tells never waits. An empty target tells nobody."""
+
+    def __init__(self, target: str, name: str, clock: Callable[[], float] = time.time) -> None:
+        self._target, self._name, self._clock = target, name, clock
+        self._told: set[tuple[str, str]] = set()
+        self._queue: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        if target:
+            threading.Thread(target=self._work, name="notices", daemon=True).start()
+
+    def tell(self, event: str, subject: str = "", *, run: str = "") -> None:
+        """Tells of an event once for each subject, while this program runs."""
+        if self._target and (event, subject) not in self._told:
+            self._told.add((event, subject))
+            self._queue.put(Notice(event, self._name, run, self._clock()))
+
+    def _work(self) -> None:
+        while True:
+            deliver(self._target, self._queue.get())
+
+
+def _deliver_once(target: str, body: bytes) -> None:
+    if target.startswith(("https://", "http://")):
+        request = urllib.request.Request(target, body, {"Content-Type": "application/json"})  # noqa: S310 - checked
+        with urllib.request.urlopen(request, timeout=ATTEMPT_S):  # noqa: S310
+            return
+    subprocess.run(  # noqa: S603 - the command of this machine's own people
+        shlex.split(target),
+        input=body,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=ATTEMPT_S,
+        check=True,
+    )

@@ -1,0 +1,72 @@
+"""Notices reach a command or an address, again after a failure, and hold nothing private."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from tests.doubles.coded import raises
+from undersong_common.errors import ConfigurationError
+from undersong_common.notices import RETRY_S, Notice, Notices, check_target, deliver
+
+NOTICE = Notice("request-waits", "alpha", "first", 12.0)
+SAID = {"event": "request-waits", "name": "alpha", "run": "first", "at_s": 12.0}
+
+
+@pytest.fixture
+def address():
+    """A server that fails twice, and what it was told."""
+    told: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(503 if len(told) < 3 else 204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", told
+        server.shutdown()
+
+
+def test_an_address_is_told_again_until_it_takes_it(address):
+    url, told = address
+    waited: list[float] = []
+    assert deliver(url, NOTICE, waited.append)
+    assert [json.loads(body) for body in told] == [SAID] * 3
+    assert waited == list(RETRY_S[:3])
+
+
+def test_a_command_gets_the_notice_on_its_input(tmp_path):
+    assert deliver(f"tee '{tmp_path}/a file'", NOTICE)
+    assert json.loads((tmp_path / "a file").read_text()) == SAID
+    waited: list[float] = []
+    assert not deliver("false", NOTICE, waited.append)
+    assert waited == list(RETRY_S)
+
+
+def test_each_event_is_told_once(tmp_path):
+    said = tmp_path / "said"
+    notices = Notices(f"tee -a {said}", "alpha", clock=lambda: 12.0)
+    for _ in range(3):
+        notices.tell("request-waits", "ab", run="first")
+    notices.tell("run-ended", "ab", run="first")
+    ended = threading.Event()
+    for _ in range(500):
+        if said.exists() and b"run-ended" in said.read_bytes():
+            break
+        ended.wait(0.02)
+    assert said.read_text().count("request-waits") == 1
+    assert said.read_text().count("run-ended") == 1
+
+
+@pytest.mark.parametrize("target", ["http://example.org/hook", "", "'unclosed"])
+def test_a_target_in_clear_or_unreadable_is_refused(target):
+    with raises(ConfigurationError, "notice-target"):
+        check_target(target)
