@@ -108,7 +108,7 @@ def _from_grid(grid: Int16) -> Float32:
 
 @dataclass(frozen=True)
 class TextLengths:
-    """How many texts an embedder reads in windows; for the texts' owner.
+    """Number of texts that an embedder reads in windows; for the texts' owner.
 
     Attributes:
         long: texts of more tokens than one window has.

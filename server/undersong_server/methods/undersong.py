@@ -271,7 +271,7 @@ class State:
         return ours if gain.certain() else mixture
 
     def _remark(self, gain: verdict.Gain) -> str:
-        """What the private records changed, and by how much more than noise, for the report."""
+        """Notes for the report: the change that the private records made, beside its noise."""
         inside: Bools = self.chosen.max(axis=1)
         out = [name for name, kept in zip(self.run.setting.generators, inside.tolist(), strict=True) if not kept]
         left = f"left out {', '.join(out)}" if out else "left out no generator"
@@ -284,7 +284,7 @@ class State:
         return f"The private records {left}; by their verdict the chosen texts gain {points}. {taken}."
 
     def at_most(self, rows: Rows) -> Rows:
-        """As many rows as may be published, by chance."""
+        """Returns as many rows as may be published, drawn by chance."""
         kept = np.sort(self.run.rng("corpus").permutation(len(rows.position))[: self.options.samples])
         return Rows(rows.position[kept], rows.label_of[kept])
 
