@@ -6,10 +6,12 @@ identifies a person. The role is that of the account here, or that of the person
 
 from __future__ import annotations
 
+import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -21,9 +23,9 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import KeySet
+from joserfc.jwk import Key, KeySet, RSAKey
 
-from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
 from undersong_common.pages.accounts import ROLES, Account, Role
 from undersong_common.pages.serving import is_loopback
 from undersong_common.pages.site import Site, session_base
@@ -32,7 +34,9 @@ from undersong_common.printable import printable
 ALGORITHMS = ["RS256", "ES256", "EdDSA", "PS256"]
 TIMEOUT_S = 10.0
 WAITS_S = 10 * 60.0  # longest time between the begin of a log-in and the way back
-MOST_WAITING = 1000
+ADDRESSES_S = 5 * 60.0  # longest use of the provider's addresses before they are asked for again
+MOST_ASKING = 4  # requests of people that ask the provider at a time; more are told to try again at once
+SMALLEST_RSA_BITS = 2048
 LEEWAY_S = 60
 
 
@@ -97,13 +101,8 @@ def _origin(address: str) -> tuple[str, str, int | None, str]:
     return url.scheme, url.host, url.port, url.path.rstrip("/")
 
 
-@dataclass(frozen=True)
-class _Started:
-    """A log-in that was begun at one browser."""
-
-    nonce: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))
-    until: float = field(default_factory=lambda: time.monotonic() + WAITS_S)
+def _strong(key: Key) -> bool:
+    return not isinstance(key, RSAKey) or key.public_key.key_size >= SMALLEST_RSA_BITS
 
 
 def mount_oidc(site: Site, provider: Provider, http: httpx.Client | None = None) -> None:
@@ -120,8 +119,10 @@ class _OidcLogin:
         self._site = site
         self._provider = provider
         self._http = http
-        self._started: dict[str, _Started] = {}
-        self._lock = threading.Lock()
+        # A log-in's state and secrets follow from this key and the browser's cookie: nothing is kept per log-in.
+        self._key = secrets.token_bytes(32)
+        self._asking = threading.BoundedSemaphore(MOST_ASKING)
+        self._known: tuple[float, Mapping[str, Any]] | None = None  # the provider's addresses, and until when
         self._cookie = f"{site.settings.cookie}_oidc"
         site.raw("/oidc/start", self._guarded(self._begin))
         site.raw("/oidc/return", self._guarded(self._finish))
@@ -136,7 +137,7 @@ class _OidcLogin:
             except UndersongError as error:
                 problem = f"{error.problem}. {error.remedy}."
                 text = self._site.render_outside("refused.html.j2", "Log in", address=request.url.path, problem=problem)
-                return HTMLResponse(text, status_code=403)
+                return HTMLResponse(text, status_code=503 if isinstance(error, TransportError) else 403)
 
         return endpoint
 
@@ -146,17 +147,28 @@ class _OidcLogin:
         settings = {"redirect_uri": own.redirect, "scope": "openid email profile", "code_challenge_method": "S256"}
         return OAuth2Client(self._http, own.client, own.secret, **settings)
 
+    def _derived(self, purpose: str, of: str) -> str:
+        return hmac.new(self._key, f"{purpose} {of}".encode(errors="replace"), "sha256").hexdigest()
+
+    @contextmanager
+    def _one_of_few(self) -> Iterator[None]:
+        """A slow provider holds few of the page's threads. Raises TransportError beyond ``MOST_ASKING``."""
+        if not self._asking.acquire(blocking=False):
+            raise TransportError("too many people log in at this moment", "try again in a few seconds")
+        try:
+            yield
+        finally:
+            self._asking.release()
+
     def _begin(self, request: Request) -> Response:
-        state, started = secrets.token_urlsafe(32), _Started()
+        begun = f"{int(time.time() + WAITS_S)}_{secrets.token_hex(16)}"
+        state = f"{begun}_{self._derived('state', begun)}"
         address, _ = self._oauth().create_authorization_url(
             self._addresses()["authorization_endpoint"],
             state=state,
-            nonce=started.nonce,
-            code_verifier=started.verifier,
+            nonce=self._derived("nonce", state),
+            code_verifier=self._derived("verifier", state),
         )
-        with self._lock:
-            alive = {key: each for key, each in self._started.items() if each.until > time.monotonic()}
-            self._started = dict(list(alive.items())[-MOST_WAITING + 1 :]) | {state: started}
         answer = RedirectResponse(address, status_code=303)
         # Lax, unlike the session's: the provider's site leads back here.
         answer.set_cookie(
@@ -166,15 +178,15 @@ class _OidcLogin:
 
     def _finish(self, request: Request) -> Response:
         state = request.query_params.get("state", "")
-        with self._lock:
-            started = self._started.pop(state, None)
         begun_here = secrets.compare_digest(state.encode(), request.cookies.get(self._cookie, "").encode())
-        if started is None or not begun_here or started.until < time.monotonic():
+        begun, _, proof = state.rpartition("_")
+        ours = secrets.compare_digest(proof.encode(), self._derived("state", begun).encode())
+        if not begun_here or not ours or int(begun.partition("_")[0]) < time.time():
             raise PrivacyRefusal("this log-in was not begun here, or too long ago", "begin it again")
         if "error" in request.query_params:
             said = printable(request.query_params["error"], 60)
             raise PrivacyRefusal(f"the identity provider refuses: {said}", "begin again")
-        account = self._account(self._claims(request.query_params.get("code", ""), started))
+        account = self._account(self._claims(request.query_params.get("code", ""), state))
         source = "" if request.client is None else request.client.host
         secret = self._site.accounts.begin(account.name, address=source)
         self._site.audit.note(account.name, "log in by the identity provider", source)
@@ -208,22 +220,32 @@ class _OidcLogin:
         assert account is not None
         return account
 
-    def _claims(self, code: str, started: _Started) -> Mapping[str, Any]:
+    def _claims(self, code: str, state: str) -> Mapping[str, Any]:
         """Returns the claims that the provider has signed about the person, each of them checked."""
-        own, addresses = self._provider, self._addresses()
+        addresses = self._addresses()
+        with self._one_of_few():
+            return self._checked(code, state, addresses)
+
+    def _checked(self, code: str, state: str, addresses: Mapping[str, Any]) -> Mapping[str, Any]:
+        own, nonce = self._provider, self._derived("nonce", state)
         try:
             given = self._oauth().fetch_token(
-                addresses["token_endpoint"], code=code, code_verifier=started.verifier, auth=(own.client, own.secret)
+                addresses["token_endpoint"],
+                code=code,
+                code_verifier=self._derived("verifier", state),
+                auth=(own.client, own.secret),
             )
-            keys = KeySet.import_key_set(self._asked(addresses["jwks_uri"]))
+            keys = KeySet([key for key in KeySet.import_key_set(self._asked(addresses["jwks_uri"])) if _strong(key)])
             token = jwt.decode(str(given["id_token"]), keys, algorithms=ALGORITHMS)
-            wanted = {"iss": addresses["issuer"], "aud": own.client, "nonce": started.nonce}
+            if str(token.header.get("typ", "JWT")).lower() != "jwt":
+                raise ValueError("another kind of token")
+            wanted = {"iss": addresses["issuer"], "aud": own.client, "nonce": nonce}
             claims = CodeIDToken(
                 token.claims,
                 token.header,
                 {"sub": {"essential": True}}
                 | {name: {"essential": True, "value": value} for name, value in wanted.items()},
-                {"client_id": own.client, "nonce": started.nonce, "access_token": given.get("access_token")},
+                {"client_id": own.client, "nonce": nonce, "access_token": given.get("access_token")},
             )
             claims.validate(leeway=LEEWAY_S)
         except (AuthlibBaseError, JoseError, httpx.HTTPError, KeyError, TypeError, ValueError) as error:
@@ -234,7 +256,10 @@ class _OidcLogin:
         if not {own.claim, *((own.groups,) if own.roles else ())} <= claims.keys() and "userinfo_endpoint" in addresses:
             bearer = {"authorization": f"Bearer {given.get('access_token', '')}"}
             more = self._asked(addresses["userinfo_endpoint"], headers=bearer)
-            return {**more, **claims} if more.get("sub") == claims["sub"] else dict(claims)
+            if more.get("sub") == claims["sub"]:
+                # An address and the provider's word that it has checked it come from one document.
+                named = claims if own.claim in claims else more
+                return {**more, **claims, "email_verified": named.get("email_verified")}
         return dict(claims)
 
     def _addresses(self) -> Mapping[str, Any]:
@@ -242,12 +267,18 @@ class _OidcLogin:
 
         The issuer is returned as the provider writes it, which is how its tokens name it.
         """
-        found = self._asked(f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
+        if self._known is not None and time.monotonic() < self._known[0]:
+            return self._known[1]
+        with self._one_of_few():
+            found = self._asked(f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
         names = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
         optional = [name for name in ("userinfo_endpoint",) if name in found]
         origins = {name: _origin(found.get(name, "")) for name in (*names, *optional)}
         if origins["issuer"] != _origin(self._provider.issuer):
             raise PrivacyRefusal("the identity provider calls itself otherwise", "correct --oidc-issuer")
+        if {origin[0] for origin in origins.values()} != {origins["issuer"][0]}:
+            raise PrivacyRefusal("the identity provider is reached over TLS in part only", "tell it")
+        self._known = time.monotonic() + ADDRESSES_S, found
         return found
 
     def _asked(self, address: str, **options: Any) -> dict[str, Any]:

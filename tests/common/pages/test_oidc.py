@@ -7,7 +7,9 @@ import re
 import secrets
 import shutil
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import parse_qsl, urljoin
 
@@ -164,7 +166,7 @@ class FakeProvider:
     def __init__(self, folder, issuer="https://idp.example", **settings):
         self.site = Site(PageSettings("Test", (HOST,), 8700, False, folder, (("/", "Now", "viewer"),), ()))
         self.site.get("/", lambda visit: visit.show("account.html.j2", "Inside"))
-        http = httpx.Client(transport=httpx.MockTransport(self.answered))
+        http = httpx.Client(transport=httpx.MockTransport(lambda request: self.answered(request)))
         provider = Provider(issuer, "console", SECRET, "email", f"http://{HOST}/oidc/return", **settings)
         mount_oidc(self.site, provider, http)
         self.issuer = "https://idp.example"
@@ -185,7 +187,7 @@ class FakeProvider:
             return httpx.Response(200, json=self.userinfo)
         return httpx.Response(200, json={"id_token": self.token, "access_token": "held", "token_type": "Bearer"})
 
-    def enter(self, *, key=None, algorithm="RS256", **changes):
+    def enter(self, *, key=None, algorithm="RS256", typ=None, **changes):
         """Logs in with changed claims; None leaves a claim out. Returns the status of the way back."""
         browser = Browser(self.site)
         begun = browser.get("/oidc/start")
@@ -197,7 +199,10 @@ class FakeProvider:
         claims |= {"iat": time.time(), "exp": time.time() + 60}
         claims |= {"email": "ada@hospital.example", "email_verified": True, **changes}
         claims = {name: value for name, value in claims.items() if value is not None}
-        self.token = jwt.encode({"alg": algorithm}, claims, key or self.key, algorithms=[algorithm])
+        if changes.get("nonce") == ["NONCE"]:
+            claims["nonce"] = [nonce]
+        header = {"alg": algorithm} | ({} if typ is None else {"typ": typ})
+        self.token = jwt.encode(header, claims, key or self.key, algorithms=[algorithm])
         return browser.get(f"/oidc/return?code=x&state={state}").status_code
 
 
@@ -230,10 +235,76 @@ def test_a_token_that_is_not_for_this_log_in_is_refused(fake):
         {"key": RSAKey.generate_key(2048)},
         {"key": OctKey.import_key(SECRET), "algorithm": "HS256"},
         {"algorithm": "RS512"},
+        {"key": RSAKey.generate_key(1024)},
+        {"nonce": ["NONCE"]},
+        {"azp": ["console"]},
+        {"typ": "at+jwt"},
         {"email_verified": False},
         {"email": "eve@hospital.example"},
     )
     assert {str(each): fake.enter(**each) for each in refused} == {str(each): 403 for each in refused}
+
+
+def test_a_short_key_of_the_provider_is_refused(fake):
+    fake.key = RSAKey.generate_key(1024)
+    assert fake.enter() == 403
+    fake.key = RSAKey.generate_key(2048)
+    assert fake.enter() == 200
+
+
+def test_an_address_and_the_word_that_it_was_checked_come_from_one_document(fake):
+    fake.userinfo = {"sub": "1", "email": "ada@hospital.example", "email_verified": False}
+    assert fake.enter(email=None, email_verified=True) == 403
+    fake.userinfo["email_verified"] = True
+    assert fake.enter(email=None, email_verified=None) == 200
+
+
+def test_begun_log_ins_of_strangers_do_not_end_another_one(fake):
+    honest = Browser(fake.site)
+    begun = honest.get("/oidc/start").headers["location"]
+    stranger = Browser(fake.site)
+    for _ in range(1001):
+        assert stranger.get("/oidc/start").status_code == 303
+    assert len(fake.asked) == 1  # the addresses are asked for once
+    state, nonce = (re.search(rf"{name}=([\w-]+)", begun)[1] for name in ("state", "nonce"))
+    claims = {"iss": fake.issuer, "aud": "console", "sub": "1", "nonce": nonce, "iat": time.time()}
+    claims |= {"exp": time.time() + 60, "email": "ada@hospital.example", "email_verified": True}
+    fake.token = jwt.encode({"alg": "RS256"}, claims, fake.key)
+    assert honest.get(f"/oidc/return?code=x&state={state}").status_code == 200
+
+
+def test_a_begun_log_in_ends_after_a_time_and_its_state_cannot_be_made_up(fake, monkeypatch):
+    browser = Browser(fake.site)
+    state = re.search(r"state=([\w-]+)", browser.get("/oidc/start").headers["location"])[1]
+    later = f"9{state}"
+    (cookie,) = browser.client.cookies
+    browser.client.cookies = {cookie: later}
+    assert browser.get(f"/oidc/return?code=x&state={later}").status_code == 403
+    assert len(fake.asked) == 1
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 601)
+    browser.client.cookies = {cookie: state}
+    assert browser.get(f"/oidc/return?code=x&state={state}").status_code == 403
+    assert len(fake.asked) == 1
+
+
+def test_a_slow_provider_holds_few_threads_of_the_page(fake):
+    waiting, go = threading.Semaphore(0), threading.Event()
+    answered = fake.answered
+
+    def slow(request):
+        waiting.release()
+        assert go.wait(30)
+        return answered(request)
+
+    fake.answered = slow
+    with ThreadPoolExecutor(8) as pool:
+        held = [pool.submit(lambda: Browser(fake.site).get("/oidc/start").status_code) for _ in range(4)]
+        assert all(waiting.acquire(timeout=30) for _ in held)
+        assert Browser(fake.site).get("/oidc/start").status_code == 503
+        go.set()
+        assert [each.result() for each in held] == [303] * 4
+    assert Browser(fake.site).get("/oidc/start").status_code == 303
 
 
 def test_the_code_is_exchanged_with_the_verifier_that_was_announced(fake):
@@ -269,8 +340,9 @@ def test_an_issuer_is_compared_by_its_parts(fake, issuer, status):
 def test_no_address_of_the_provider_is_asked_in_clear(fake):
     for place in ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"):
         before = dict(fake.metadata)
-        fake.metadata[place] = f"http://idp.example/{place}"
-        assert fake.enter() == 403, place
+        for clear in ("http://idp.example", "http://localhost:80"):
+            fake.metadata[place] = f"{clear}/{place}"
+            assert fake.enter() == 403, place
         fake.metadata = before
     assert fake.enter() == 200
 
