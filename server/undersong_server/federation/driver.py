@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -27,7 +28,7 @@ from undersong_common.errors import (
 )
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan_words import plan_words
-from undersong_protocol.agreement.receipt import check_receipt
+from undersong_protocol.agreement.receipt import Receipt, check_receipt
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire import codec
@@ -319,11 +320,20 @@ class Federation:
         for name, reply in _exchange(self._transport, self._names, self._timeout_s, close_run=close).items():
             try:
                 receipt = expect(name, reply, "receipt").receipt
-                check_receipt(self.manifest, name, receipt.body, receipt.signature)
+                checked = check_receipt(self.manifest, name, receipt.body, receipt.signature)
+                self._check_charges(checked)
                 receipts[name] = receipt
             except UndersongError as error:  # the sums are open: a receipt that is missing is priced by them
                 self._progress.say(f"no receipt: {error.problem}")
         return receipts
+
+    def _check_charges(self, receipt: Receipt) -> None:
+        """Raises PeerFault for a vector in an opened sum that its party has not charged."""
+        counted = {(charge.query, charge.attempt) for charge in receipt.counted}
+        for planned in self.manifest.plan.sums if math.isfinite(self.manifest.plan.privacy.epsilon) else ():
+            facts = self.opened_facts(planned.name)
+            if facts and receipt.party in facts["survivors"] and (planned.name, facts["attempt"]) not in counted:
+                raise PeerFault(receipt.party, f"its receipt holds no charge for {planned.name}, which has its vector")
 
     def opened_facts(self, name: str) -> dict[str, Any] | None:
         """Public facts of an opened sum: survivors, scale, variance, evidence (hex), attempt; None if not opened."""

@@ -14,6 +14,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 import pytest
 
 from tests.doubles.authority import Authority
+from tests.doubles.coded import raises
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.party_home import command, joined, write_notes
@@ -25,9 +26,11 @@ from undersong_client.consent import policy as policy_file
 from undersong_client.consent.approvals import Request, Requests
 from undersong_client.home import PartyHome
 from undersong_client.link import checks
+from undersong_client.operations import runs
 from undersong_client.storage import store
 from undersong_client.storage.outbox import Outbox
 from undersong_common import entry
+from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge, PlanPrice
@@ -324,6 +327,9 @@ def test_runs_are_approved_rejected_and_revoked_by_name_or_hash(home):
     assert [(each["run"], each["decision"]) for each in listed] == [("first", "pending"), ("second", "pending")]
     command("preview", first.hash.hex()[:10], "--home", home)
     command("approve", first.hash.hex()[:10], *plan_words(first.hash).split(), "--home", home)
+    with raises(ConfigurationError, "reason-too-long"):
+        runs.reject(home, "second", "x" * (runs.LONGEST_REASON + 1))
+    assert Requests(PartyHome(home)).find("second").decision == "pending"
     command("reject", "second", "--reason", "not now", "--home", home)
     assert "was rejected" in command("approve", "second", second.hash.hex(), "--home", home, code=2)
     decided = json.loads(command("revoke", "first", "--home", home, "--json"))

@@ -18,7 +18,7 @@ from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.agreement.plan_words import plan_words
-from undersong_protocol.agreement.receipt import TAG
+from undersong_protocol.agreement.receipt import TAG, body
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes, top_q_votes
 from undersong_protocol.wire import codec
@@ -175,8 +175,9 @@ def test_a_party_that_names_known_blocks_in_turn_holds_no_run(tmp_path):
         assert len(asked) < 20
         return missing(blocks[len(asked) % len(blocks)])
 
+    world.federation.private_sum("votes/1", inputs)  # from then on the party has them
     hostile(world, in_turn)
-    world.federation.private_sum("votes/1", inputs)
+    world.federation.private_sum("votes/2", inputs)
     assert len(asked) <= 1 + len(blocks)
 
 
@@ -409,6 +410,26 @@ def test_receipts_name_what_was_charged(tmp_path):
         ("close", None),
     ]
     assert body["manifest"] == world.manifest.hash.hex()
+
+
+@pytest.mark.parametrize("kept", [lambda kind: kind != "charge", lambda kind: kind in ("charge", "close")])
+def test_a_receipt_without_the_charge_of_an_opened_sum_is_left_out(tmp_path, kept):
+    world = World(tmp_path, epsilon=4.0)
+    world.federation.agree()
+    world.federation.private_sum("votes/1", world.inputs())
+    party = world.parties["p1"]
+    handle = party.handle
+
+    def drops(data):
+        reply = codec.decode_reply(handle(data), "p1")
+        if reply.WhichOneof("body") == "receipt":
+            entries = [each for each in json.loads(reply.receipt.body)["entries"] if kept(each["kind"])]
+            reply.receipt.body = body(world.manifest, "p1", entries)
+            reply.receipt.signature = party._identity.sign(tagged_hash(TAG, reply.receipt.body))
+        return reply.SerializeToString()
+
+    party.handle = drops
+    assert ("p1" in world.federation.receipts()) == kept("charge")
 
 
 def test_a_party_without_records_is_refused_at_the_start(tmp_path):

@@ -263,6 +263,14 @@ def test_anything_in_a_receipt_that_its_party_has_signed_is_judged_harmlessly(tm
                 harmlessly_judged(tmp_path)
 
 
+def test_a_figure_that_no_accounting_takes_is_a_fault_of_its_receipt(tmp_path, value):
+    def spoil(entries):
+        next(each for each in entries if each["kind"] == "charge")["events"][0]["noise_multiplier"] = -1
+
+    (tmp_path / "manifest.json").write_text(json.dumps(resigned(value, "p0", spoil)))
+    assert any(fault.startswith("receipt of p0") for fault in verify(tmp_path).faults)
+
+
 def _replaced(entries, forged):
     entries[:] = forged if isinstance(forged, list) else [forged]
 
