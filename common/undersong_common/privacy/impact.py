@@ -25,7 +25,7 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
         unit: what is protected, in one word.
     """
     if not math.isfinite(epsilon):
-        return ("This run was made without noise: nothing is promised, whatever else this page says.",)
+        return ("Epsilon of this run is infinite: nothing is promised, whatever else this page says.",)
     odds, surest = math.exp(epsilon), 1 / (1 + math.exp(-epsilon))
     return (
         f"Everything that was opened, and all that was computed from it (the texts, the weights, the report), is"

@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from undersong_common.arrays import Bools, Float32, Float64, Int64
+from undersong_common.arrays import Bools, Float32, Float64, Floats, Int64
 from undersong_common.workers import one_numpy_thread
 
 BATCH = 64  # teachers trained side by side
@@ -186,6 +186,6 @@ def _trained(members: list[tuple[Float32, Int64]], against: list[Float32], shown
     return common + OWN_PART * own, bias
 
 
-def logistic(scores: Float32 | Float64) -> Float32:
+def logistic(scores: Floats) -> Float32:
     """1 / (1 + exp(-score))."""
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(scores, -40.0, 40.0))), dtype=np.float32)
+    return np.asarray(1.0 / (1.0 + np.exp(np.clip(np.negative(scores), -40.0, 40.0))), dtype=np.float32)

@@ -194,8 +194,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         )
     if options.accounting == "paper":
         stated = None if setting.privacy is None else options.stated(setting.privacy)
-        sizes = {"rounds": options.rounds, "sampling": options.sampling}
-        requests = dpga_paper.requests(stated, metadata, votes, curator=options.curator, **sizes)
+        requests = dpga_paper.requests(
+            stated, metadata, votes, rounds=options.rounds, sampling=options.sampling, curator=options.curator
+        )
         if options.estimates_similarity:
             exact = SumRequest("similarity", EmbeddingSum(options.embedding_size), noise_multiplier=0.0)
             requests.insert(-options.rounds, exact)

@@ -232,15 +232,15 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     generators, orders = run.setting.generators, []
     every = [shot for mine in shots.values() for shot in mine]
     rng = run.rng("shots of a prompt")
-    for number, (label, terms) in enumerate(sequences):
-        seen = shots.get(label, [])
+    for number, (name, terms) in enumerate(sequences):
+        seen = shots.get(name, [])
         if every and not options.class_in_prompt:
             seen = [every[i] for i in rng.permutation(len(every))[: options.shots_shown]]
         orders.append(
             Order(
                 generators[number % len(generators)],
                 "keyphrases",
-                label,
+                name,
                 good=tuple(text for text, _ in seen) if seen else options.examples,
                 good_terms=tuple(found for _, found in seen),
                 terms=terms,

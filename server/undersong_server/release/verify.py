@@ -435,7 +435,7 @@ class Verdict:
         if self.insecure:
             found.append("NOT PRIVATE: by its own word the noise came from a fixed seed (tests)")
         elif math.isinf(self.epsilon):
-            found.append("NOT PRIVATE: the run was made without noise")
+            found.append("NOT PRIVATE: the run promises nothing (epsilon is infinite)")
         return found
 
     def _doubts(self) -> list[str]:

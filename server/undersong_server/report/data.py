@@ -69,7 +69,7 @@ class PrivacyStatement:
         if self.insecure_noise:
             return "Not private: the noise came from a fixed seed, which is for tests only."
         if not math.isfinite(self.epsilon):
-            return "Not private: the run was made without noise (epsilon = infinity)."
+            return "Not private: epsilon is infinite; noise, if the run had any, was for research."
         if not self.epsilon_after:
             return "No private record was asked anything: the texts depend on public inputs only."
         hidden = {"sample": "a record", "user": "a user", "party": "a party"}[self.unit]

@@ -373,6 +373,7 @@ class Task(Section):
             own = [f"{key} = {given[key]}, not {its}" for key, its in theirs.items() if given.get(key, its) != its]
             if own:
                 found.append(f"the task changes the preset {name!r}: {'; '.join(own)}")
+            found += [f"not private as the paper states: {step}" for step in papers.forbidden(self.method.name, name)]
         return tuple(found)
 
     @property

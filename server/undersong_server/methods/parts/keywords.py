@@ -53,8 +53,8 @@ def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) 
         except ValueError:
             continue
         for label, items in values.items():
-            number = numbers.get(_folded(label))
-            for item in items if number is not None and isinstance(items, list) else ():
+            number = numbers.get(_folded(label), -1)
+            for item in items if number >= 0 and isinstance(items, list) else ():
                 if isinstance(item, str) and item.casefold() not in taken and len(found[number]) < most:
                     taken.add(item.casefold())
                     found[number].append(item)
