@@ -89,7 +89,7 @@ def masked(text: str) -> str:
     """Shape of a text: letters become x or X, digits 0, and whatever else is unusual a question mark.
 
     >>> masked("Pain since 3 days, Mr. Ó")
-    'xxxx xxxxx 0 xxxx, Xx. X'
+    'Xxxx xxxxx 0 xxxx, Xx. X'
     """
 
     def shape(character: str) -> str:
