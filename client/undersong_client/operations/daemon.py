@@ -113,6 +113,7 @@ KillSignal=SIGTERM
 KillMode=mixed
 OOMPolicy=continue
 UMask=0077
+LimitCORE=0
 {user}NoNewPrivileges=yes
 PrivateTmp=yes
 PrivateDevices=yes

@@ -207,6 +207,7 @@ class Site:
         self._api.add_exception_handler(404, self._not_found)
         self._open("/enter", "Enter by a link", self._enter)
         self._open("/login", "Log in", self._login)
+        self.raw("/healthz", lambda: json_answer({"status": "ok"}))
         self._api.add_api_route("/csp-report", self._violation, methods=["POST"], response_model=None)
         self.raw("/assets/{version}/{name}", self._asset)
         self.routes(

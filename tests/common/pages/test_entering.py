@@ -57,6 +57,11 @@ def test_nobody_enters_a_new_page_and_every_screen_leads_to_the_login(browser):
     assert browser.post("/login", of="/login", name="admin", password="admin").status_code == 403
 
 
+def test_whoever_looks_after_the_service_reads_without_login_that_it_is_well_and_nothing_else(browser):
+    answer = browser.get("/healthz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
 def test_a_link_lets_one_browser_in_once_and_its_secret_is_in_no_file(site, tmp_path):
     site.accounts.set_role("ada", "administrator")
     secret = site.accounts.link("ada")

@@ -1,0 +1,49 @@
+"""Units of systemd: they parse, write no core dump, and run commands that exist."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+import typer
+
+from tests.doubles.processes import ROOT
+
+UNITS = sorted((ROOT / "docker" / "systemd").iterdir())
+SERVICES = [path for path in UNITS if path.suffix == ".service"]
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_a_service_is_hardened_and_runs_a_command_that_exists(path):
+    from undersong.cli import app as operator
+    from undersong_client.cli.app import app as hospital
+
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for needed in ("LimitCORE=0", "NoNewPrivileges=yes", "ProtectSystem=strict", "CapabilityBoundingSet="):
+        assert needed in lines
+    assert any(line.startswith("EnvironmentFile=-") for line in lines)
+    started = next(line for line in lines if line.startswith("ExecStart=")).removeprefix("ExecStart=").split()
+    found = typer.main.get_command(hospital if started[0].endswith("-party") else operator)
+    for word in started[1:]:
+        if word.startswith("--"):
+            assert any(word in each.opts for each in found.params), word
+        elif hasattr(found, "commands"):
+            found = found.commands[word]
+
+
+@pytest.mark.slow
+def test_systemd_finds_no_fault(tmp_path):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not here")
+    for path in UNITS:
+        text = path.read_text(encoding="utf-8").replace("/opt/undersong/bin/", "/usr/bin/env ")
+        (tmp_path / path.name).write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / path.name) for path in UNITS)],
+        capture_output=True,
+        text=True,
+    )
+    own = [line for line in done.stderr.splitlines() if "undersong" in line]
+    assert not own, own
+    assert done.returncode == 0, done.stderr
