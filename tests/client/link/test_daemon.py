@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,6 +131,22 @@ def test_it_says_who_it_is_answers_and_writes_down_what_left(running, coordinato
     until(lambda: status(home).get("state") == "connected")
 
 
+@pytest.fixture
+def held(running):
+    """Holds the party's answers back until ``gate`` is set; ``entered`` is set when one is asked for."""
+    found = SimpleNamespace(gate=threading.Event(), entered=threading.Event())
+    handle = running.assembled.party.answer
+
+    def slow(data: bytes, begun: float | None = None) -> Answer:
+        found.entered.set()
+        found.gate.wait(10)
+        return handle(data, begun)
+
+    running.assembled.party.answer = slow
+    yield found
+    found.gate.set()
+
+
 def test_a_reply_that_nobody_acknowledged_is_sent_again_and_only_then(running, coordinator):
     first = coordinator.next_stream()
     posted = first.post(INTRODUCE)
@@ -157,25 +174,16 @@ def test_a_request_acknowledges_earlier_replies(running, coordinator):
     until(lambda: not running.daemon._answering.unacknowledged())
 
 
-def test_a_request_that_is_repeated_while_it_is_computed_is_computed_once(running, coordinator):
-    gate, entered = threading.Event(), threading.Event()
-    handle = running.assembled.party.answer
-
-    def slow(data: bytes, begun: float | None = None) -> Answer:
-        entered.set()
-        gate.wait(10)
-        return handle(data, begun)
-
-    running.assembled.party.answer = slow
+def test_a_request_that_is_repeated_while_it_is_computed_is_computed_once(running, coordinator, held):
     first = coordinator.next_stream()
     posted = first.post(INTRODUCE)
-    assert entered.wait(5)
+    assert held.entered.wait(5)
     first.cut()
     second = coordinator.next_stream()
     second.post(INTRODUCE, posted.id)
     second.send(ping=wire.Ping(number=1))
     second.next("pong")
-    gate.set()
+    held.gate.set()
     assert second.reply().id == posted.id
     with pytest.raises(TimeoutError):
         second.reply(timeout_s=0.5)
@@ -251,15 +259,12 @@ def test_a_vector_leaves_at_a_rung_and_nothing_else_leaves_before_it(running, co
     assert 0.7 <= time.monotonic() - begun < 1.3
 
 
-def test_pings_are_answered_while_a_long_answer_is_computed(running, coordinator):
-    gate = threading.Event()
-    handle = running.assembled.party.answer
-    running.assembled.party.answer = lambda *given: (gate.wait(10), handle(*given))[1]
+def test_pings_are_answered_while_a_long_answer_is_computed(running, coordinator, held):
     stream = coordinator.next_stream()
     stream.post(INTRODUCE)
     stream.send(ping=wire.Ping(number=41))
     assert stream.next("pong").number == 41
-    gate.set()
+    held.gate.set()
     stream.reply()
 
 
@@ -547,22 +552,13 @@ def test_a_certificate_that_grows_old_is_renewed_and_the_next_connection_uses_it
         assert trust.validity(home)[1] - datetime.now(UTC) > timedelta(days=300)
 
 
-def test_a_stop_lets_the_answer_under_way_leave(running, coordinator):
-    gate, entered = threading.Event(), threading.Event()
-    handle = running.assembled.party.answer
-
-    def slow(data: bytes, begun: float | None = None) -> Answer:
-        entered.set()
-        gate.wait(10)
-        return handle(data, begun)
-
-    running.assembled.party.answer = slow
+def test_a_stop_lets_the_answer_under_way_leave(running, coordinator, held):
     stream = coordinator.next_stream()
     posted = stream.post(INTRODUCE)
-    assert entered.wait(5)
+    assert held.entered.wait(5)
     running.daemon.stop()
     time.sleep(0.4)
-    gate.set()
+    held.gate.set()
     assert stream.reply().id == posted.id
     assert stream.next("goodbye").reason == "the daemon stops"
     running.join()
