@@ -26,7 +26,6 @@ from undersong_client.cli.options import (
     spending_words,
 )
 from undersong_client.home import PartyHome, unit_word
-from undersong_client.records.declared import Declared
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted, printable
@@ -130,6 +129,7 @@ def add(
 ) -> None:
     """Declares the data set and says what is in it: counts, empty records, duplicates. Sends nothing."""
     from undersong_client.operations import data
+    from undersong_client.records.declared import Declared
 
     folder = home_of(home)
     exclusions = "" if no_exclude else str(exclude or PartyHome(folder).settings.exclusions)
