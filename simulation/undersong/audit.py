@@ -33,6 +33,7 @@ import scipy.sparse as sp
 
 from undersong import noise_checks
 from undersong.canaries import Canary, attack_corpus, make_canaries, planted
+from undersong_client.answering import grid_vectors
 from undersong_client.answering.grid_vectors import grid_vector
 from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders
@@ -60,6 +61,8 @@ SMALLEST_LAPLACE = 10.0  # integer scale from which the absolute values of Lapla
 COINS_ALARM = 1e-9  # how often a sound subsample would look as if its coins did not matter, or took a wrong share
 FEWEST_COINS = 200  # subsamples drawn at least, to estimate the sampling rate
 MOST_COINS = 20_000  # subsamples drawn for that: so many suffice for sampling rates up to 0.998
+SUBSAMPLES = 2_000  # drawn to see that no two are equal, and that units take part independently
+MOST_UNITS = 2_000  # in these; subsamples of a rate below 0.009 are not asked to differ
 OUTSIDE = 1_000.0  # times its bound: a row with which the clamp is probed
 FEWEST_UNITS = 4  # integer units that must be left of a clamped row, so that rounding takes half of it at most
 LEAST_NOISE = 0.05  # smallest share of the planned noise for which an audit's power is computed
@@ -246,7 +249,7 @@ class AuditReport:
         if self.clamp[1] > 1.0 + BOUND_TOLERANCE or self.clamp[0] < 0.5:
             wrong = self.clamp[1] if self.clamp[1] > 1.0 + BOUND_TOLERANCE else self.clamp[0]
             found.append(f"rows outside their bound are not clamped: {wrong:.3g} of the declared sensitivity is left")
-        found += [f"{name}: the coins of its subsample are not secret" for name in self.coins]
+        found += [f"{name}: the coins of its subsample are not secret and independent" for name in self.coins]
         found += [f"{name}: its subsample takes another share of the units than planned" for name in self.rates]
         found += [f"{name}: its ledger charged less than the plan costs" for name in self.unpaid]
         found += [f"{each.body}: {each.found.partition(chr(10))[0]}" for each in self.played if each.found]
@@ -582,6 +585,7 @@ def _attack_sums(
     scores, signals, square = np.zeros(len(canaries)), np.zeros(len(canaries)), 0.0
     noise: dict[str, NoiseSize] = {}
     shares: dict[str, noise_checks.Shape] = {}
+    independent: dict[float, bool] = {}
     largest, clamps, coins, rates = 0.0, [], watched.repeated_coins(), set()
     quorum = run_plan.plan.quorum
     for name, found_sum in opened.items():
@@ -621,7 +625,9 @@ def _attack_sums(
         clamps += clamped_shares(planned, alone[0], everyone, public, privacy)
         if planned.sampling_rate < 1.0:
             secret, right = subsample_is_sound(planned, everyone, public, privacy)
-            coins |= set() if secret else {name}
+            if right and (rate := planned.sampling_rate) not in independent:
+                independent[rate] = coins_are_independent(rate, privacy)
+            coins |= set() if secret and (not right or independent[rate]) else {name}
             rates |= set() if right or not secret else {name}
         weight = planned.l2 / planned.sigma
         scores += weight * found
@@ -714,6 +720,32 @@ def subsample_is_sound(
     counts = [round(first(planned) / one) for _ in range(draws)]
     taken = binomtest(min(max(sum(counts), 0), draws * population), draws * population, rate)
     return len(set(counts)) > 1, taken.pvalue > COINS_ALARM
+
+
+def coins_are_independent(rate: float, privacy: Privacy) -> bool:
+    """Returns False if two of many subsamples are equal, or if two units take part together too often or too rarely.
+
+    It does so for a sound build with a chance of ``COINS_ALARM``. Coins of 20 bits repeat in 2 000 subsamples.
+    """
+    from scipy.stats import binom
+
+    pairs = SUBSAMPLES * (SUBSAMPLES - 1) / 2
+    agreeing = rate * rate + (1.0 - rate) * (1.0 - rate)  # one unit in two subsamples
+    wanted = math.ceil(math.log(COINS_ALARM / 2 / pairs) / math.log(agreeing))
+    names = tuple(f"unit {number}" for number in range(min(wanted, MOST_UNITS)))
+    units = PrivateRecords(Table(names, None, names), (), privacy, key=bytes(32), embed=_reads_nothing)
+    drawn = np.array([grid_vectors.poisson_subsample(units, rate, os.urandom(32)) for _ in range(SUBSAMPLES)])
+    if wanted <= MOST_UNITS and len(np.unique(drawn, axis=0)) < SUBSAMPLES:
+        return False
+    rarer = (drawn if rate <= 0.5 else ~drawn).astype(np.float32)
+    together = (rarer.T @ rarer)[np.triu_indices(len(names), 1)]
+    chance = min(rate, 1.0 - rate) ** 2
+    tail = np.minimum(binom.cdf(together, SUBSAMPLES, chance), binom.sf(together - 1, SUBSAMPLES, chance))
+    return bool(tail.min() > COINS_ALARM / (4 * len(tail)))
+
+
+def _reads_nothing(texts: Sequence[str]) -> Float32:
+    raise InternalError("a subsample is drawn without reading a text")
 
 
 def _unsampled(planned: PlannedSum) -> PlannedSum:

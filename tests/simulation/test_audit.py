@@ -374,6 +374,28 @@ def same_coins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Attempts, "new", lambda *given: replace(new(*given), coins=bytes(32)))
 
 
+def coins_of_few_bits(bytes_: int) -> Patch:
+    def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+        sound = grid_vectors.poisson_subsample
+        monkeypatch.setattr(
+            grid_vectors, "poisson_subsample", lambda records, rate, coins: sound(records, rate, coins[:bytes_])
+        )
+
+    return planted
+
+
+def one_coin_of_two_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = grid_vectors.poisson_subsample
+
+    def paired(records: PrivateRecords, rate: float, coins: bytes) -> Any:
+        taken = sound(records, rate, coins)
+        even = len(taken) // 2 * 2
+        taken[1:even:2] = taken[0:even:2]
+        return taken
+
+    monkeypatch.setattr(grid_vectors, "poisson_subsample", paired)
+
+
 def twice_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = grid_vectors.poisson_subsample
     monkeypatch.setattr(
@@ -473,6 +495,9 @@ NOISE = {PLACES, LAW, WITHIN, BETWEEN, TOO_LITTLE, TOO_MUCH}
         pytest.param(WASP, no_cap_on_records, {CLAMP}, id="no cap on records"),
         pytest.param(SAMPLED, public_coins, {"the coins of its subsample are not secret"}, id="public coins"),
         pytest.param(SAMPLED, same_coins, {"the coins of its subsample are not secret"}, id="the same coins"),
+        pytest.param(SAMPLED, coins_of_few_bits(1), {"not secret and independent"}, id="coins of 8 bits"),
+        pytest.param(SAMPLED, coins_of_few_bits(2), {"not secret and independent"}, id="coins of 16 bits"),
+        pytest.param(SAMPLED, one_coin_of_two_units, {"not secret and independent"}, id="one coin of two units"),
         pytest.param(SAMPLED, twice_the_rate, {"another share of the units"}, id="more are sampled"),
         pytest.param(LARGE, one_noise_of_all_parties, {TOO_MUCH}, id="one noise of all parties"),
         pytest.param(WASP, a_cheap_charge, {"its ledger charged less"}, id="a charge below the price"),
