@@ -191,7 +191,7 @@ def test_a_process_that_ends_with_open_streams_ends_their_thread_and_leaves_no_w
             from undersong_client.link.connection import Connection
             from undersong_client.consent.trust import Coordinator
             from undersong_client.keys import Credential
-            from undersong_protocol import framing
+            from undersong_protocol.wire import framing
             from undersong_protocol.wire.framing import Reassembler
             from undersong_protocol.wire.messages import transport_pb2 as wire
             read = lambda name: (Path({str(tmp_path)!r}) / name).read_bytes()
