@@ -24,6 +24,13 @@ from undersong_protocol.secagg.keys import verified
 
 TAG = "undersong receipt"
 VERSION = 2
+OF_SLOT = frozenset({"kind", "run", "query", "attempt"})
+FIELDS = {
+    "charge": OF_SLOT | {"manifest", "events", "question"},
+    "withdrawn": OF_SLOT,
+    "void": OF_SLOT | {"certificate"},
+    "close": frozenset({"kind", "run", "manifest"}),
+}
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,10 @@ def _read(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head
     closed = False
     for number, entry in enumerate(entries, start=1):
         place = f"entry {number} of its receipt"
+        if entry["kind"] not in FIELDS:
+            raise PeerFault(party, f"{place} is of an unknown kind")
+        if set(entry) != FIELDS[entry["kind"]] or type(entry.get("attempt", 0)) is not int:
+            raise PeerFault(party, f"{place} has other fields than a ledger's")
         if entry["run"] != manifest.run:
             raise PeerFault(party, f"{place} is of another run")
         if closed:
@@ -135,10 +146,8 @@ def _read(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head
                 voided[slot[0]] += ended == "void"
                 if voided[slot[0]] > VOIDED_VECTORS:
                     raise PeerFault(party, f"{place} is more than {VOIDED_VECTORS} void attempts at one sum")
-            case "close":
-                closed = True
             case _:
-                raise PeerFault(party, f"{place} is of an unknown kind")
+                closed = True
     by_end = {kind: frozenset(slot for slot in state if state[slot] == kind) for kind in ("withdrawn", "void")}
     return Receipt(party, tuple(charges), by_end["withdrawn"], by_end["void"], closed)
 

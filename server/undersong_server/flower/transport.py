@@ -16,6 +16,7 @@ from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.federation.driver import Lazily
 
 INTRODUCE = wire.Request(version=codec.VERSION, introduce=wire.Introduce()).SerializeToString()
+INTRODUCTION_S = 30.0  # until a node that does not say who it is is left aside for this look
 PULL_S = 0.3
 PULL_SOON_S = 0.05  # if the messages under way are limited, so that none waits for room
 LATE_S = 5.0  # a message stays valid this much longer than its reply is waited for
@@ -63,7 +64,9 @@ class FlowerTransport:
     def locate(self, *, timeout_s: float) -> list[str]:
         """Asks every new node for its introduction; returns the names of all known parties."""
         new = [node for node in self._grid.get_node_ids() if node not in self._answered]
-        for node, replies in self._deliver({node: [INTRODUCE] for node in new}, timeout_s).items():
+        # Anybody's node that stays silent would otherwise hold each look for the whole patience.
+        wait_s = min(timeout_s, INTRODUCTION_S)
+        for node, replies in self._deliver({node: [INTRODUCE] for node in new}, wait_s).items():
             if replies and self._introduced(node, replies[0]):
                 self._answered.add(node)
         return self.found

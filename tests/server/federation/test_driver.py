@@ -412,8 +412,17 @@ def test_receipts_name_what_was_charged(tmp_path):
     assert body["manifest"] == world.manifest.hash.hex()
 
 
-@pytest.mark.parametrize("kept", [lambda kind: kind != "charge", lambda kind: kind in ("charge", "close")])
-def test_a_receipt_without_the_charge_of_an_opened_sum_is_left_out(tmp_path, kept):
+@pytest.mark.parametrize(
+    ("change", "taken"),
+    [
+        (lambda entries: None, True),
+        (lambda entries: entries.pop(0), False),
+        (lambda entries: entries[0].update(words="of any length"), False),
+        (lambda entries: entries[0].update(attempt=False), False),
+        (lambda entries: entries[0].update(attempt=0.0), False),
+    ],
+)
+def test_a_receipt_without_an_opened_sums_charge_or_with_other_fields_is_left_out(tmp_path, change, taken):
     world = World(tmp_path, epsilon=4.0)
     world.federation.agree()
     world.federation.private_sum("votes/1", world.inputs())
@@ -423,13 +432,14 @@ def test_a_receipt_without_the_charge_of_an_opened_sum_is_left_out(tmp_path, kep
     def drops(data):
         reply = codec.decode_reply(handle(data), "p1")
         if reply.WhichOneof("body") == "receipt":
-            entries = [each for each in json.loads(reply.receipt.body)["entries"] if kept(each["kind"])]
+            entries = json.loads(reply.receipt.body)["entries"]
+            change(entries)
             reply.receipt.body = body(world.manifest, "p1", entries)
             reply.receipt.signature = party._identity.sign(tagged_hash(TAG, reply.receipt.body))
         return reply.SerializeToString()
 
     party.handle = drops
-    assert ("p1" in world.federation.receipts()) == kept("charge")
+    assert ("p1" in world.federation.receipts()) == taken
 
 
 def test_a_party_without_records_is_refused_at_the_start(tmp_path):
