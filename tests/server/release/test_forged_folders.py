@@ -327,7 +327,7 @@ def voided(entries, times, slot="votes/3"):
     for attempt in range(times):
         place = {"query": slot, "attempt": attempt, "run": charge["run"]}
         entries.insert(-1, {**charge, **place, "question": "ab" * 32})
-        entries.insert(-1, {"kind": "void", "manifest": charge["manifest"], **place})
+        entries.insert(-1, {"kind": "void", "certificate": "00", **place})
 
 
 def test_what_sybils_declared_void_is_counted_against_them(tmp_path, value, published):
@@ -359,7 +359,7 @@ def _once_more(entries):
 
 
 def _uncharged(entries):
-    entries.insert(-1, {"kind": "void", "run": "a run", "query": "votes/3", "attempt": 0})
+    entries.insert(-1, {"kind": "void", "run": "a run", "query": "votes/3", "attempt": 0, "certificate": "00"})
 
 
 def _twice(entries):
