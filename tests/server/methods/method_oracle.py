@@ -1,0 +1,271 @@
+"""The decisions of the default method a second time, written from the numbered steps of docs/method.md alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.linear_model import LogisticRegression
+
+PARTS = {"labels": 2, "who": 5, "verdict": 3, "votes": 2, "last votes": 4}
+TEXTS_JUDGED, TIE, ANSWER_VARIANCE, TRAINING_VARIANCE, BY_LABEL_VARIANCE = 3, 1, 0.12, 0.08, 0.1
+CERTAINTY, KEPT_SHARE, RARE, SHORTLIST, STRENGTH = 2, 0.3, 0.5, 32, 3
+REACHES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1e6)
+
+
+@dataclass
+class Case:
+    """The public facts of a run: K generators, C labels, and its options."""
+
+    generators: int
+    labels: int
+    samples: int
+    written: float = 1
+    rounds: int = 3
+
+    @property
+    def texts(self) -> int:
+        return round(self.samples * self.written)
+
+
+@dataclass
+class Texts:
+    """Written texts in order: embeddings, float [n, d], and the numbers of their labels and generators, int [n]."""
+
+    x: Any
+    label: Any
+    generator: Any
+    words: list[Any] = field(default_factory=list)  # each text's buckets
+
+    def where(self, rows: Any) -> Texts:
+        numbers = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, dtype=int)
+        return Texts(self.x[numbers], self.label[numbers], self.generator[numbers], [self.words[n] for n in numbers])
+
+
+def plan(case: Case) -> dict[str, float]:
+    """Step 0: the sums in their order, with their parts of the budget."""
+    k, c, t = case.generators, case.labels, case.rounds
+    asked = {"labels": float(PARTS["labels"])} if c > 1 else {}
+    votes = k == 1 or c < 2 or case.written > 1
+    for number in range(1, t):
+        ordered = sum(largest_remainder(np.full(t, case.texts / t))[:number])
+        if k > 1 and c > 1 and ordered >= TEXTS_JUDGED * k * c:
+            asked[f"who/{number}"] = PARTS["who"] / (t - 1)
+        if votes:
+            asked[f"votes/{number}"] = PARTS["votes"] / (t - 1)
+    if votes and c > 1:
+        asked["last votes"] = PARTS["last votes"]
+    if c > 1 and any(name != "labels" for name in asked):
+        asked["verdict"] = PARTS["verdict"]
+    return asked
+
+
+def shrunk(values: Any, variance: float, factor: float) -> Any:
+    """Deviations from the mean, less the part that is noise (step 1.1)."""
+    spread = values.var(ddof=1)
+    return (values - values.mean()) * (max(0.0, 1 - factor * variance / spread) if spread > 0 else 0.0)
+
+
+def shares(counts: Any, sigma: float) -> tuple[Any, Any]:
+    """Step 1: label shares p, and the records m of each label."""
+    n, e = max(counts.sum(), sigma, 1.0), 1 / len(counts)
+    d = shrunk(counts / n, (sigma / n) ** 2 + e / n, 2)
+    p = np.sqrt(np.maximum(e + d, e / 10))
+    p /= p.sum()
+    m = max(counts.sum(), sigma * math.sqrt(len(counts)), 1.0)
+    return p, p**2 / (p**2).sum() * m
+
+
+def largest_remainder(parts: Any) -> Any:
+    whole = np.floor(np.asarray(parts) + 1e-9).astype(int)
+    left = round(float(np.sum(parts))) - whole.sum()
+    whole[np.argsort(-(np.round(parts - whole, 9)), kind="stable")[:left]] += 1
+    return whole
+
+
+def shared(missing: Any, texts: int) -> Any:
+    """``texts`` in proportion to what is missing."""
+    missing = np.maximum(missing, 0.0)
+    if not texts:
+        return np.zeros(len(missing), dtype=int)
+    return largest_remainder(texts * missing / missing.sum())
+
+
+def orders(case: Case, number: int, p: Any, texts: Texts, chosen: Any, spent: Any) -> Any:
+    """Steps 2.1 and 2.2: texts of round ``number`` (from 0), int [K, C]; ``chosen`` and ``spent`` are bool [K, C]."""
+    size = largest_remainder(np.full(case.rounds, case.texts / case.rounds))[number]
+    gave = tally(case, texts)
+    published = gave * chosen
+    rare = p < RARE / case.labels
+    q = np.where(rare, p * (gave.sum() + size) / (published.sum() + size), p)
+    q[~rare] *= (1 - q[rare].sum()) / q[~rare].sum()
+    found = np.zeros_like(gave)
+    for label, count in enumerate(shared(q * (published.sum() + size) - published.sum(axis=0), size)):
+        able = ~spent[:, label] if not spent[:, label].all() else np.ones(case.generators, dtype=bool)
+        willing = chosen[:, label] & able if (chosen[:, label] & able).any() else able
+        equal = (published[able, label].sum() + count) / willing.sum()
+        missing = np.where(willing, equal - published[:, label], 0.0)
+        turn = np.roll(np.arange(case.generators), -label)  # of equal remainders the label's own number is the first
+        found[turn, label] = shared(missing[turn], count)
+    return found
+
+
+def tally(case: Case, texts: Texts) -> Any:
+    counts = np.zeros((case.generators, case.labels), dtype=int)
+    np.add.at(counts, (texts.generator, texts.label), 1)
+    return counts
+
+
+def linear(x: Any, y: Any, labels: int, strength: float, weights: Any = None) -> Any:
+    """A linear classifier as a function: [n, d] -> probabilities [n, C]; 0 for a label that it has not seen."""
+    seen = np.unique(y)
+    # Of two labels scikit-learn has one row of weights; softmax has two, whose penalty is half as large.
+    model = LogisticRegression(C=strength * (2 if len(seen) == 2 else 1), max_iter=2000, tol=1e-8)
+    if len(seen) > 1:
+        model.fit(x, y, weights)
+
+    def probabilities(given: Any) -> Any:
+        found = np.zeros((given.shape[0], labels))
+        found[:, seen] = model.predict_proba(given) if len(seen) > 1 else 1.0
+        return found
+
+    return probabilities
+
+
+def judges(case: Case, p: Any, texts: Texts) -> list[Any]:
+    """Step 3.1: a classifier of each generator's texts, each label weighing p_c in all."""
+    found = []
+    for k in range(case.generators):
+        own = texts.where(texts.generator == k)
+        weights = (p / np.maximum(np.bincount(own.label, minlength=case.labels), 1))[own.label]
+        found.append(linear(own.x, own.label, case.labels, STRENGTH, weights * len(own.x) / weights.sum()))
+    return found
+
+
+def who(case: Case, answer: Any, sigma: float, m: Any, texts: Texts, chosen: Any, blocks: bool) -> tuple[Any, bool]:
+    """Steps 3.2 to 3.5: who is chosen for which label, bool [K, C], and whether blocks stay."""
+    s, counts = answer.reshape(case.labels, case.generators).T, tally(case, texts)
+    used, total = case.labels if blocks else 1, m.sum()
+    g = s[:, :used].sum(axis=1) / total
+    v = used * (sigma / total) ** 2 + ANSWER_VARIANCE / total + TRAINING_VARIANCE / counts.sum(axis=1)
+    gains, variances = np.tile(g[:, None], case.labels), np.tile(v[:, None], case.labels)
+    if blocks:
+        own = s / m
+        noise = (sigma / m) ** 2 + ANSWER_VARIANCE / m + TRAINING_VARIANCE / np.maximum(counts, 1)
+        blocks = bool(((own - g[:, None]) ** 2 - noise).mean() > BY_LABEL_VARIANCE)
+        gains, variances = (own, noise) if blocks else (gains, variances)
+    found = chosen.copy()
+    for label in range(case.labels):
+        b = int(np.where(chosen[:, label], gains[:, label], -np.inf).argmax())
+        distance = TIE * np.sqrt(variances[:, label] + variances[b, label])
+        found[:, label] &= gains[b, label] - gains[:, label] <= distance
+    return found, blocks
+
+
+def smoothed(votes: Any, sigma: float, texts: Texts) -> tuple[Any, float]:
+    """Smoothing: the votes, and the noise left in them."""
+    if votes.mean() > sigma:
+        return votes, sigma
+    found = []
+    for reach in REACHES:
+        means = votes.astype(float).copy()
+        for label in np.unique(texts.label):
+            rows = np.flatnonzero(texts.label == label)
+            if len(rows) < 2:
+                continue
+            near = texts.x[rows] @ texts.x[rows].T / reach
+            np.fill_diagonal(near, -np.inf)
+            weights = np.exp(near - near.max(axis=1, keepdims=True))
+            means[rows] = weights @ votes[rows] / weights.sum(axis=1)
+        found.append((float(((votes - means) ** 2).mean()), means))
+    spread, means = min(found, key=lambda each: each[0])
+    part = min(1.0, sigma**2 / spread) if spread > 0 else 1.0
+    return votes + part * (means - votes), (1 - part) * sigma
+
+
+def most_voted(votes: Any, rows: Any, count: int) -> Any:
+    return rows[np.argsort(-votes[rows], kind="stable")[:count]]
+
+
+def examples(case: Case, votes: Any, left: float, texts: Texts) -> list[list[int]]:
+    """Step 4: the numbers of each label's examples."""
+    found = []
+    for label in range(case.labels):
+        rows = np.flatnonzero(texts.label == label)
+        none = not len(rows) or votes[rows].std() < left
+        count = min(SHORTLIST, round(KEPT_SHARE * len(rows)))
+        found.append([] if none else sorted(most_voted(votes, rows, count).tolist()))
+    return found
+
+
+def cleaned(case: Case, texts: Texts, fold: Any) -> Any:
+    """Step 5: the cleaned label of each text, -1 where it is dropped; ``fold`` is the number of each text's fold."""
+    means = []
+    for group in (fold, texts.generator) if case.generators > 1 else (fold,):
+        answers = np.zeros((len(texts.x), case.labels))
+        for each in np.unique(group):
+            mine = group == each
+            answers[mine] = linear(texts.x[~mine], texts.label[~mine], case.labels, 1.0)(texts.x[mine])
+        means.append(answers)
+    chance = np.mean(means, axis=0)
+    own, best = chance[np.arange(len(chance)), texts.label], chance.argmax(axis=1)
+    thresholds = np.array(
+        [chance[texts.label == c, c].mean() if (texts.label == c).any() else 1 for c in range(case.labels)]
+    )
+    contradicted = (best != texts.label) & (own < thresholds[texts.label])
+    found = texts.label.copy()
+    for label in range(case.labels):
+        rows = np.flatnonzero(contradicted & (texts.label == label))
+        most = math.floor(0.2 * (texts.label == label).sum())
+        for row in rows[np.argsort(-(chance.max(axis=1) - own)[rows], kind="stable")[:most]]:
+            found[row] = best[row] if chance[row, best[row]] >= thresholds[best[row]] else -1
+    return found
+
+
+def of_chosen(case: Case, p: Any, texts: Texts, chosen: Any) -> Any:
+    """Step 5: which texts are of chosen generators, bool [n], with the further texts of rare labels."""
+    found = chosen[texts.generator, texts.label]
+    for label in np.flatnonzero(p < RARE / case.labels):
+        further = np.flatnonzero(~found & (texts.label == label))
+        wanted = round(p[label] * len(texts.x)) - (found & (texts.label == label)).sum()
+        found[further[: max(0, wanted)]] = True
+    return found
+
+
+def kept(case: Case, p: Any, votes: Any, labels: Any) -> Any:
+    """Step 6: which texts are kept, bool [n]; ``labels`` after cleaning, -1 for texts that are not in the choice."""
+    found = np.zeros(len(labels), dtype=bool)
+    for label in range(case.labels):
+        rows = np.flatnonzero(labels == label)
+        count = len(rows) if p[label] < RARE / case.labels else round(KEPT_SHARE * len(rows))
+        found[most_voted(votes, rows, min(count, math.ceil(case.samples * p[label])))] = True
+    return found
+
+
+def word_classifier(words: list[Any], label: Any, buckets: int) -> Any:
+    """Step 7: the word classifier as a function of bucket sets: their labels, int [n]."""
+    there = np.zeros((len(words), buckets))
+    for row, each in enumerate(words):
+        there[row, each] = 1
+    idf = np.log((1 + len(words)) / (1 + there.sum(axis=0))) + 1
+    roots = np.sqrt(np.maximum(there.sum(axis=1, keepdims=True), 1))
+    model = LogisticRegression(C=STRENGTH, max_iter=500).fit(csr_array(there * idf / roots), label)
+
+    def scores(given: list[Any]) -> Any:
+        found = np.zeros((len(given), buckets))
+        for row, each in enumerate(given):
+            found[row, each] = idf[each] / math.sqrt(max(1, len(each)))
+        return model.predict(csr_array(found))
+
+    return scores
+
+
+def verdict(answer: Any, sigma: float, m: Any) -> tuple[float, float, bool]:
+    """Step 7: the gain, its standard error, and whether the choice is published."""
+    total = m.sum()
+    gain = answer[0] / total
+    error = math.sqrt((sigma / total) ** 2 + max(0.0, 2 * answer[1] / total - gain**2) / total)
+    return gain, error, bool(gain > CERTAINTY * error)
