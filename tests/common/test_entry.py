@@ -100,7 +100,7 @@ def test_ctrl_c_while_an_error_is_told_is_one_too(capsys, monkeypatch):
     def wrong():
         raise ConfigurationError("the file is missing", "name another")
 
-    monkeypatch.setattr(entry, "_tell", interrupt)
+    monkeypatch.setattr(entry, "printable_lines", interrupt)
     assert ended(capsys, wrong) == (entry.INTERRUPTED, STOPPED)
 
 

@@ -182,7 +182,7 @@ def test_nothing_runs_as_root_and_shared_folders_belong_to_the_images_user():
 def test_the_unit_of_the_coordinator_starts_the_tested_entry_point_and_gives_up_every_right():
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str
-    unit.read_string((DOCKER / "undersong-coordinator.service").read_text())
+    unit.read_string((DOCKER / "systemd" / "undersong-coordinator.service").read_text())
     service = unit["Service"]
     assert service["ExecStart"] == "/opt/undersong/bin/undersong coordinator serve --log-json"
     assert service["User"] == "undersong"

@@ -216,7 +216,7 @@ def test_scores_of_sound_noise_are_standard_normals(scale: float, shares: float)
         "gaussian": noise_checks.shape_of(noise_checks.gaussian_scores(gaussian, (scale / 3) ** 2)),
     }
     assert noise_checks.other_law(shapes, 1e-6) == noise_checks.uneven(shapes, 1e-6) == []
-    wrong = {"laplace": noise_checks.shape_of(noise_checks.laplace_scores(sums, 1.1 * scale, shares))}
+    wrong = {"laplace": noise_checks.shape_of(noise_checks.laplace_scores(sums, 1.3 * scale, shares))}
     assert noise_checks.other_law(wrong, 1e-6) == ["laplace"]
 
 
