@@ -16,6 +16,8 @@ from undersong_server.methods.parts import papers
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
     "protocol/undersong_protocol",

@@ -45,6 +45,8 @@ from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.tables import task_faults
 
+pytestmark = pytest.mark.heavy
+
 METHOD = ('method.name="sentences"', "method.samples=8", "method.keep=6", "method.most=3")
 DROP = ("rounds", "votes", "examples", "shortlist")
 

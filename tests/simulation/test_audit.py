@@ -65,6 +65,8 @@ from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
 
+pytestmark = pytest.mark.heavy
+
 CLINIC = Path(__file__).resolve().parents[2] / "examples" / "clinic" / "task.toml"
 WORDS = [f"rare{number}" for number in range(400)]
 PRIVATE = Table(

@@ -15,6 +15,8 @@ from undersong_common.pages import connections
 from undersong_common.pages.site import PageSettings, Site
 from undersong_common.pages.stream import Pulse, Stream
 
+pytestmark = pytest.mark.heavy
+
 ASSET = b"GET /assets/0/uPlot.iife.min.js HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n\r\n"
 
 

@@ -259,6 +259,7 @@ def test_an_address_and_the_word_that_it_was_checked_come_from_one_document(fake
     assert fake.enter(email=None, email_verified=None) == 200
 
 
+@pytest.mark.heavy
 def test_begun_log_ins_of_strangers_do_not_end_another_one(fake):
     honest = Browser(fake.site)
     begun = honest.get("/oidc/start").headers["location"]

@@ -11,6 +11,8 @@ from undersong_common.arrays import Bools, Float64
 from undersong_common.privacy.accounting import gaussian_epsilon, gaussian_mu
 from undersong_server.evaluation.intervals import Detection, clopper_pearson, mean_at_least, orthogonal_scores
 
+pytestmark = pytest.mark.heavy
+
 
 def audited(mu: float, noise: float, runs: int, seed: int, *, alike: float = 0.0) -> list[tuple[Bools, Float64]]:
     """Runs of 20 records; ``alike``: the share of a run's noise that all of its records have in common."""

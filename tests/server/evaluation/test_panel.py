@@ -9,6 +9,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.panel import Labelled
 
+pytestmark = pytest.mark.heavy
+
 WORDS = {"heart": ("chest pain", "palpitations", "murmur"), "injury": ("fracture", "swollen ankle", "deep cut")}
 
 

@@ -35,6 +35,8 @@ from undersong_server.runs.plan_figures import plan_figures
 from undersong_server.runs.planning import coordinator_task, plan_run
 from undersong_server.runs.task import load
 
+pytestmark = pytest.mark.heavy
+
 ALONE = Quorum(1, 1, 0, 0)
 PHI = NormalDist().cdf
 
