@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,20 @@ class Receipt:
     def counted(self) -> list[Charge]:
         """The charges that stand."""
         return [charge for charge in self.left if (charge.query, charge.attempt) not in self.voided]
+
+    def uncharged(self, opened: Iterable[tuple[str, int, str]]) -> Iterator[str]:
+        """Yields a fault for each opened sum with this party's vector that no charge stands for.
+
+        Args:
+            opened: (sum, attempt, digest of its question, hex) of each sum that the vector is in.
+        """
+        counted = {(charge.query, charge.attempt): charge.question for charge in self.counted}
+        for name, attempt, question in opened:
+            fault = f"receipt of {self.party}: no charge for {name}, attempt {attempt}"
+            if (name, attempt) not in counted:
+                yield f"{fault}, though its vector is in the sum"
+            elif counted[name, attempt] != question:
+                yield f"{fault}, for the question that the sum answers"
 
 
 def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes) -> Receipt:

@@ -329,11 +329,16 @@ class Federation:
 
     def _check_charges(self, receipt: Receipt) -> None:
         """Raises PeerFault for a vector in an opened sum that its party has not charged."""
-        counted = {(charge.query, charge.attempt) for charge in receipt.counted}
-        for planned in self.manifest.plan.sums if math.isfinite(self.manifest.plan.privacy.epsilon) else ():
+        if math.isfinite(self.manifest.plan.privacy.epsilon):
+            for fault in receipt.uncharged(self._vectors_of(receipt.party)):
+                raise PeerFault(receipt.party, fault)
+
+    def _vectors_of(self, party: str) -> Iterator[tuple[str, int, str]]:
+        """(sum, attempt, digest of its question, hex) of each opened sum that the party's vector is in."""
+        for planned in self.manifest.plan.sums:
             facts = self.opened_facts(planned.name)
-            if facts and receipt.party in facts["survivors"] and (planned.name, facts["attempt"]) not in counted:
-                raise PeerFault(receipt.party, f"its receipt holds no charge for {planned.name}, which has its vector")
+            if facts and party in facts["survivors"]:
+                yield planned.name, facts["attempt"], self._journal.get_json(f"sum/{planned.name}/question")
 
     def opened_facts(self, name: str) -> dict[str, Any] | None:
         """Public facts of an opened sum: survivors, scale, variance, evidence (hex), attempt; None if not opened."""
@@ -515,8 +520,7 @@ class Federation:
             course.stalled = True
             return
         for party in course.wanted:
-            course.absences[party] = TransportError(f"{party}: does not answer")
-            self._progress.say(f"{course.name}: left out: {party}: does not answer")
+            self._leave_out(course, party, TransportError(f"{party}: does not answer"))
         payloads = {party: payload for party in course.requests if (payload := course.came.get(party)) is not None}
         key = _stage_key(course)
         entries = [(f"{key}/{party}", payload) for party, payload in payloads.items()]

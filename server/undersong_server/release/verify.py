@@ -219,14 +219,7 @@ def _spending(
             # What is not here may have been left out: sums that were opened, and this party's part in them.
             events = whole
         else:
-            counted = {(charge.query, charge.attempt): charge.question for charge in receipt.counted}
-            for found in took_part:
-                slot = found.name, found.attempt
-                place = f"receipt of {member.name}: no charge for {found.name}, attempt {found.attempt}"
-                if slot not in counted:
-                    faults.append(f"{place}, though its vector is in the sum")
-                elif counted[slot] != found.question:
-                    faults.append(f"{place}, for the question that the sum answers")
+            faults.extend(receipt.uncharged((found.name, found.attempt, found.question) for found in took_part))
             charged = [plan[charge.query].event() for charge in receipt.counted]
             events = list(charged_of(charged, whole)) if receipt.charges else []
         spent[member.name] = accounting.epsilon(events, plan.privacy.delta) if events else 0.0
