@@ -18,10 +18,13 @@ class ServedPage:
 
     Args:
         build: makes the site for the hosts and the port that it is reached by.
+        listening: where it listens, and which names it answers.
     """
 
-    def __init__(self, build: Callable[[tuple[str, ...], int], Site]) -> None:
-        self._listening = Listening("127.0.0.1", 0)
+    def __init__(
+        self, build: Callable[[tuple[str, ...], int], Site], listening: Listening = Listening("127.0.0.1", 0)
+    ) -> None:
+        self._listening = listening
         self._listener = self._listening.open()
         self.port = self._listener.getsockname()[1]
         self.address = self._listening.address(self.port)

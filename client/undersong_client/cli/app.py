@@ -444,6 +444,18 @@ def page(
         bool, typer.Option("--audit", help="Print what people did on the page, its chain checked, and end.")
     ] = False,
     log: Annotated[Path | None, typer.Option(help="The daemon's log file, to show its last lines.")] = None,
+    proxy: Annotated[
+        str,
+        typer.Option(
+            "--behind-proxy",
+            metavar="ADDRESS",
+            help="A proxy on this machine ends TLS for browsers: its IP address. Only the --name hosts are answered"
+            " then, and only the proxy is believed about who asks (X-Forwarded-For).",
+        ),
+    ] = "",
+    names: Annotated[
+        list[str] | None, typer.Option("--name", help="A HOST that browsers ask the proxy for; repeat for several.")
+    ] = None,
     home: HomeFolder = None,
 ) -> None:
     """Serves the hospital's page to a browser on this machine only, until Ctrl-C, and prints a one-time link.
@@ -473,10 +485,11 @@ def page(
         print_link(page_folder(folder), person, role)
         return
     entry.only_tls_1_3()  # for `check`, before gRPC is imported
-    listening = Listening("127.0.0.1", port)
+    listening = Listening("127.0.0.1", port, tuple(names or ()), proxy=proxy)
     listener = listening.open()
     port = listener.getsockname()[1]
-    site = build(PartyPaths(folder, checkpoints_folder(), log), hosts=listening.hosts(port), port=port)
+    paths = PartyPaths(folder, checkpoints_folder(), log)
+    site = build(paths, hosts=listening.hosts(port), port=port, tls=listening.tls)
     print_link(page_folder(folder), person, role, address=listening.address(port))
     serve(site, listening, listener)
 

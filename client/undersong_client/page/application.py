@@ -52,14 +52,14 @@ def page_folder(home: Path) -> Path:
     return home / "page"
 
 
-def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int) -> Site:
+def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int, tls: bool = False) -> Site:
     """The application. Raises ConfigurationError where ``paths.home`` holds no party."""
     own = PartyHome(paths.home).settings
     settings = PageSettings(
         title=own.party,
         hosts=hosts,
         port=port,
-        tls=False,
+        tls=tls,
         folder=page_folder(paths.home),
         menu=MENU,
         packages=("undersong_client.page",),

@@ -26,6 +26,8 @@ class Listening:
         host, port: of the socket; port 0 takes a free one.
         names: further names under which browsers reach it, each ``HOST`` or ``HOST:PORT``.
         certificate, key: PEM files for TLS; None for none.
+        proxy: address of the proxy that ends TLS for browsers; "" for none. Only ``names`` are answered then, and only
+            this address is believed about who asks (``X-Forwarded-For``).
     """
 
     host: str
@@ -33,13 +35,20 @@ class Listening:
     names: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
+    proxy: str = ""
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise ConfigurationError(
                 "TLS needs a certificate and its key", "name both, or neither", code="certificate-without-key"
             )
-        if not self.tls and not is_loopback(self.host):
+        if self.proxy and not (self.names and _is_address(self.proxy)):
+            raise ConfigurationError(
+                f"behind the proxy {self.proxy!r} the page is reached under {', '.join(self.names) or 'no name'}",
+                "name the proxy's IP address, and with --name the host that browsers ask for",
+                code="proxy-or-name",
+            )
+        if self.certificate is None and not is_loopback(self.host):
             raise ConfigurationError(
                 f"{self.host} is not this machine alone, and passwords would cross the network in clear",
                 "give --tls-certificate and --tls-key, or listen on 127.0.0.1",
@@ -48,14 +57,14 @@ class Listening:
 
     @property
     def tls(self) -> bool:
-        return self.certificate is not None
+        """True if browsers reach the page over TLS."""
+        return self.certificate is not None or bool(self.proxy)
 
     def hosts(self, port: int) -> tuple[str, ...]:
         """Values of the Host header that are answered."""
         own = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(self.host) else [self.host]
-        named = [name if _has_port(name) else f"{name}:{port}" for name in (*own, *self.names)]
-        default = ":443" if self.tls else ":80"
-        return tuple(dict.fromkeys([*named, *(name.removesuffix(default) for name in named if name.endswith(default))]))
+        named = [self._with_port(name, port) for name in (*([] if self.proxy else own), *self.names)]
+        return tuple(dict.fromkeys([*named, *(name.removesuffix(self._default) for name in named)]))
 
     def open(self) -> socket.socket:
         """The listening socket. Raises ConfigurationError if the port is taken."""
@@ -73,9 +82,17 @@ class Listening:
         return listener
 
     def address(self, port: int) -> str:
-        """Address for a browser on this machine."""
+        """Address for a browser on this machine, or behind the proxy."""
         name = self.names[0] if self.names else "127.0.0.1" if is_loopback(self.host) else self.host
-        return f"{'https' if self.tls else 'http'}://{name if _has_port(name) else f'{name}:{port}'}"
+        named = self._with_port(name, port).removesuffix(self._default)
+        return f"{'https' if self.tls else 'http'}://{named}"
+
+    @property
+    def _default(self) -> str:
+        return ":443" if self.tls else ":80"
+
+    def _with_port(self, name: str, port: int) -> str:
+        return name if _has_port(name) else f"{name}:{443 if self.proxy else port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -84,12 +101,16 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("localhost")
     (True, False, True)
     """
-    if host == "localhost":
-        return True
+    bare = host.strip("[]")
+    return host == "localhost" or (_is_address(bare) and ipaddress.ip_address(bare).is_loopback)
+
+
+def _is_address(text: str) -> bool:
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        ipaddress.ip_address(text)
     except ValueError:
         return False
+    return True
 
 
 def _has_port(name: str) -> bool:
@@ -153,7 +174,8 @@ def configuration(site: Site, listening: Listening) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         date_header=True,
-        proxy_headers=False,
+        proxy_headers=bool(listening.proxy),
+        forwarded_allow_ips=listening.proxy,
         timeout_graceful_shutdown=2,
         timeout_keep_alive=15,
         limit_concurrency=MOST_AT_WORK,

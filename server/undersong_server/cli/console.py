@@ -31,6 +31,15 @@ def serve(
     ] = None,
     certificate: Annotated[Path | None, typer.Option("--tls-certificate", help="PEM file.")] = None,
     key: Annotated[Path | None, typer.Option("--tls-key", help="PEM file.")] = None,
+    proxy: Annotated[
+        str,
+        typer.Option(
+            "--behind-proxy",
+            metavar="ADDRESS",
+            help="A proxy ends TLS for browsers: its IP address. Only the --name hosts are answered then, and only the"
+            " proxy is believed about who asks (X-Forwarded-For).",
+        ),
+    ] = "",
     tasks: Annotated[
         list[Path] | None, typer.Option("--tasks", help="A folder whose task files are offered; repeat for several.")
     ] = None,
@@ -81,7 +90,7 @@ def serve(
             f"the console needs the package {error.name}", "install it: pip install 'undersong[coordinator,console]'"
         ) from None
 
-    listening = Listening(bind, port, tuple(name or ()), certificate, key)
+    listening = Listening(bind, port, tuple(name or ()), certificate, key, proxy)
     environment = dict(os.environ)
     pairs = tuple(each.partition("=")[::2] for each in keys or ())
     if not all(host and variable for host, variable in pairs):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.served_page import ServedPage
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages.serving import Listening
+from undersong_common.pages.site import PageSettings, Site
 from undersong_common.pages.store import AuditLog
 
 
@@ -39,8 +43,41 @@ def test_a_page_leaves_this_machine_over_tls_only():
         Listening("127.0.0.1", 8700, certificate=Path("c.pem"))
     tls = Listening("0.0.0.0", 443, ("console.example",), Path("c.pem"), Path("k.pem"))
     assert "console.example" in tls.hosts(443)
-    assert tls.address(443) == "https://console.example:443"
+    assert tls.address(443) == "https://console.example"
     assert "127.0.0.1:8700" in Listening("127.0.0.1", 8700).hosts(8700)
+
+
+def test_a_page_behind_a_proxy_answers_the_named_hosts_only():
+    behind = Listening("127.0.0.1", 8700, ("console.example",), proxy="127.0.0.1")
+    assert behind.tls
+    assert set(behind.hosts(8700)) == {"console.example", "console.example:443"}
+    assert behind.address(8700) == "https://console.example"
+    assert set(Listening("127.0.0.1", 1, ("a.example:8443",), proxy="::1").hosts(1)) == {"a.example:8443"}
+    for names, proxy in (((), "127.0.0.1"), (("console.example",), "proxy.example"), (("console.example",), "*")):
+        with raises(ConfigurationError, "proxy-or-name"):
+            Listening("127.0.0.1", 8700, names, proxy=proxy)
+    with raises(ConfigurationError, "page-without-tls"):  # beyond this machine the way to the proxy is encrypted too
+        Listening("192.0.2.7", 8700, ("console.example",), proxy="192.0.2.1")
+
+
+@pytest.mark.parametrize(("proxy", "source"), [("127.0.0.1", "192.0.2.7"), ("127.0.0.9", "127.0.0.1")])
+def test_only_the_named_proxy_is_believed_about_who_asks(proxy, source, tmp_path):
+    listening = Listening("127.0.0.1", 0, ("console.example",), proxy=proxy)
+
+    def build(hosts, port):
+        return Site(PageSettings("Test", hosts, port, listening.tls, tmp_path, (), ()))
+
+    forwarded = {"Host": "console.example", "X-Forwarded-For": "203.0.113.9, 192.0.2.7"}
+    with ServedPage(build, listening) as served, httpx.Client(base_url=f"http://127.0.0.1:{served.port}") as client:
+        assert client.get("/login").status_code == 421
+        form = client.get("/enter", headers=forwarded)
+        assert "strict-transport-security" in form.headers
+        assert re.search(r"__Host-\S+; HttpOnly; Path=/; SameSite=strict; Secure", form.headers["set-cookie"])
+        cookie = {"Cookie": form.headers["set-cookie"].partition(";")[0]}
+        code = served.link().partition("#")[2]
+        fields = {"csrf": re.search(r'name="csrf" value="([^"]*)"', form.text)[1], "code": code}
+        assert client.post("/enter", data=fields, headers=forwarded | cookie).status_code == 303
+        assert [session.address for session in served.site.accounts.sessions()] == [source]
 
 
 def test_who_follows_a_link_before_the_server_runs_waits_and_is_not_refused():
