@@ -18,13 +18,11 @@ class ServedPage:
 
     Args:
         build: makes the site for the hosts and the port that it is reached by.
-        listening: where it listens, and which names it answers.
+        listening: where it listens, and which names it answers; None for a free port of this machine.
     """
 
-    def __init__(
-        self, build: Callable[[tuple[str, ...], int], Site], listening: Listening = Listening("127.0.0.1", 0)
-    ) -> None:
-        self._listening = listening
+    def __init__(self, build: Callable[[tuple[str, ...], int], Site], listening: Listening | None = None) -> None:
+        self._listening = listening or Listening("127.0.0.1", 0)
         self._listener = self._listening.open()
         self.port = self._listener.getsockname()[1]
         self.address = self._listening.address(self.port)

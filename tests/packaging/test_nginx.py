@@ -8,12 +8,14 @@ import ssl
 import subprocess
 import time
 
+import grpc
 import httpx
 import pytest
 
 from tests.doubles.authority import Authority
 from tests.doubles.processes import OPERATOR, ROOT, Process, free_port
 from tests.doubles.stream import Credentials, Served, Stream, make_home
+from undersong_common.errors import TransportError
 
 pytestmark = [
     pytest.mark.slow,
@@ -126,7 +128,7 @@ def wait_for(attempt, timeout_s=30.0):
             if found := attempt():
                 return found
             failed = None
-        except Exception as error:
+        except (httpx.TransportError, grpc.RpcError, TransportError) as error:
             failed = error
         assert time.monotonic() < end, failed
         time.sleep(0.1)
