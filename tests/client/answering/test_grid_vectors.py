@@ -31,7 +31,7 @@ from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, RecordView, Rows, TopQVotes
-from undersong_protocol.statistics.projections import Projections
+from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, Segment, block_id, encode_numbers
 from undersong_server.federation.driver import Federation, PublicBlocks
@@ -99,7 +99,7 @@ def test_malformed_inputs_are_refused_before_a_record_is_looked_at(
 ) -> None:
     tables = make_tables(3, 5, LABELS)
     threshold, dropouts, colluders = defaults(3)
-    requests = [SumRequest(f"places/{n}", Projections(directions=1, labels=2)) for n in (1, 2)]
+    requests = [SumRequest(f"places/{n}", ClassifierVotes(classifiers=2, labels=2)) for n in (1, 2)]
     plan = plan_sums(requests, Privacy(math.inf, 1e-5), Quorum(3, threshold, dropouts, colluders))
     parties = {name: make_party(tmp_path, name, table) for name, table in tables.items()}
     journal = Journal(tmp_path / "journal.sqlite")
@@ -108,34 +108,34 @@ def test_malformed_inputs_are_refused_before_a_record_is_looked_at(
     federation.agree()
 
     def published(value: float) -> Input:
-        numbers = np.zeros((48 + 2, 1))
-        numbers[7] = value
+        numbers = np.zeros((2, 49, 2))
+        numbers[0, 7] = value
         data = encode_numbers(numbers)
         blocks.add(data)
-        return Input("projections", (Segment(block_id(data)),))
+        return Input("classifiers", (Segment(block_id(data)),))
 
     federation.private_sum("places/1", [published(0.5)])
     with monkeypatch.context() as patched:
         for party in parties.values():
             patched.setattr(party.computation, "vector", lambda *_, **__: pytest.fail("a record was looked at"))
-        with pytest.raises(RoundAborted, match="p0 refuses: public numbers 'projections'"):
+        with pytest.raises(RoundAborted, match="p0 refuses: public numbers 'classifiers'"):
             federation.private_sum("places/2", [published(1e308)])
 
 
-def projections_course(party: Party, values: np.ndarray) -> Course:
+def classifier_course(party: Party, values: np.ndarray) -> Course:
     plan = plan_sums(
-        [SumRequest("places", Projections(directions=1, labels=2))], Privacy(math.inf, 1e-5), Quorum(1, 1, 0, 0)
+        [SumRequest("places", ClassifierVotes(classifiers=2, labels=2))], Privacy(math.inf, 1e-5), Quorum(1, 1, 0, 0)
     )
     manifest = make_manifest(plan, {party.name: party}, LABELS)
     block = encode_numbers(values)
-    return Course(manifest, "places", 0, Asked([Input("projections", (Segment(block_id(block)),))], [block]))
+    return Course(manifest, "places", 0, Asked([Input("classifiers", (Segment(block_id(block)),))], [block]))
 
 
 @pytest.fixture
 def agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Party:
     """A party that has signed the plan, and reads no record."""
     party = make_party(tmp_path, NAME, make_tables(1, 5, LABELS)["p0"])
-    manifest = projections_course(party, np.zeros((50, 1))).manifest
+    manifest = classifier_course(party, np.zeros((2, 49, 2))).manifest
     answered(party, hostile.proposal(manifest))
     signature = manifest.sign(party._identity)
     answered(party, hostile.request(agree=agreed_by(manifest, signature)))
@@ -152,15 +152,15 @@ def answered(party: Party, message: bytes) -> wire.Reply:
 
 
 def spoilt_values() -> np.ndarray:
-    values = np.zeros((50, 1))
-    values[7] = 1e308
+    values = np.zeros((2, 49, 2))
+    values[0, 7] = 1e308
     return values
 
 
 def test_inputs_are_checked_when_a_sum_is_opened(agreed: Party) -> None:
     """Nothing is begun, no question is fixed and nothing charged: the same attempt opens with other inputs."""
-    bad, good = projections_course(agreed, spoilt_values()), projections_course(agreed, np.zeros((50, 1)))
-    assert "public numbers 'projections'" in answered(agreed, bad.opening()).refusal.problem
+    bad, good = classifier_course(agreed, spoilt_values()), classifier_course(agreed, np.zeros((2, 49, 2)))
+    assert "public numbers 'classifiers'" in answered(agreed, bad.opening()).refusal.problem
     assert agreed._attempts.last(bad.manifest, "places") == -1
     assert agreed._attempts.question(bad.manifest, "places") is None
     assert answered(agreed, good.opening()).WhichOneof("body") == "sum_reply"
@@ -171,14 +171,14 @@ def test_inputs_are_checked_again_before_a_vector_is_charged_for(
     agreed: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By itself, for an attempt that an earlier version of this program may have opened without the check."""
-    course = projections_course(agreed, spoilt_values())
+    course = classifier_course(agreed, spoilt_values())
     with monkeypatch.context() as unchecked:
         unchecked.setattr(party_module, "check_public_inputs", lambda *_: None)
         course.take(answered(agreed, course.opening()))
         while course.stage != "mask":
             course.take(answered(agreed, course.step()))
     agreed._checked = None  # as after a restart
-    assert "public numbers 'projections'" in answered(agreed, course.step()).refusal.problem
+    assert "public numbers 'classifiers'" in answered(agreed, course.step()).refusal.problem
     assert not agreed._ledger.charges()
 
 

@@ -32,8 +32,6 @@ from undersong_protocol.statistics import (
     nearest,
 )
 from undersong_protocol.statistics.attributes import AttributeMarginals, AttributeVotes
-from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
-from undersong_protocol.statistics.classifier_probabilities import ClassifierProbabilities
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
 from undersong_protocol.statistics.corpus_comparison import BUCKETS, CorpusComparison
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
@@ -41,7 +39,6 @@ from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.metadata import MetadataHistograms
 from undersong_protocol.statistics.outer_products import OuterProducts
-from undersong_protocol.statistics.projections import Projections
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_protocol.statistics.terms import TermHistogram
 
@@ -112,11 +109,6 @@ def corpus_comparison(size: int) -> tuple[Statistic, PublicInputs]:
     return CorpusComparison(labels), PublicInputs({}, public)
 
 
-def classifier_gradients(size: int) -> tuple[Statistic, PublicInputs]:
-    public = {"classifier": numbers(WIDTH + 1, 2), "projections": numbers(WIDTH + 1, size)}
-    return ClassifierGradients(size, 2), PublicInputs({}, public)
-
-
 def fourier_features(size: int, *, averaged: bool) -> tuple[Statistic, PublicInputs]:
     longest = min(size, 64)
     statistic = FourierFeatures(size, 2, (1,) if averaged else (longest, 1), longest, averaged=averaged, seed=3)
@@ -142,11 +134,6 @@ def metadata(size: int) -> tuple[Statistic, PublicInputs]:
 PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     "attribute_marginals": attribute_marginals,
     "attribute_votes": attribute_votes,
-    "classifier_gradients": classifier_gradients,
-    "classifier_probabilities": lambda size: (
-        ClassifierProbabilities(size),
-        PublicInputs({}, {"classifier": numbers(WIDTH + 1, size)}),
-    ),
     "classifier_votes": classifier_votes,
     "classifier_votes_in_blocks": lambda size: classifier_votes(size, ClassifierVotesInBlocks),
     "corpus_comparison": corpus_comparison,
@@ -159,10 +146,6 @@ PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     "length_histogram": lambda size: (LengthHistogram(tuple(range(min(size, 1024)))), PublicInputs()),
     "metadata_histograms": metadata,
     "outer_products": outer_products,
-    "projections": lambda size: (
-        Projections(size, SMALL, by_label=True),
-        PublicInputs({}, {"projections": numbers(WIDTH + SMALL, size)}),
-    ),
     "teacher_votes": teacher_votes,
     "term_histogram": lambda size: (
         TermHistogram(2 * size, size),

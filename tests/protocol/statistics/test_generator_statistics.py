@@ -17,7 +17,6 @@ from undersong_protocol.statistics.classifier_votes import ClassifierVotes, Clas
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
 from undersong_protocol.statistics.hubness import CORRECTION, hubness_correction, nearest
 from undersong_protocol.statistics.inputs import COEFFICIENTS
-from undersong_protocol.statistics.projections import COUNT, PLACE, Projections
 
 FACTS = PublicFacts(embedding_size=12, labels=3)
 
@@ -44,7 +43,6 @@ def made(seed, records=20, candidates=30, generators=3, labels=3):
         {"candidates": LabelledEmbeddings(shown, of)},
         {
             "hubness correction": hubness_correction(shown, of),
-            "projections": COEFFICIENTS.quantised(rng.normal(size=(15, generators))),
             "classifiers": COEFFICIENTS.quantised(rng.normal(size=(generators, 13, labels))),
             "blocks": rng.integers(0, labels, labels).astype(np.float64),
         },
@@ -70,8 +68,6 @@ def test_no_row_passes_its_bound(seed, q, generators, hard):
     for statistic in (
         CorrectedVotes(q=q, candidates=30, labels=3),
         EqualVotes(q=q, candidates=30, labels=3),
-        Projections(directions=generators, labels=3),
-        Projections(directions=generators, labels=3, by_label=True),
         ClassifierVotes(classifiers=generators, labels=3, hard=hard),
         ClassifierVotesInBlocks(classifiers=generators, labels=3, hard=hard),
     ):
@@ -163,33 +159,6 @@ def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
     CORRECTION.check("hubness correction", found)
 
 
-def test_places_are_the_shortened_projections_around_the_labels_centre_and_a_count():
-    records, public = made(4)
-    matrix = dense(Projections(directions=3, labels=3).rows(records, public, {}))
-    published = public.numbers["projections"]
-    for row, embedding, label in zip(matrix, records.embeddings, records.labels, strict=True):
-        if label < 0:
-            assert (row == 0).all()
-            continue
-        place = embedding @ published[:12] - published[12 + label]
-        assert row[0] == COUNT
-        assert row[1:] == pytest.approx(PLACE * place / max(1.0, np.linalg.norm(place)))
-    blocks = dense(Projections(directions=3, labels=3, by_label=True).rows(records, public, {})).reshape(20, 3, 4)
-    for row, block, label in zip(matrix, blocks, records.labels, strict=True):
-        assert (block[label] == row).all() if label >= 0 else not row.any()
-        assert not np.delete(block, max(label, 0), axis=0).any()
-    norms = np.linalg.norm(matrix[records.labels >= 0], axis=1)
-    assert norms.max() == pytest.approx(1.0)  # some are shortened
-    assert norms.min() < 0.99  # and some are not
-
-
-def test_places_without_labels_have_one_centre_and_count_everybody():
-    records, public = made(4)
-    only = PublicInputs({}, {"projections": public.numbers["projections"][:13]})
-    matrix = dense(Projections(directions=3).rows(records, only, {}))
-    assert (matrix[:, 0] == COUNT).all()
-
-
 def test_a_hub_loses_votes_to_what_is_nearest_for_its_own_sake():
     # the first candidate lies between all others, so that without the correction it wins every record
     shown = quantise(np.array([[1, 0, 0], [0.8, 0.6, 0], [0.8, -0.6, 0], [0.8, 0, 0.6]], dtype=np.float64))
@@ -217,12 +186,9 @@ def test_what_does_not_fit_is_refused():
         CorrectedVotes(q=2, candidates=30, labels=3).check_inputs(
             PublicInputs(public.embeddings, {"hubness correction": np.zeros(3)}), facts
         )
-    for name, statistic in (
-        ("projections", Projections(directions=2, labels=3)),
-        ("classifiers", ClassifierVotes(classifiers=4, labels=3)),
-    ):
-        with pytest.raises(ConfigurationError, match=f"{name!r} of shape"):
-            statistic.check_inputs(PublicInputs({}, {name: public.numbers[name]}), facts)
+    with raises(ConfigurationError, "number-shape"):
+        heads = PublicInputs({}, {"classifiers": public.numbers["classifiers"]})
+        ClassifierVotes(classifiers=4, labels=3).check_inputs(heads, facts)
     with raises(ConfigurationError, "number-out-of-range"):
         ClassifierVotes(classifiers=1, labels=2)
     with raises(ConfigurationError, "not-boolean"):
@@ -233,7 +199,6 @@ def test_they_travel_by_name_and_parameters():
     for statistic in (
         CorrectedVotes(q=3, candidates=9, labels=2),
         EqualVotes(q=3, candidates=9, labels=2),
-        Projections(directions=3, labels=2),
         ClassifierVotes(classifiers=4, labels=2, hard=False),
     ):
         assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic

@@ -27,14 +27,11 @@ from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol import statistics
 from undersong_protocol.statistics import PublicFacts, PublicInputs, Statistic, fine_tuned_teachers
-from undersong_protocol.statistics.classifier_gradients import ClassifierGradients
-from undersong_protocol.statistics.classifier_probabilities import ClassifierProbabilities
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.examples import WORDS
 from undersong_protocol.statistics.inputs import COEFFICIENTS, LARGEST_EMBEDDING, Grid
 from undersong_protocol.statistics.outer_products import MEANS, PROJECTION, OuterProducts
-from undersong_protocol.statistics.projections import Projections
 
 FACTS = [PublicFacts(embedding_size=24, labels=3), PublicFacts(embedding_size=1, labels=0)]
 EVERY = pytest.mark.parametrize("name", names())
@@ -181,7 +178,6 @@ def classifiers(value: float) -> tuple[Statistic, str, tuple[int, ...]]:
 
 ATTACKED: dict[str, Callable[[float], tuple[Statistic, str, tuple[int, ...]]]] = {
     "classifier_votes": classifiers,
-    "projections": lambda value: (Projections(directions=2, labels=3), "projections", (27, 2)),
     "outer_products": lambda value: (OuterProducts(size=2, labels=3), "projection", (2, 24)),
 }
 
@@ -290,20 +286,11 @@ def test_products_on_the_grids_are_exact_in_any_order(grid: Grid, record_bits: i
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    "name", ["projections", "classifier_votes", "classifier_gradients", "classifier_probabilities"]
-)
-def test_wide_rows_are_computed_block_by_block(name: str) -> None:
+def test_wide_rows_are_computed_block_by_block() -> None:
     """All rows at once would pass a party's memory where it has many records, and the refusal would tell."""
     records, width, size = 4_000, 40_000, 2
-    directions, head = np.zeros((size + 1, width)), np.zeros((size + 1, 2))
-    questions: dict[str, tuple[Statistic, dict[str, Float64]]] = {
-        "projections": (Projections(width), {"projections": directions}),
-        "classifier_votes": (ClassifierVotes(width, 2), {"classifiers": np.zeros((width, *head.shape))}),
-        "classifier_gradients": (ClassifierGradients(width, 2), {"projections": directions, "classifier": head}),
-        "classifier_probabilities": (ClassifierProbabilities(width), {"classifier": directions}),
-    }
-    statistic, public = questions[name][0], PublicInputs(numbers=questions[name][1])
+    statistic = ClassifierVotes(width, 2)
+    public = PublicInputs(numbers={"classifiers": np.zeros((width, size + 1, 2))})
     statistic.check_inputs(public, PublicFacts(size, 2))
     view = ExampleRecords(0, records, size=size, labels=2)
     tracemalloc.start()
