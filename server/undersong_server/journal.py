@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_common.files import transaction
+from undersong_common.files import holding, transaction
 
 SCHEMA_VERSION = 4  # 3 had entries for requests that failed for good, which their verdicts tell now
 _LAST = chr(0x10FFFF)  # no key has it: with a prefix it bounds the prefix's keys from above, so the index finds them
@@ -26,19 +27,24 @@ def json_bytes(value: Any) -> bytes:
 
 
 class Journal:
-    """A durable map from text keys to bytes. One writer process at a time (an exclusive lock names the clash)."""
+    """A durable map from text keys to bytes. One writer process at a time (an exclusive lock names the clash).
+
+    Others may read it meanwhile, as a backup does.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._held = ExitStack()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            clash = ConfigurationError(
+                f"{path}: another process works in this folder", "wait for it, or stop it", code="journal-in-use"
+            )
+            self._held.enter_context(holding(path.with_suffix(".lock"), clash))
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
-            self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
-            self._database.execute("BEGIN EXCLUSIVE")
             self._database.execute("CREATE TABLE IF NOT EXISTS entry (key TEXT PRIMARY KEY, value BLOB NOT NULL)")
-            self._database.execute("COMMIT")
         except sqlite3.OperationalError as error:
             raise self._failure(error) from None
         version = self.get_json("journal/version")
@@ -100,13 +106,10 @@ class Journal:
 
     def close(self) -> None:
         self._database.close()
+        self._held.close()
 
     def _failure(self, error: sqlite3.OperationalError) -> ConfigurationError:
         text = str(error)
-        if "locked" in text:
-            return ConfigurationError(
-                f"{self._path}: another process works in this folder", "wait for it, or stop it", code="journal-in-use"
-            )
         if "full" in text:
             return ConfigurationError(
                 f"{self._path}: the disk is full", "free space and run the same command again", code="disk-full"

@@ -111,11 +111,7 @@ class Alliance:
     def __enter__(self) -> Alliance:
         address = f"localhost:{self.port}"
         self.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
-        self.coordinator = Coordinator(
-            CoordinatorHome(self.home), public_cache=self.folder / "cache.sqlite", environment={}, keepalive_s=5.0
-        )
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        self.serve()
         fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
         private = sorted((self.folder / "task" / "private").glob("*.jsonl"))
         for each, notes in zip(self.hospitals.values(), private, strict=True):
@@ -128,6 +124,18 @@ class Alliance:
     def __exit__(self, *_: object) -> None:
         for each in self.hospitals.values():
             each.stop()
+        self.halt()
+
+    def serve(self) -> None:
+        """Serves the coordinator that is in ``home``."""
+        self.coordinator = Coordinator(
+            CoordinatorHome(self.home), public_cache=self.folder / "cache.sqlite", environment={}, keepalive_s=5.0
+        )
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def halt(self) -> None:
+        """Ends the serving as SIGTERM does."""
         self.coordinator.stop()
         self._thread.join(30.0)
 

@@ -112,6 +112,37 @@ def healthy(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: ent
     print_result(health, words, as_json=as_json, quiet=quiet)
 
 
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it will hold the keys.")],
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Writes keys, registry, runs and accounts into one file, and reads it back. The coordinator need not stop."""
+    found = operations.backup.back_up(home, file)
+    words = f"wrote {file}: {counted(len(found.runs), 'run')}; keep it encrypted, for it holds the coordinator's keys"
+    print_result(found, words, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `undersong coordinator backup` wrote.")],
+    check: Annotated[bool, typer.Option("--check", help="Read and check the backup; change nothing.")] = False,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Makes a lost coordinator anew from its backup, in an empty folder. Never serve two folders of one coordinator."""
+    found = operations.backup.check(file) if check else operations.backup.restore(file, home)
+    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.made_at))
+    lines = [f"{found.coordinator}, {counted(len(found.runs), 'run')}, of {made}; fingerprint: {found.fingerprint}"]
+    if not check:
+        lines.append(f"restored into {home}; what was signed, revoked or invited since {made} must be done again")
+        lines += [f"paused: {run}; continue it by `undersong run resume`, or end it" for run in found.paused]
+    print_result(found, *lines, as_json=as_json, quiet=quiet)
+
+
 @enrolment_app.command()
 def invite(
     name: PartyName,

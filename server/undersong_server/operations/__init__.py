@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from undersong_server.operations import (
+        backup,
         coordinator,
         drafts,
         enrolment,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         tasks,
     )
 
-__all__ = ["coordinator", "drafts", "enrolment", "evaluation", "following", "generators", "overview"]
+__all__ = ["backup", "coordinator", "drafts", "enrolment", "evaluation", "following", "generators", "overview"]
 __all__ += ["releases", "runs", "tasks"]
 
 

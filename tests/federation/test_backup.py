@@ -1,0 +1,94 @@
+"""A coordinator that is lost in the middle of a run: its backup goes into an empty folder, and the run ends there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.doubles.alliance import Alliance
+from tests.doubles.party_home import HashedEmbedder
+from undersong_common.embedding import Embedder
+from undersong_common.errors import PrivacyRefusal
+from undersong_server.coordinator import run_driver
+from undersong_server.federation.driver import Federation
+
+pytestmark = pytest.mark.heavy
+
+NAMES = ("alpha", "beta", "gamma")
+
+
+@pytest.fixture
+def alliance(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    with Alliance(tmp_path, NAMES) as made:
+        yield made
+
+
+def after_a_sum(monkeypatch, number, act):
+    """Calls ``act`` once, when the sum of that number has been opened."""
+    original, opened = Federation.private_sum, []
+
+    def private_sum(self, *arguments, **options):
+        found = original(self, *arguments, **options)
+        opened.append(found)
+        if len(opened) == number:
+            act()
+        return found
+
+    monkeypatch.setattr(Federation, "private_sum", private_sum)
+
+
+def replaced(alliance, backup):
+    """The coordinator's folder is gone, and another machine serves what the backup holds."""
+    alliance.halt()
+    shutil.rmtree(alliance.home)
+    restored = json.loads(alliance.operator("coordinator", "restore", backup, "--json"))
+    alliance.serve()
+    alliance.until(lambda: sorted(alliance.coordinator.server.connected) == sorted(alliance.hospitals))
+    return restored
+
+
+def test_a_coordinator_that_is_lost_in_a_run_ends_it_from_the_backup_that_was_made_while_it_served(
+    alliance, monkeypatch, tmp_path
+):
+    backup = tmp_path / "backup"
+
+    def lost():
+        alliance.operator("coordinator", "backup", backup)
+        alliance.coordinator.stop()
+
+    after_a_sum(monkeypatch, 1, lost)
+    alliance.start("long")
+    alliance.until(lambda: not alliance.coordinator.drives("long") and backup.exists())
+    restored = replaced(alliance, backup)
+    assert restored["paused"] == ["long"]
+    alliance.until(lambda: alliance.shown("long")["status"]["state"] == "paused")
+    alliance.operator("run", "resume", "long")
+    alliance.watch("long")
+    alliance.operator("export", "long", "--out", tmp_path / "published")
+    verdict = alliance.verdict(tmp_path / "published")
+    assert verdict["holds"], verdict["faults"]
+    sums = json.loads((tmp_path / "published" / "manifest.json").read_text())["sums"]
+    for each in alliance.hospitals.values():
+        assert sorted(each.charges) == sorted(("long", name, 0) for name in sums)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same texts", "other texts"])
+def test_a_backup_older_than_the_run_charges_nobody_again(same, alliance, monkeypatch, tmp_path):
+    backup = tmp_path / "backup"
+    after_a_sum(monkeypatch, 1, lambda: alliance.operator("coordinator", "backup", backup))
+    alliance.start("older")
+    alliance.watch("older")
+    before = {name: each.charges for name, each in alliance.hospitals.items()}
+    build = run_driver.build_author
+    if not same:
+        monkeypatch.setattr(
+            run_driver, "build_author", lambda *rest, seed, **named: build(*rest, seed=seed + 1, **named)
+        )
+    replaced(alliance, backup)
+    alliance.operator("run", "resume", "older")
+    alliance.watch("older", code=0 if same else PrivacyRefusal.exit_code)
+    assert {name: each.charges for name, each in alliance.hospitals.items()} == before

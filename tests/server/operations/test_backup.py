@@ -1,0 +1,120 @@
+"""A coordinator's backup: whole, checked when it is written, and never put over anything."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import pytest
+
+from tests.doubles.coded import raises
+from tests.doubles.stream import Credentials
+from undersong_common.errors import ConfigurationError
+from undersong_server.coordinator.home import CoordinatorHome, Serving
+from undersong_server.operations import backup, coordinator, enrolment
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A coordinator with an enrolled party and a revoked one, that is being served."""
+    path = tmp_path / "home"
+    coordinator.create(path, name="clinics", addresses=["example.org:7443"], metrics="")
+    opened = CoordinatorHome(path)
+    Credentials(opened, "heart")
+    Credentials(opened, "lung")
+    enrolment.revoke(path, "lung", "left")
+    coordinator.note_command(path, "revoke", "lung")
+    with opened.hold():
+        opened.write_serving(Serving(pid=1, port=7443, metrics_port=None, since=0.0, connected=("heart",)))
+        yield path
+
+
+@pytest.fixture
+def made(home, tmp_path):
+    file = tmp_path / "kept" / "backup"
+    backup.back_up(home, file)
+    return file
+
+
+def files(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_restored_is_the_same_coordinator(home, made, tmp_path):
+    restored = backup.restore(made, tmp_path / "new")
+    new, left = files(tmp_path / "new"), ("serving.", "registry.")
+    assert restored.fingerprint == coordinator.show(home).fingerprint == coordinator.show(tmp_path / "new").fingerprint
+    assert [(each.party.name, each.party.state) for each in enrolment.parties(tmp_path / "new")] == [
+        ("heart", "enrolled"),
+        ("lung", "revoked"),
+    ]
+    assert [name for name in new if name.startswith(left)] == ["registry.sqlite"]
+    assert {name: data for name, data in new.items() if not name.startswith(left)} == {
+        name: data for name, data in files(home).items() if not name.startswith(left)
+    }
+
+
+def test_only_its_owner_reads_it(made, tmp_path):
+    backup.restore(made, tmp_path / "new")
+    assert made.stat().st_mode & 0o777 == 0o600
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "new").rglob("*")} == {0}
+    assert [path.name for path in made.parent.iterdir()] == ["backup"]
+
+
+def test_neither_a_file_nor_a_folder_is_replaced(home, made, tmp_path):
+    with raises(ConfigurationError, "backup-exists"):
+        backup.back_up(home, made)
+    before = files(home)
+    with raises(ConfigurationError, "home-not-empty"):
+        backup.restore(made, home)
+    assert files(home) == before
+    (tmp_path / "empty").mkdir()
+    backup.restore(made, tmp_path / "empty")
+
+
+def test_a_check_changes_nothing(made, tmp_path):
+    assert backup.check(made).coordinator == "clinics"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "kept"]
+
+
+def rewritten(made, changed):
+    """The backup with other contents of these files; None leaves one out."""
+    with zipfile.ZipFile(made) as archive:
+        held = {name: archive.read(name) for name in archive.namelist()} | changed
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, data in held.items():
+            if data is not None:
+                archive.writestr(name, data)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"undersong-backup.json": None},
+        {"undersong-backup.json": b"[]"},
+        {"undersong-backup.json": b'{"format": 1, "made_at": 0, "fingerprint": "1234"}'},
+        {"authority/signing.key": None},
+        {"registry.sqlite": b"SQLite format 3\0" + bytes(4096)},
+    ],
+    ids=["no note", "another note", "another coordinator's", "no key", "a database of zeros"],
+)
+def test_a_damaged_one_is_refused_and_leaves_nothing(changed, made, tmp_path):
+    rewritten(made, changed)
+    with raises(ConfigurationError, "backup-damaged"):
+        backup.restore(made, tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "kept"]
+
+
+def test_one_that_was_cut_off_or_flipped_is_refused(made):
+    whole = made.read_bytes()
+    for data in (whole[: len(whole) // 2], b"", whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]):
+        made.write_bytes(data)
+        with raises(ConfigurationError, "backup-damaged"):
+            backup.check(made)
+
+
+def test_one_of_another_format_says_so(made):
+    note = json.dumps({"format": 2, "made_at": 0, "fingerprint": ""}).encode()
+    rewritten(made, {"undersong-backup.json": note})
+    with raises(ConfigurationError, "backup-format"):
+        backup.check(made)
