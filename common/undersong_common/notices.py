@@ -1,6 +1,7 @@
 """Notices to people: a command or an address of theirs is told that something waits for them, and nothing private.
 
-A notice names the program, the event, the run and the time. It never holds a text, a count of records or a budget.
+A notice names the program, the event, the run or the certificate, and the time. It never holds a text, a count of
+records or a budget.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from undersong_common.errors import ConfigurationError
@@ -24,16 +26,23 @@ log = logging.getLogger(__name__)
 EVENTS = ("request-waits", "run-ended", "certificate-expires", "budget-low", "test")
 RETRY_S = (0.0, 5.0, 30.0, 120.0)  # before each attempt
 ATTEMPT_S = 10.0
+EXPIRES_SOON_S = 14 * 86400.0  # when people are told of a certificate that was not renewed
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
 class Notice:
-    """One of ``EVENTS``; ``name`` is the party's or the coordinator's, ``at_s`` seconds since the epoch."""
+    """One of ``EVENTS``.
+
+    Attributes:
+        name: the party's or the coordinator's.
+        about: name of the run, or the owner of the certificate; "" for the party itself.
+        at_s: seconds since the epoch.
+    """
 
     event: str
     name: str
-    run: str
+    about: str
     at_s: float
 
     def to_json(self) -> bytes:
@@ -50,6 +59,15 @@ def check_target(target: str) -> None:
         empty = True
     if empty:
         raise ConfigurationError("the notice's command cannot be read", "check its quotes", code="notice-target")
+
+
+def shown(target: str, name: str, *, test: bool) -> tuple[dict[str, Any], str, bool]:
+    """The target as the commands show it, as JSON and as words, and False if ``test`` was asked for and failed."""
+    if not test:
+        return {"notify": target}, f"told: {target or 'nobody'}", True
+    arrived = bool(target) and deliver(target, Notice("test", name, "", time.time()), wait=lambda _s: None)
+    words = f"told: {target or 'nobody'}; it {'arrived' if arrived else 'did NOT arrive'}"
+    return {"notify": target, "arrived": arrived}, words, arrived
 
 
 def deliver(target: str, notice: Notice, wait: Callable[[float], object] = time.sleep) -> bool:
@@ -78,11 +96,11 @@ class Notices:
         if target:
             threading.Thread(target=self._work, name="notices", daemon=True).start()
 
-    def tell(self, event: str, subject: str = "", *, run: str = "") -> None:
+    def tell(self, event: str, subject: str = "", *, about: str = "") -> None:
         """Tells of an event once for each subject, while this program runs."""
         if self._target and (event, subject) not in self._told:
             self._told.add((event, subject))
-            self._queue.put(Notice(event, self._name, run, self._clock()))
+            self._queue.put(Notice(event, self._name, about, self._clock()))
 
     def _work(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.notices import RETRY_S, Notice, Notices, check_target, deliver
 
 NOTICE = Notice("request-waits", "alpha", "first", 12.0)
-SAID = {"event": "request-waits", "name": "alpha", "run": "first", "at_s": 12.0}
+SAID = {"event": "request-waits", "name": "alpha", "about": "first", "at_s": 12.0}
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_each_event_is_told_once(tmp_path):
     said = tmp_path / "said"
     notices = Notices(f"tee -a {said}", "alpha", clock=lambda: 12.0)
     for _ in range(3):
-        notices.tell("request-waits", "ab", run="first")
-    notices.tell("run-ended", "ab", run="first")
+        notices.tell("request-waits", "ab", about="first")
+    notices.tell("run-ended", "ab", about="first")
     ended = threading.Event()
     for _ in range(500):
         if said.exists() and b"run-ended" in said.read_bytes():

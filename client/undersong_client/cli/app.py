@@ -399,15 +399,8 @@ def notify(
         notices.check_target(target)
     if target is not None or none:
         opened.change(notify="" if none else target)
-    named = opened.settings.notify
-    arrived = True
-    if test:
-        notice = notices.Notice("test", opened.settings.party, "", time.time())
-        arrived = bool(named) and notices.deliver(named, notice, wait=lambda _s: None)
-    if as_json:
-        print_json({"notify": named, **({"arrived": arrived} if test else {})})
-    else:
-        print(f"told: {named or 'nobody'}" + ("" if not test else "; it arrived" if arrived else "; it did NOT arrive"))
+    value, words, arrived = notices.shown(opened.settings.notify, opened.settings.party, test=test)
+    print_result(as_json, value, words)
     return 0 if arrived else NOT_CONNECTED
 
 

@@ -24,7 +24,7 @@ from undersong_client.storage import datasets
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
 from undersong_common.files import FileState, file_state
-from undersong_common.notices import Notices
+from undersong_common.notices import EXPIRES_SOON_S, Notices
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol.wire import framing
@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
 STATUS_S = 5.0
 RENEW_LOOK_S = 3600.0
-EXPIRES_SOON_S = 14 * 86400.0  # when people are told of a certificate that was not renewed
 BUDGET_LOW = 0.1  # share of the budget that is left when people are told
 TELL_REASON_S = 10.0  # for each address of the coordinator
 
@@ -272,11 +271,11 @@ class Daemon:
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
             if request.ended_s and self._under_way.get(request.manifest):
-                self._notices.tell("run-ended", request.manifest, run=request.run)
+                self._notices.tell("run-ended", request.manifest, about=request.run)
             self._under_way[request.manifest] = not request.ended_s
         waiting = [request for request in requests if request.undecided]
         for request in waiting:
-            self._notices.tell("request-waits", request.manifest, run=request.run)
+            self._notices.tell("request-waits", request.manifest, about=request.run)
         another = [{"run": each.run, "changes": list(each.changes)} for each in waiting if each.number > 1]
         self._note(waiting=len(waiting), changed=another)
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from undersong_common import entry
+from undersong_common.errors import TransportError
 from undersong_common.files import replace_file
 from undersong_common.printable import counted, noun, shell_path
 from undersong_server import defaults, operations
@@ -141,6 +142,22 @@ def restore(
         lines.append(f"restored into {home}; what was signed, revoked or invited since {made} must be done again")
         lines += [f"paused: {run}; continue it by `undersong run resume`, or end it" for run in found.paused]
     print_result(found, *lines, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def notify(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[COMMAND|URL]", help="Gets one JSON object on its input, or by POST.")
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Tell nobody.")] = False,
+    test: Annotated[bool, typer.Option("--test", help="Tell it now that this is a test; once.")] = False,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> int:
+    """Names a command or address that is told when an approval is missing, a run ends or a certificate expires."""
+    value, words, arrived = operations.coordinator.notify(home, "" if none else target, test=test)
+    print_result(value, words, as_json=as_json)
+    return 0 if arrived else TransportError.exit_code
 
 
 @enrolment_app.command()

@@ -7,8 +7,9 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held
@@ -38,6 +39,7 @@ class CoordinatorSettings:
         addresses: host:port by which parties reach it, tried in order.
         metrics: host:port of the HTTP endpoint with metrics and health; "" for none.
         drill: for rehearsals with invented records only; every plan and output here says so.
+        notify: command or address that is told when something waits for people (undersong_common.notices); "": none.
     """
 
     name: str
@@ -45,6 +47,7 @@ class CoordinatorSettings:
     addresses: tuple[str, ...]
     metrics: str = defaults.METRICS
     drill: bool = False
+    notify: str = ""
 
     @property
     def server_names(self) -> list[str]:
@@ -102,6 +105,11 @@ class CoordinatorHome:
         Registry(path / "registry.sqlite").close()
         replace_json(path / "coordinator.json", asdict(settings), durable=True)
         return cls(path)
+
+    def change(self, **changes: Any) -> None:
+        """Writes changed settings; a serving process reads them at its next start."""
+        self.settings = replace(self.settings, **changes)
+        replace_json(self.path / "coordinator.json", asdict(self.settings), durable=True)
 
     def authority(self) -> Authority:
         return Authority.open(self.path / "authority")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.notices import EXPIRES_SOON_S, Notices
 from undersong_server.authority import SERVER_DAYS
 from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.home import CoordinatorHome, Serving, host_port
@@ -22,7 +23,7 @@ from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metric
 from undersong_server.coordinator.parties import REVOKED
 from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
 from undersong_server.release.signature import Signer
-from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, RunFolder
+from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, RunFolder, RunStatus
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ class Coordinator:
         self.endpoint: Endpoint | None = None
         if home.settings.metrics:
             self.endpoint = Endpoint(*host_port(home.settings.metrics), self.metrics.registry, self.health)
+        self._notices = Notices(home.settings.notify, home.settings.name)
+        self._under_way: set[str] = set()  # runs, as they were last seen
         self._since = time.time()
         self._written: list[str] = []
         self._write_serving([])
@@ -110,6 +113,7 @@ class Coordinator:
             if time.monotonic() - reviewed > REVIEW_S:
                 reviewed = time.monotonic()
                 self._renew_server()
+                self._tell_of_certificates()
             self._stopping.wait(POLL_S)
         for driver in self._drivers.values():
             driver.interrupt("running")
@@ -132,6 +136,7 @@ class Coordinator:
             return
         driver = self._drivers[run.name] if self.drives(run.name) else None
         status = run.status()
+        self._tell(run.name, status, requested.number)
         # A run that ended begins again only by a newer request (after a failure, `run resume`).
         carried_out = status.state in ENDED and status.number >= requested.number
         becomes = STATE_AFTER.get(requested.action)
@@ -147,6 +152,21 @@ class Coordinator:
             self._endings.forget(run)
             self._drivers[run.name] = self._driver(run, requested.number)
             self._drivers[run.name].start()
+
+    def _tell(self, run: str, status: RunStatus, number: int) -> None:
+        """Tells people of a run that waits for an approval, or has ended while this process serves."""
+        if status.waiting is not None and status.waiting.whom == "people":
+            self._notices.tell("request-waits", f"{run} {number}", about=run)
+        if status.state not in ENDED:
+            self._under_way.add(run)
+        elif run in self._under_way:
+            self._under_way.remove(run)
+            self._notices.tell("run-ended", f"{run} {number}", about=run)
+
+    def _tell_of_certificates(self) -> None:
+        for name, end in self._certificates().items():
+            if end - time.time() < EXPIRES_SOON_S:
+                self._notices.tell("certificate-expires", f"{name} {end}", about=name)
 
     def _driver(self, run: RunFolder, number: int) -> GrpcRunDriver:
         return GrpcRunDriver(
@@ -179,7 +199,8 @@ class Coordinator:
 
     def _certificates(self) -> dict[str, float]:
         """End of each certificate in use by its owner, seconds since the epoch."""
-        ends = {party.name: party.certificate_expires_at for party in self._registry.parties()}
+        parties = self._registry.parties()
+        ends = {party.name: party.certificate_expires_at for party in parties if party.state != REVOKED}
         ends["coordinator"] = self._authority.server_expires_at
         return {name: end for name, end in ends.items() if end}
 

@@ -12,8 +12,10 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from undersong_common import drill as invented_records
+from undersong_common import notices
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_server import defaults
@@ -107,6 +109,21 @@ def create(
     if drill:
         _write_drill_task(home / "drill")
     return show(home)
+
+
+def notify(home: Path, target: str | None, *, test: bool = False) -> tuple[dict[str, Any], str, bool]:
+    """Names the command or address that is told when something waits for people; see :func:`notices.shown`.
+
+    Args:
+        target: "" tells nobody; None leaves it as it is.
+        test: tells it once that this is a test.
+    """
+    opened = CoordinatorHome(home)
+    if target:
+        notices.check_target(target)
+    if target is not None:
+        opened.change(notify=target)
+    return notices.shown(opened.settings.notify, opened.settings.name, test=test)
 
 
 def _write_drill_task(folder: Path) -> None:

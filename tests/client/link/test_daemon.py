@@ -425,7 +425,7 @@ def test_people_are_told_that_a_request_waits_and_that_the_run_ended(home, tmp_p
         stream.ask(close.SerializeToString())
         until(lambda: b"run-ended" in said.read_bytes())
     for line in said.read_text().replace("}{", "}\n{").splitlines():
-        assert set(json.loads(line)) == {"event", "name", "run", "at_s"}
+        assert set(json.loads(line)) == {"event", "name", "about", "at_s"}
 
 
 def test_the_last_day_of_a_data_set_ends_the_daemon(home, tmp_path, coordinator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import urllib.request
@@ -9,8 +10,9 @@ import urllib.request
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.hospitals import operator
 from tests.doubles.party_home import HashedEmbedder
-from tests.doubles.stream import make_home
+from tests.doubles.stream import Credentials, make_home
 from tests.doubles.tasks import make_task
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
@@ -18,8 +20,8 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.service import Coordinator
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import coordinator as operations
-from undersong_server.operations import runs
-from undersong_server.runs.folder import RunStatus
+from undersong_server.operations import enrolment, runs
+from undersong_server.runs.folder import Awaited, RunStatus
 
 
 @pytest.fixture
@@ -49,6 +51,15 @@ def wait_for(condition, timeout_s=10.0):
         time.sleep(0.02)
 
 
+def test_the_notice_s_command_is_named_tried_and_taken_back(home):
+    notify = ("coordinator", "notify", "--home", home)
+    operator(*notify, "http://example.org/hook", code=ConfigurationError.exit_code)
+    assert "it arrived" in operator(*notify, "true", "--test")
+    assert CoordinatorHome(home).settings.notify == "true"
+    assert "did NOT arrive" in operator(*notify, "false", "--test")
+    assert json.loads(operator(*notify, "--none", "--json")) == {"notify": ""}
+
+
 def test_a_served_coordinator_is_well_and_counts_its_runs(home, served):
     health = operations.health(home)
     assert (health.status, health.connected, health.runs) == ("ok", (), {"first": "planned"})
@@ -74,6 +85,49 @@ def test_a_planned_run_is_paused_and_stopped_by_request_without_a_driver(home, s
     wait_for(lambda: folder.status().state == "stopped")
     with raises(ConfigurationError, "run-ended"):
         runs.start(home, "first")
+
+
+def test_people_are_told_of_a_missing_approval_an_end_and_a_certificate_that_ends(home, tmp_path, monkeypatch):
+    said = tmp_path / "said"
+    operations.notify(home, f"tee -a {said}")
+    opened = CoordinatorHome(home)
+    Credentials(opened, "delta", days=3.0)
+    Credentials(opened, "epsilon", days=3.0)
+    enrolment.revoke(home, "epsilon", "left")
+    waiting = Awaited((), 0.0, None, 1, "waiting for people at alpha to approve", "people")
+    folder = opened.run("first")
+    runs.start(home, "first")
+    coordinator = Coordinator(opened, public_cache=tmp_path / "cache.sqlite", environment={}, keepalive_s=5.0)
+    try:
+        coordinator._tell_of_certificates()
+        for status in (RunStatus("waiting"), RunStatus("waiting", waiting=waiting), RunStatus("finished", number=1)):
+            folder.write_status(status, durable=True)
+            for _ in range(2):
+                coordinator._tell("first", folder.status(), 1)
+        wait_for(lambda: said.exists() and b"run-ended" in said.read_bytes())
+    finally:
+        coordinator.server.close()
+        coordinator.endpoint.close()
+    told = [json.loads(line) for line in said.read_text().replace("}{", "}\n{").splitlines()]
+    assert [(each["event"], each["about"]) for each in told] == [
+        ("certificate-expires", "delta"),
+        ("request-waits", "first"),
+        ("run-ended", "first"),
+    ]
+    assert all(set(each) == {"event", "name", "about", "at_s"} for each in told)
+
+
+@pytest.mark.heavy
+def test_what_has_ended_before_this_process_is_told_to_nobody(home, served, monkeypatch):
+    told = []
+    monkeypatch.setattr(served._notices, "tell", lambda *event, **_: told.append(event))
+    runs.stop(home, "first")
+    folder = CoordinatorHome(home).run("first")
+    wait_for(lambda: folder.status().state == "stopped")
+    served._under_way.clear()
+    told.clear()
+    time.sleep(0.6)
+    assert told == []
 
 
 @pytest.mark.heavy
