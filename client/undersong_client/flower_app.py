@@ -38,7 +38,7 @@ def answer(message: Message, context: Context) -> Message:
     try:
         home = PartyHome(folder_of(context.node_config, context.run_config))
         # A simulation's parties share one machine and one owner: nobody times them.
-        replies = answers(home, requests, paced=PARTY_FOLDER in context.node_config)
+        replies = answers(home, requests, address=address_of(context), paced=PARTY_FOLDER in context.node_config)
     except UndersongError as error:
         # The only unjournaled reply: sent when the party is not ready, in words without its paths.
         print(f"undersong-party: {error.problem}; {error.remedy}", flush=True)
@@ -49,10 +49,11 @@ def answer(message: Message, context: Context) -> Message:
     return reply_to(message, replies)
 
 
-def answers(home: PartyHome, requests: Sequence[bytes], *, paced: bool = True) -> list[bytes]:
+def answers(home: PartyHome, requests: Sequence[bytes], *, address: str = "", paced: bool = True) -> list[bytes]:
     """One reply per request, journaled in the outbox; none while the party's people have paused it.
 
     Args:
+        address: of this SuperNode, which introductions sign.
         paced: return at the next rung of the ladder where one of the replies took records; they leave together.
 
     Raises:
@@ -62,7 +63,7 @@ def answers(home: PartyHome, requests: Sequence[bytes], *, paced: bool = True) -
 
     begun = time.monotonic()
     with home.running():
-        answered = [] if home.pause.exists() else _answered(home, requests)
+        answered = [] if home.pause.exists() else _answered(home, requests, address)
     # Only now, when what the party held is freed: that takes the longer the more records there are.
     if paced:
         wait_for_rung(begun, max((answer.first_rung_s for answer in answered), default=0.0))
@@ -76,11 +77,11 @@ def _not_ready() -> bytes:
     return refusal.SerializeToString()
 
 
-def _answered(home: PartyHome, requests: Sequence[bytes]) -> list[Answer]:
+def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> list[Answer]:
     from undersong_client.answering.assemble import assemble_for_a_message
     from undersong_client.answering.journaled import JournaledParty
 
-    assembled = assemble_for_a_message(home, checkpoints=checkpoints_folder(), clock=time.time)
+    assembled = assemble_for_a_message(home, checkpoints=checkpoints_folder(), clock=time.time, address=address)
     recorded = JournaledParty(home, assembled)
     return [recorded.answer(request) for request in requests]
 
@@ -88,6 +89,11 @@ def _answered(home: PartyHome, requests: Sequence[bytes]) -> list[Answer]:
 def requests_of(message: Message) -> list[bytes]:
     """The serialised requests of a Flower message; empty where it carries none."""
     return codec.batch(message.content[RECORD], REQUESTS) if RECORD in message.content else []
+
+
+def address_of(context: Context) -> str:
+    """Address of the SuperNode that runs this, as the SuperNode itself knows it."""
+    return codec.flower_address(context.run_id, context.node_id)
 
 
 def reply_to(message: Message, replies: Sequence[bytes]) -> Message:

@@ -163,9 +163,10 @@ class _Actor:
     state: str
 
     def __call__(self, message: Message, context: Context) -> Message:
-        from undersong_client.flower_app import reply_to, requests_of
+        from undersong_client.flower_app import address_of, reply_to, requests_of
 
-        return reply_to(message, _state(self.state).answers(context.node_config["partition-id"], requests_of(message)))
+        state, partition = _state(self.state), context.node_config["partition-id"]
+        return reply_to(message, state.answers(partition, requests_of(message), address_of(context)))
 
 
 class _ActorState:
@@ -192,7 +193,7 @@ class _ActorState:
         named = self._embedder_section
         return CachedEmbedder(embedders.load(named.model, named.max_windows), self._parties.shared_cache())
 
-    def answers(self, partition: int, requests: Sequence[bytes]) -> list[bytes]:
+    def answers(self, partition: int, requests: Sequence[bytes], address: str) -> list[bytes]:
         from undersong_client.answering.computation import Lazy
 
         name = self._names[partition]
@@ -204,6 +205,7 @@ class _ActorState:
             embed=lambda texts: self._embedder.encode(texts),
             embedder=embedder,
             clock=self._clock,
+            address=address,
         )
         return [party.handle(request) for request in requests]
 

@@ -155,6 +155,7 @@ class SimulatedParties:
         embedder: EmbedderFacts,
         clock: Callable[[], float],
         contribution: Contribution = grid_vector,
+        address: str = "",
     ) -> Party:
         """The named party as it stands in the workspace, with its records."""
         data = DataSet(table, self.keys[f"data/{name}"])
@@ -173,6 +174,7 @@ class SimulatedParties:
             entropy=self._entropy(name),
             clock=clock,
             teacher_model=lambda: self.task.teacher_model,
+            address=address,
         )
 
     def _entropy(self, name: str) -> Callable[[str], Entropy]:

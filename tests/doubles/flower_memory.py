@@ -46,7 +46,7 @@ class Here(Backend):
 
 
 class FlowerInMemory:
-    """A SuperLink's state with one node per party; ``grid`` is what a ServerApp is given.
+    """A SuperLink's state with one node per party (``nodes``, by name); ``grid`` is what a ServerApp is given.
 
     Args:
         app: what every node runs.
@@ -62,6 +62,7 @@ class FlowerInMemory:
         states.state().run_ids[RUN] = RunRecord(run=run)
         states.state().task_store[1] = Task(task_id=1, run_id=RUN)
         nodes = _register_nodes(len(folders), states)
+        self.nodes = dict(zip(folders, nodes, strict=True))
         stores = {}
         for node, folder in zip(nodes, folders.values(), strict=True):
             stores[node] = DeprecatedRunInfoStore(node, {"party-folder": str(folder)})

@@ -63,6 +63,7 @@ def make_party(
     budget: Budget | None = None,
     teacher_model: str = "",
     consent: Consent | None = None,
+    address: str = "",
 ) -> Party:
     """One party with its state below ``folder``; made again over the same folder, it goes on where it was."""
     key = hashlib.sha256(f"data set of {name}".encode()).digest()
@@ -86,6 +87,7 @@ def make_party(
         clock=lambda: 0.0,
         teacher_model=lambda: teacher_model,
         consent=consent,
+        address=address,
     )
 
 

@@ -193,7 +193,8 @@ def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tm
         identities = {**hospitals.identities, "p1": hospitals.identities["p0"]}
         other = FlowerTransport(transport._grid, identities=identities, say=said.append, outstanding=64)
         assert other.locate(timeout_s=20.0) == ["p0", "p2"]
-        assert said == ["a SuperNode introduces itself as p1 with a key that is not enrolled; left aside"]
+        assert len(said) == 1
+        assert "introduces itself as p1" in said[0]
         with PartyHome(hospitals.homes["p0"]).running():
             beside = FlowerTransport(transport._grid, identities=None, say=said.append, outstanding=64)
             assert beside.locate(timeout_s=20.0) == ["p1", "p2"]

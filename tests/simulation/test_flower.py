@@ -43,7 +43,7 @@ def test_what_is_no_list_of_messages_counts_as_none_at_either_end(value):
     """The attack: one short message of any SuperNode ended every run, or took gigabytes."""
     carried = Message(RecordDict({RECORD: ConfigRecord({REPLIES: value, REQUESTS: value})}), 1, MESSAGE_TYPE)
     transport = FlowerTransport(None, identities=None)
-    assert not transport._replies(1, SimpleNamespace(content=carried.content, has_error=lambda: False))
+    assert not transport._replies(1, 9, SimpleNamespace(content=carried.content, has_error=lambda: False))
     assert requests_of(carried) == []
     empty = Message(RecordDict({RECORD: ArrayRecord()}), 1, MESSAGE_TYPE)
     assert requests_of(empty) == []

@@ -89,7 +89,9 @@ def embedder_of(home: PartyHome) -> Embedder:
     return found
 
 
-def assemble_for_a_message(home: PartyHome, *, checkpoints: Path, clock: Callable[[], float]) -> Assembled:
+def assemble_for_a_message(
+    home: PartyHome, *, checkpoints: Path, clock: Callable[[], float], address: str
+) -> Assembled:
     """The same party for a process that answers one message: what the message does not need is never opened.
 
     A step of a private sum but the masked vector's reads neither records nor ledger nor model. What is missing, damaged
@@ -107,7 +109,7 @@ def assemble_for_a_message(home: PartyHome, *, checkpoints: Path, clock: Callabl
     # Computed in this process: it answers this message and nothing else, the SuperNode's own process does the rest.
     computation = HospitalComputation(home, embedder)
     blocks = DiskBlocks(home.blocks)
-    party = _party(home, computation, ledger, blocks, embedder, clock)
+    party = _party(home, computation, ledger, blocks, embedder, clock, address=address)
     return Assembled(party, ledger, kept, computation)
 
 
@@ -120,6 +122,7 @@ def _party(
     clock: Callable[[], float],
     entropy: Callable[[str], Entropy] = keys.from_system,
     encapsulate: Encapsulate = kem.encapsulate,
+    address: str = "",
 ) -> Party:
     settings = home.settings
     seed = settings.insecure_noise_seed
@@ -137,6 +140,7 @@ def _party(
         entropy=entropy if seed is None else keys.insecure(seed, settings.party),
         clock=clock,
         encapsulate=encapsulate,
+        address=address,
         teacher_model=lambda: home.settings.teacher_model,
         consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),
     )

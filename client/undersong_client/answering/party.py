@@ -150,6 +150,7 @@ class Party:
         encapsulate: to the other parties' ML-KEM keys; the library's, which draws random bytes itself, but in tests.
         clock: seconds since the epoch, for the ledger.
         consent: what people decide about a run that the policy allows.
+        address: where it is asked, which its introduction signs (``codec.flower_address``); "" over gRPC.
     """
 
     def __init__(
@@ -168,8 +169,10 @@ class Party:
         consent: Consent | None = None,
         teacher_model: Callable[[], str] = lambda: "",
         encapsulate: Encapsulate = kem.encapsulate,
+        address: str = "",
     ) -> None:
         self.name = name
+        self._address = address
         self._identity = identity
         self.computation = computation
         self._policy = policy
@@ -281,16 +284,17 @@ class Party:
     def _reply(self, **body: Any) -> wire.Reply:
         return wire.Reply(version=codec.VERSION, **body)
 
-    def _introduce(self, _message: wire.Introduce, _answer: Answer) -> wire.Reply:
-        return self._reply(
-            introduction=wire.Introduction(
-                name=self.name,
-                identity=self.public_identity,
-                software=SOFTWARE,
-                embedder=self.embedder,
-                statistics=statistics.names(),
-            )
+    def _introduce(self, message: wire.Introduce, _answer: Answer) -> wire.Reply:
+        introduction = wire.Introduction(
+            name=self.name,
+            identity=self.public_identity,
+            software=SOFTWARE,
+            embedder=self.embedder,
+            statistics=statistics.names(),
         )
+        digest = codec.introduction_digest(message.challenge, self._address, introduction)
+        introduction.signature = self._identity.sign(digest)
+        return self._reply(introduction=introduction)
 
     def _suspend_run(self, message: wire.SuspendRun, _answer: Answer) -> wire.Reply:
         self._consent.suspended(message.manifest_hash)

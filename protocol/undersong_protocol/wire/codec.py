@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from google.protobuf.message import DecodeError
 
+from undersong_common.canonical import tagged_hash
 from undersong_common.errors import (
     ConfigurationError,
     InternalError,
@@ -59,6 +60,22 @@ def decode_reply(data: bytes, party: str) -> wire.Reply:
     reply = wire.Reply()
     _parse(reply, data, party)
     return reply
+
+
+def introduction_digest(challenge: bytes, address: str, introduction: wire.Introduction) -> bytes:
+    """SHA-256 that a party signs when it introduces itself: valid for this challenge, at this address, only.
+
+    Args:
+        address: where the party is asked, as each side knows it by itself: :func:`flower_address`, or "".
+    """
+    own = introduction.name.encode(), introduction.identity, introduction.software.encode(), introduction.embedder
+    known = [name.encode() for name in introduction.statistics]
+    return tagged_hash("undersong introduction", challenge, address.encode(), *own, *known)
+
+
+def flower_address(run: int, node: int) -> str:
+    """Address of a SuperNode in one of Flower's runs."""
+    return f"flower/{run}/{node}"
 
 
 def batch(record: Mapping[str, object], key: str) -> list[bytes]:

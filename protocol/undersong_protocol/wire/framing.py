@@ -57,6 +57,14 @@ class Limits:
     message_bytes: int = 128 * 2**20
     held_bytes: int = 256 * 2**20
 
+    def reply_bytes(self, planned: int | None) -> int:
+        """Largest size of one reply, whatever carries it.
+
+        Args:
+            planned: of a reply to the run, as its plan states it; None where no plan is known.
+        """
+        return self.message_bytes if planned is None else min(planned, self.message_bytes)
+
 
 @dataclass(frozen=True)
 class Envelope:

@@ -236,7 +236,7 @@ class GrpcTransport:
         assert self._loop is not None
         begun = time.monotonic()
         outgoing = _packed(requests)
-        largest = self._limits.message_bytes if reply_bytes is None else min(reply_bytes, self._limits.message_bytes)
+        largest = self._limits.reply_bytes(reply_bytes)
         exchange = _Exchange({name: sent.id for name, sent in outgoing.items()}, largest)
         self._loop.call_soon_threadsafe(self._post, outgoing, exchange)
         self._metrics.sent_bytes.inc(sum(sent.size for sent in outgoing.values()))

@@ -143,7 +143,12 @@ class FlowerRunDriver(RunDriver):
         super().__init__(folder, **rest)
         self._told: list[str] = []
         self._transport = FlowerTransport(
-            grid, identities=identities, say=self.say, watch=self.check, outstanding=OUTSTANDING
+            grid,
+            identities=identities,
+            say=self.say,
+            watch=self.check,
+            outstanding=OUTSTANDING,
+            reply_bytes=lambda: self._reply_bytes,
         )
 
     def missing(self, planned: Planned) -> tuple[AwaitedParty, ...]:

@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from cryptography.exceptions import InvalidSignature
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from undersong_common.errors import PeerFault
 from undersong_common.printable import printable
+from undersong_protocol.secagg.keys import verified
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.codec import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
+from undersong_protocol.wire.framing import Limits
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.federation.driver import Lazily
 
-INTRODUCE = wire.Request(version=codec.VERSION, introduce=wire.Introduce()).SerializeToString()
+CHALLENGE_BYTES = 32
 INTRODUCTION_S = 30.0  # until a node that does not say who it is is left aside for this look
 PULL_S = 0.3
 PULL_SOON_S = 0.05  # if the messages under way are limited, so that none waits for room
 LATE_S = 5.0  # a message stays valid this much longer than its reply is waited for
 
 
+def _introduce(challenge: bytes) -> bytes:
+    return wire.Request(version=codec.VERSION, introduce=wire.Introduce(challenge=challenge)).SerializeToString()
+
+
+INTRODUCE = _introduce(b"")  # as the driver asks, of a node that has proved itself
+
+
 class FlowerTransport:
     """Implements ``undersong_server.federation.driver.BatchTransport``: one Flower message per party and exchange.
 
-    Flower knows nodes, not parties. A node names its party in its introduction, with the identity key that its
-    signature under the manifest is checked against. The newest node that introduces itself by a name has it.
+    Flower knows nodes, not parties. A node names its party in its introduction and signs it, with a random challenge
+    and its own address, by the party's identity key. The newest node that does so by a name has it.
 
     Args:
         grid: of the run.
-        identities: Ed25519 public key by party name, of those who are enrolled; a node with another key is left aside.
-            None trusts every node (one owner's simulation).
+        identities: Ed25519 public key by party name, of those who are enrolled; a node that does not prove it is left
+            aside. None takes the key that a node states (one owner's simulation).
         say: called with a sentence for each node that is left aside.
         watch: called while replies are missing; what it raises ends the waiting.
         outstanding: messages under way at a time; None sends all of an exchange at once.
+        reply_bytes: returns the largest size of a reply to the run, None where its plan is not known.
     """
 
     def __init__(
@@ -45,12 +57,14 @@ class FlowerTransport:
         say: Callable[[str], None] = lambda _words: None,
         watch: Callable[[], None] = lambda: None,
         outstanding: int | None = None,
+        reply_bytes: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._grid = grid
         self._identities = identities
         self._say = say
         self._watch = watch
         self._outstanding = outstanding
+        self._reply_bytes = reply_bytes
         self._nodes: dict[str, int] = {}
         self._answered: set[int] = set()  # nodes that have introduced themselves, under any name
         self._introductions: dict[str, bytes] = {}
@@ -62,12 +76,15 @@ class FlowerTransport:
         return sorted(self._nodes)
 
     def locate(self, *, timeout_s: float) -> list[str]:
-        """Asks every new node for its introduction; returns the names of all known parties."""
-        new = [node for node in self._grid.get_node_ids() if node not in self._answered]
+        """Asks every new node to prove which party it is; returns the names of all known parties."""
+        present = list(self._grid.get_node_ids())
+        self._answered &= set(present)  # a node that comes back may be another program
+        challenges = {node: os.urandom(CHALLENGE_BYTES) for node in present if node not in self._answered}
+        requests = {node: [_introduce(challenge)] for node, challenge in challenges.items()}
         # Anybody's node that stays silent would otherwise hold each look for the whole patience.
         wait_s = min(timeout_s, INTRODUCTION_S)
-        for node, replies in self._deliver({node: [INTRODUCE] for node in new}, wait_s).items():
-            if replies and self._introduced(node, replies[0]):
+        for node, replies in self._deliver(requests, wait_s).items():
+            if replies and self._introduced(node, challenges[node], replies[0]):
                 self._answered.add(node)
         return self.found
 
@@ -96,7 +113,7 @@ class FlowerTransport:
     def _deliver(self, requests: Mapping[int, Sequence[bytes]], timeout_s: float) -> dict[int, list[bytes]]:
         """The replies by node. Flower's own loop asks every three seconds and cannot be interrupted; this one can."""
         unsent = list(requests)[::-1]
-        waiting: dict[str, int] = {}
+        waiting: dict[str, tuple[int, int]] = {}
         found: dict[int, list[bytes]] = {}
         ends = time.monotonic() + timeout_s
         while unsent or waiting:
@@ -105,9 +122,9 @@ class FlowerTransport:
             waiting |= self._push({node: requests[node] for node in batch}, max(ends - time.monotonic(), 1.0))
             came = list(self._grid.pull_messages(list(waiting))) if waiting else []
             for message in came:
-                node = waiting.pop(message.metadata.reply_to_message_id, None)
-                if node is not None and (replies := self._replies(node, message)) is not None:
-                    found[node] = replies
+                asked = waiting.pop(message.metadata.reply_to_message_id, None)
+                if asked is not None and (replies := self._replies(*asked, message)) is not None:
+                    found[asked[0]] = replies
             if time.monotonic() > ends:
                 break
             self._watch()
@@ -115,8 +132,8 @@ class FlowerTransport:
                 time.sleep(PULL_S if self._outstanding is None else PULL_SOON_S)
         return found
 
-    def _push(self, requests: Mapping[int, Sequence[bytes]], ttl_s: float) -> dict[str, int]:
-        """Sends messages and returns their ids with their nodes."""
+    def _push(self, requests: Mapping[int, Sequence[bytes]], ttl_s: float) -> dict[str, tuple[int, int]]:
+        """Sends messages and returns (node, number of requests) by their ids."""
         if not requests:
             return {}
         messages = [
@@ -130,17 +147,29 @@ class FlowerTransport:
         ]
         self.messages += len(messages)
         pushed = {identity for identity in self._grid.push_messages(messages) if identity}
-        sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
-        return {identity: node for identity, node in sent.items() if identity in pushed}
+        sent = {
+            message.metadata.message_id: (node, len(batch))
+            for message, (node, batch) in zip(messages, requests.items(), strict=True)
+        }
+        return {identity: asked for identity, asked in sent.items() if identity in pushed}
 
-    def _replies(self, node: int, message: Message) -> list[bytes] | None:
+    def _replies(self, node: int, count: int, message: Message) -> list[bytes] | None:
+        """The replies to ``count`` requests; None for a message that does not count as an answer."""
         if message.has_error():
             # Its reason may quote anything.
             self._say(f"the SuperNode of {self._name(node)} brings Flower's error {message.error.code}")
             return None
-        return codec.batch(message.content[RECORD], REPLIES) if RECORD in message.content else None
+        replies = codec.batch(message.content[RECORD], REPLIES) if RECORD in message.content else []
+        allowed, largest = Limits().reply_bytes(self._reply_bytes()), max(map(len, replies), default=0)
+        if len(replies) > count or largest > allowed:
+            self._say(
+                f"the SuperNode of {self._name(node)} brings {len(replies)} replies of up to {largest} bytes;"
+                f" {count} of {allowed} bytes are allowed: they are left aside"
+            )
+            return None
+        return replies
 
-    def _introduced(self, node: int, data: bytes) -> bool:
+    def _introduced(self, node: int, challenge: bytes, data: bytes) -> bool:
         """Notes which party a node is; False if it refused to say, so that it is asked again."""
         try:
             reply = codec.decode_reply(data, f"node {node}")
@@ -153,9 +182,14 @@ class FlowerTransport:
             return False
         introduction = reply.introduction
         name = introduction.name
-        if self._identities is not None and self._identities.get(name) != introduction.identity:
+        key = introduction.identity if self._identities is None else self._identities.get(name, b"")
+        address = codec.flower_address(self._grid.run.run_id, node)
+        try:
+            verified(key, codec.introduction_digest(challenge, address, introduction), introduction.signature)
+        except (InvalidSignature, ValueError):
             self._say(
-                f"a SuperNode introduces itself as {printable(name, 63)} with a key that is not enrolled; left aside"
+                f"the SuperNode {node} introduces itself as {printable(name, 63)} and does not prove it with the key"
+                " that this party has enrolled; left aside"
             )
             return True
         self._nodes[name] = node

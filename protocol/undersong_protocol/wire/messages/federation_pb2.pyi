@@ -58,22 +58,26 @@ class Reply(_message.Message):
     def __init__(self, version: _Optional[int] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., signature: _Optional[_Union[ManifestSignature, _Mapping]] = ..., agreed: _Optional[_Union[ManifestAgreed, _Mapping]] = ..., sum_reply: _Optional[_Union[SumReply, _Mapping]] = ..., missing: _Optional[_Union[MissingBlocks, _Mapping]] = ..., void_statement: _Optional[_Union[VoidStatement, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ...) -> None: ...
 
 class Introduce(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("challenge",)
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    challenge: bytes
+    def __init__(self, challenge: _Optional[bytes] = ...) -> None: ...
 
 class Introduction(_message.Message):
-    __slots__ = ("name", "identity", "software", "embedder", "statistics")
+    __slots__ = ("name", "identity", "software", "embedder", "statistics", "signature")
     NAME_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     EMBEDDER_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     name: str
     identity: bytes
     software: str
     embedder: bytes
     statistics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., identity: _Optional[bytes] = ..., software: _Optional[str] = ..., embedder: _Optional[bytes] = ..., statistics: _Optional[_Iterable[str]] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, name: _Optional[str] = ..., identity: _Optional[bytes] = ..., software: _Optional[str] = ..., embedder: _Optional[bytes] = ..., statistics: _Optional[_Iterable[str]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ProposeManifest(_message.Message):
     __slots__ = ("manifest",)

@@ -1,0 +1,148 @@
+"""Flower's nodes prove which party they are, and answer no more than the run's plan allows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from tests.doubles.flower_memory import FlowerInMemory
+from tests.doubles.parties import make_party, make_tables, public_of
+from undersong_client.flower_app import address_of, requests_of
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.codec import RECORD, REPLIES
+from undersong_protocol.wire.framing import Limits
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_server.flower.app import FlowerRunDriver
+from undersong_server.flower.transport import FlowerTransport
+
+pytestmark = pytest.mark.heavy
+
+QUESTION = b"a request"
+
+
+def flower(answers):
+    """A node per entry: its name, and its function of (request, its address)."""
+
+    def app(message, context):
+        answer = answers[context.node_config["party-folder"]]
+        replies = [reply for each in requests_of(message) for reply in answer(each, address_of(context))]
+        return Message(RecordDict({RECORD: ConfigRecord({REPLIES: replies})}), reply_to=message)
+
+    return FlowerInMemory(app, {name: name for name in answers})
+
+
+def transport_of(world, identities, said, **options):
+    return FlowerTransport(world.grid, identities=identities, say=said.append, outstanding=64, **options)
+
+
+def hospital(folder, name="p0"):
+    """The real party's introduction; to any other request it answers with its name."""
+    table = make_tables(1, 2, ["x"])["p0"]
+
+    def answer(request, address):
+        if request == QUESTION:
+            return [name.encode()]
+        return [make_party(folder, name, table, address=address).handle(request)]
+
+    return answer
+
+
+def repeated(folder):
+    """The introduction that the true party gave to another question: name, public key and signature of its own."""
+    (reply,) = hospital(folder)(introduce(b"another challenge"), "")
+    return lambda request, _address: [b"the impostor" if request == QUESTION else reply]
+
+
+def relayed(folder):
+    """The true party's own answer to this very challenge, asked for by way of another run or node."""
+    return lambda request, _address: hospital(folder)(request, codec.flower_address(1, 2))
+
+
+def unsigned(_folder):
+    """What a program from before the challenge says, and whoever has read a published manifest."""
+    introduction = wire.Introduction(name="p0", identity=public_of("p0"))
+    reply = wire.Reply(version=codec.VERSION, introduction=introduction).SerializeToString()
+    return lambda request, _address: [b"the impostor" if request == QUESTION else reply]
+
+
+def changed(folder):
+    """An introduction of the true party in which somebody on the way has changed the statistics."""
+
+    def answer(request, address):
+        reply = codec.decode_reply(hospital(folder)(request, address)[0], "p0")
+        del reply.introduction.statistics[:]
+        return [reply.SerializeToString()]
+
+    return answer
+
+
+def enrolled_elsewhere(folder):
+    """Another hospital's folder, with that hospital's own signature, in this one's name."""
+
+    def answer(request, address):
+        reply = codec.decode_reply(hospital(folder, "p1")(request, address)[0], "p1")
+        reply.introduction.name = "p0"
+        return [reply.SerializeToString()]
+
+    return answer
+
+
+def introduce(challenge):
+    return wire.Request(version=codec.VERSION, introduce=wire.Introduce(challenge=challenge)).SerializeToString()
+
+
+def test_false_introductions_are_named_and_left_aside_and_the_true_party_gets_in(tmp_path):
+    """The attack: whoever knew a party's public key had its name, and the requests that were meant for it."""
+    impostors = [repeated, relayed, unsigned, changed, enrolled_elsewhere]
+    answers = {each.__name__: each(tmp_path) for each in impostors} | {"p0": hospital(tmp_path)}
+    said = []
+    with flower(answers) as world:
+        transport = transport_of(world, {"p0": public_of("p0")}, said)
+        assert transport.locate(timeout_s=20.0) == ["p0"]
+        assert transport.exchange({"p0": QUESTION}, timeout_s=20.0) == {"p0": b"p0"}
+        assert transport.locate(timeout_s=20.0) == ["p0"]  # nobody is asked, or named, a second time
+        for impostor in impostors:
+            (words,) = [words for words in said if str(world.nodes[impostor.__name__]) in words]
+            assert "introduces itself as p0" in words
+    assert len(said) == len(impostors)
+
+
+def test_every_node_has_a_challenge_of_its_own_and_only_an_enrolled_name_gets_in(tmp_path):
+    challenges = []
+
+    def listening(name):
+        def answer(request, address):
+            challenges.append(codec.decode_request(request).introduce.challenge)
+            return hospital(tmp_path, name)(request, address)
+
+        return answer
+
+    with flower({name: listening(name) for name in ("p0", "p1", "p2")}) as world:
+        assert transport_of(world, {"p1": public_of("p1")}, []).locate(timeout_s=20.0) == ["p1"]
+        # one owner's simulation: there is no registry
+        assert transport_of(world, None, []).locate(timeout_s=20.0) == ["p0", "p1", "p2"]
+    assert len(set(challenges)) == 6
+    assert {len(challenge) for challenge in challenges} == {32}
+
+
+def test_a_reply_larger_than_the_plan_allows_and_replies_to_nothing_are_left_aside(tmp_path):
+    introduced, replies, said = hospital(tmp_path), [], []
+    with flower({"p0": lambda asked, at: replies if asked == QUESTION else introduced(asked, at)}) as world:
+        transport = transport_of(world, None, said, reply_bytes=lambda: 10 if replies else None)
+        transport.locate(timeout_s=20.0)
+        for sizes, taken in (([10], True), ([11], False), ([1, 1], False)):
+            said.clear()
+            replies[:] = [bytes(size) for size in sizes]
+            assert transport.exchange({"p0": QUESTION}, timeout_s=20.0) == ({"p0": replies[0]} if taken else {})
+            assert ["SuperNode of p0" in words for words in said] == [True] * (not taken)
+
+
+def test_the_limit_of_a_reply_is_the_plans_and_never_more_than_any_messages():
+    run = SimpleNamespace(status=lambda: SimpleNamespace(charged=False))
+    driver = FlowerRunDriver(run, None, {}, public_cache=None, environment={}, number=1, signer=None)
+    driver._reply_bytes = 7
+    assert driver.carrier(None)._reply_bytes() == 7
+    limits = Limits(message_bytes=100)
+    assert [limits.reply_bytes(planned) for planned in (None, 99, 101)] == [100, 99, 100]
