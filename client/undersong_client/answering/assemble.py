@@ -90,7 +90,7 @@ def embedder_of(home: PartyHome) -> Embedder:
 
 
 def assemble_for_a_message(
-    home: PartyHome, *, checkpoints: Path, clock: Callable[[], float], address: str
+    home: PartyHome, *, checkpoints: Path, clock: Callable[[], float], address: str = ""
 ) -> Assembled:
     """The same party for a process that answers one message: what the message does not need is never opened.
 
