@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+BAR_COLUMNS = 40  # of a budget as text
 
 
 @dataclass(frozen=True)
@@ -16,7 +21,10 @@ class Section:
 
     Attributes:
         table: rows of equal length; the first is the head. Empty for none.
+        aloud: words that people read out to each other, in groups.
+        bar: parts of a budget that are used before and after; None for no picture.
         loud: in a frame of its own.
+        folded: stands under the page's :attr:`Page.fold`, which a reader opens.
     """
 
     title: str
@@ -25,7 +33,10 @@ class Section:
     figures: tuple[tuple[str, str], ...] = ()
     columns: tuple[str, ...] = ()
     table: tuple[tuple[str, ...], ...] = ()
+    aloud: tuple[str, ...] = ()
+    bar: tuple[float, float] | None = None
     loud: bool = False
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,22 +46,31 @@ class Page:
     Attributes:
         note: what counts for the whole page, beside the time at which it was made.
         signature: the line above the one to sign on; empty if nobody signs.
+        fold: name of what is folded away.
     """
 
     title: str
     sections: tuple[Section, ...]
     note: str = ""
     signature: str = ""
+    fold: str = "For a specialist"
 
     def lines(self) -> list[str]:
         """The page as text."""
-        shown = [self.title]
-        for section in self.sections:
+        shown, folded = [self.title], False
+        for section in sorted(self.sections, key=lambda section: section.folded):
+            if section.folded and not folded:
+                shown += ["", f"{self.fold.upper()}"]
+                folded = True
             shown += ["", section.title]
+            if section.bar is not None:
+                before, after = (min(BAR_COLUMNS, round(BAR_COLUMNS * part)) for part in section.bar)
+                shown.append(f"    [{'#' * before}{'+' * (after - before)}{'.' * (BAR_COLUMNS - after)}]")
             shown += [f"  {sentence}" for sentence in section.sentences]
             width = max((len(name) for name, _ in section.figures), default=0)
             shown += [f"    {name.ljust(width)}   {figure}" for name, figure in section.figures]
             shown += [f"  - {point}" for point in section.points]
+            shown += [f"    {'   '.join(section.aloud)}"] * bool(section.aloud)
             shown += [f"    {line}" for line in section.columns]
             widths = [max(map(len, column)) for column in zip(*section.table, strict=True)]
             for row in section.table:
@@ -65,8 +85,25 @@ class Page:
 
     def html(self, *, at: str) -> str:
         """The page as HTML, everything in it escaped; ``at``: the time at which it was made, in words."""
-        from jinja2 import Environment, StrictUndefined
+        return str(self._rendered("printed_page.html.j2", at=at, body=self.body(2)))
 
-        source = (resources.files("undersong_common") / "printed_page.html.j2").read_text(encoding="utf-8")
-        environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-        return environment.from_string(source).render(page=self, at=at)
+    def body(self, level: int) -> Markup:
+        """The page below its title as HTML, for a page of its own or a part of one.
+
+        Args:
+            level: of the sections' headings.
+        """
+        return self._rendered("printed_sections.html.j2", level=level)
+
+    def _rendered(self, template: str, **context: object) -> Markup:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup
+
+        environment = Environment(
+            loader=PackageLoader("undersong_common.pages"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        return Markup(environment.get_template(template).render(page=self, **context))  # noqa: S704 - rendered

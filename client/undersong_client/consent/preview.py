@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from undersong_common.drill import MARK, PARTY_WORDS
 from undersong_common.errors import UndersongError
 from undersong_common.printable import counted, finite, printable
 from undersong_common.printed_page import Page, Section
-from undersong_common.privacy import accounting
+from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
 from undersong_protocol import statistics
@@ -25,7 +26,8 @@ from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.secagg.parameters import Member
 
-WORDS = "The words of this plan, to approve it by and to compare over the telephone:"
+WORDS = "The nine words of this plan, to approve it by and to compare over the telephone"
+MOST_NAMES = 12  # of hospitals, before they are folded away
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
 
@@ -106,6 +108,7 @@ def figures(
             "unit_word": unit_word(privacy.unit, user_field),
             "max_per_unit": privacy.max_per_unit,
             "max_records": privacy.max_records,
+            "best_guess": accounting.best_guess(manifest.plan.charged_events()),
             "epsilon_if_all_others_collude": finite(manifest.plan.epsilon_if_all_others_collude()),
             "stopping_refunds": accounting.is_one_gaussian(manifest.plan.charged_events()),
         },
@@ -151,31 +154,120 @@ def _cost(ledger: Ledger, charge: Charge) -> dict[str, Any]:
 
 
 def sheet(value: dict[str, Any]) -> Page:
-    """The figures as a page.
+    """The figures as a page: three sentences and the budget first, all further figures folded.
 
     Args:
         value: of :func:`figures`, and of its request ``words``, ``changes``, ``number``, ``replaced``, ``as_signed``
             (whether these are the figures that were signed) and ``ended`` (its ``cost`` and ``receipt``; None before).
     """
-    run, task, method = (printable(each, 120) for each in (value["run"], value["task"]["name"], value["method"]))
-    sections = [
-        *marked(value),
-        _which(value),
-        *_ended(value),
-        *_another(value),
-        *_objections(value),
-        purpose(value),
-        leaves(value),
-        _costs(value),
-        who_takes_part(value),
-        *_warnings(value),
-    ]
+    nine = value["words"].split()
+    threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
+    signed = ("Approved: the figures on this sheet are those that were signed.",) if value["as_signed"] else ()
     return Page(
-        f"Run {run!r} of the task {task!r}, method {method!r}.",
-        tuple(sections),
-        note="What is decided counts for the plan of these words and for no other.",
-        signature=f"For {value['party']}: approved / rejected",
+        f"May the run {printable(value['run'], 120)!r} use the records of {value['party']}?",
+        (
+            *marked(value),
+            *_ended(value),
+            *_another(value),
+            *_objections(value),
+            _in_short(value),
+            *_budget(value),
+            *_choices(value),
+            purpose(value),
+            _hospitals(value),
+            *_warnings(value),
+            Section(WORDS, signed, aloud=threes),
+            _figures(value),
+            replace(leaves(value), folded=True),
+            replace(who_takes_part(value), folded=True),
+        ),
+        note="What is decided counts for the plan of the nine words below and for no other.",
+        signature=f"For {value['party']}: approved / rejected (strike out one)",
     )
+
+
+def _in_short(value: dict[str, Any]) -> Section:
+    """Three sentences for a reader without statistics: the request, the numbers that leave, the risk of one unit."""
+    privacy, party, coordinator = value["privacy"], value["party"], value["coordinator"]
+    by = "The operator" if coordinator is None else f"The operator {printable(coordinator['name'], 63)!r}"
+    hospitals = counted(len(value["parties"]), "hospital")
+    asked = (
+        f"{by} asks {party} to let sums over its records steer language models that write invented texts, in the run"
+        f" {printable(value['run'], 120)!r} of {hospitals} in all."
+    )
+    only = (
+        f"{value['numbers_in_all']:,} numbers: counts and sums over your records, blurred here by random noise and then"
+        " scrambled, so that only the total of all hospitals can be read. No record, no text and no part of a text"
+        " leaves."
+    )
+    return Section(
+        "In short",
+        figures=(("What is asked", asked), ("What leaves", only), ("What it means", _risk(privacy))),
+    )
+
+
+def _risk(privacy: dict[str, Any]) -> str:
+    epsilon, unit = privacy["epsilon"], privacy["unit_word"]
+    if epsilon is None:
+        return f"This run is NOT private: nothing is promised to any {unit}."
+    whose = {"sample": "one record was", "party": "the records of one hospital were"}
+    used = whose.get(privacy["unit"], f"one {unit}'s records were")
+    cases = min(100, math.ceil(100 * privacy["best_guess"] - 1e-6))
+    aside = f"a chance of 1 in {round(1 / privacy['delta']):,} (delta) aside, " if privacy["delta"] else ""
+    return (
+        f"Somebody who sees everything published and guesses as well as is possible whether {used} used is right in at"
+        f" most {cases} of 100 cases, instead of 50 by tossing a coin (epsilon {epsilon:g}; {aside}never surer than"
+        f" {impact.surest(epsilon)})."
+    )
+
+
+def _budget(value: dict[str, Any]) -> list[Section]:
+    """The data set's budget before and after, in parts of the whole: the one picture of the sheet."""
+    cost = value["cost"]
+    if not cost or not cost["budget"]:
+        return []
+    before, after = (math.inf if cost[key] is None else cost[key] / cost["budget"] for key in ("before", "after"))
+    if not math.isfinite(after):
+        return [Section("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
+    left = f"{100 * (1 - after):.0f} % would be left" if after <= 1 else "that is MORE than there is"
+    said = f"Used before: {100 * before:.0f} %. Used after this run: {100 * after:.0f} %; {left}."
+    return [Section("Your budget for all runs over these records", (said,), bar=(before, after))]
+
+
+def _choices(value: dict[str, Any]) -> list[Section]:
+    """The ways to decide; none of them is left in an ended run."""
+    if value["ended"] is not None:
+        return []
+    withdraw = (
+        "Change your mind: withdraw at any time before the run ends. Nothing more leaves; what was opened before stays"
+        " opened, and counts against the budget."
+    )
+    if value["as_signed"]:
+        return [Section("What you can do", points=(withdraw,))]
+    return [
+        Section(
+            "What you can do",
+            points=(
+                "Refuse: choose Reject. You need give no reason; if you write one, the operator reads it. Nothing"
+                " leaves, and the run does not take place as it is planned here.",
+                "Wait: nothing leaves until you have decided.",
+                "Approve: choose Approve and type the nine words below.",
+                withdraw,
+            ),
+        )
+    ]
+
+
+def _hospitals(value: dict[str, Any]) -> Section:
+    """The other parties by name: one proves itself by its fingerprint, which is folded."""
+    names = [party["name"] for party in value["parties"]]
+    shown = ", ".join(f"{name} (you)" if name == value["party"] else name for name in names[:MOST_NAMES])
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    sentences = [
+        f"{counted(len(names), 'hospital')}, as the operator names them: {shown}{more}.",
+        f"A total is read only if at least {value['threshold']} of them take part.",
+    ]
+    return Section("Who takes part", tuple(sentences))
 
 
 def marked(value: dict[str, Any]) -> list[Section]:
@@ -202,13 +294,6 @@ def _ended(value: dict[str, Any]) -> list[Section]:
         found.append(("its receipt", f"{counted(len(body['entries']), 'entry', 'entries')}, chain {body['chain']}"))
         found.append(("signed by this party", receipt["signature"]))
     return [Section("This run has ended:", sentences, figures=tuple(found))]
-
-
-def _which(value: dict[str, Any]) -> Section:
-    nine = value["words"].split()
-    threes = "   ".join(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
-    signed = ("Approved: the figures below are those of the sheet that was signed.",) if value["as_signed"] else ()
-    return Section(WORDS, signed, columns=(threes,))
 
 
 def _another(value: dict[str, Any]) -> list[Section]:
@@ -243,12 +328,11 @@ def purpose(value: dict[str, Any]) -> Section:
         ("published", _cut(task["publication"] or f"{stated}; take it as published to everyone")),
     ]
     if coordinator is not None:
-        who = f"{printable(coordinator['name'], 63)}, fingerprint {coordinator['fingerprint']}"
-        found.insert(1, ("who runs it", who))
-    return Section("What it is for, in the operator's words:", figures=tuple(found))
+        found.insert(1, ("who runs it", printable(coordinator["name"], 63)))
+    return Section("What it is for, in the operator's words", figures=tuple(found))
 
 
-def leaves(value: dict[str, Any], title: str = "What leaves this building, if you approve:") -> Section:
+def leaves(value: dict[str, Any], title: str = "What leaves, sum by sum") -> Section:
     """Every release of the plan: what it counts, how many numbers, how much noise."""
     unit = value["privacy"]["unit_word"]
     points = []
@@ -269,10 +353,6 @@ def leaves(value: dict[str, Any], title: str = "What leaves this building, if yo
         if value["post_quantum"]
         else "Post-quantum masks are OFF: who records these messages could open them with a later quantum computer."
     )
-    points.append(
-        f"A vector leaves {_rungs(value['first_rung_s'])} ... after it is asked for, whichever comes next: how long it"
-        f" took, which depends on how many records you have, shows in at most {value['clock_bits']:.1f} bits."
-    )
     only = (
         f"Only sums over your records, {value['numbers_in_all']:,} whole numbers in {_count(value)} releases."
         " No text, no embedding, no record."
@@ -280,36 +360,63 @@ def leaves(value: dict[str, Any], title: str = "What leaves this building, if yo
     return Section(title, (only,), tuple(points))
 
 
-def _costs(value: dict[str, Any]) -> Section:
+def _figures(value: dict[str, Any]) -> Section:
+    """Every other figure of the run, each with the reason why it differs from the one epsilon of the sheet."""
     privacy, cost = value["privacy"], value["cost"]
-    epsilon = "no limit (this run is NOT private)" if privacy["epsilon"] is None else f"{privacy['epsilon']:g}"
+    delta = f"delta {privacy['delta']:g}"
+    promised = f"epsilon {_epsilon(privacy['epsilon'])} at {delta}"
+    alone = _epsilon(privacy["epsilon_if_all_others_collude"], "cannot be stated")
     most = "" if privacy["unit"] == "sample" else f" (at most {counted(privacy['max_per_unit'], 'record')})"
-    collude = privacy["epsilon_if_all_others_collude"]
-    alone = "no guarantee that can be stated" if collude is None else f"epsilon {collude:.4g}"
-    sentences = [
-        f"epsilon {epsilon} at delta {privacy['delta']:g} for one {privacy['unit_word']}{most}, the whole run.",
-        f"The promise holds even if {_colluders(value['colluders'])}.",
-        f"If every other party colludes against you, your own noise alone still gives {alone}.",
-    ]
-    if not privacy["stopping_refunds"]:
-        sentences.append(
-            "Stopping this run does not refund: its whole plan is charged when the first vector is asked for."
-        )
-    if not cost:
-        return Section("What it costs:", tuple(sentences))
-    delta = f"delta {cost['delta']:g}"
-    sentences.append(f"For your budget, all at its {delta}:")
     found = [
-        ("spent, before -> after", f"epsilon {_epsilon(cost['before'])} -> {_epsilon(cost['after'])}"),
-        ("this run by itself", f"epsilon {_epsilon(cost['alone'])}"),
-        ("your budget", f"epsilon {_epsilon(cost['budget'])}, left after this run {_epsilon(cost['left_after'])}"),
         (
-            "worst case, before -> after",
-            f"epsilon {_epsilon(cost['worst_before'])} -> {_epsilon(cost['worst_after'])}"
-            " (every other party colludes, in every run)",
+            "the promise",
+            f"{promised} for one {privacy['unit_word']}{most}, the whole run. This is the epsilon above; it holds even"
+            f" if {_colluders(value['colluders'])}.",
         ),
+        (
+            "the best guess",
+            f"{100 * privacy['best_guess']:.1f} % right. It is an average over all that can be published; the"
+            " certainty above is that of the most telling case, which is rare.",
+        ),
+        (
+            "if every other party colludes",
+            f"epsilon {alone} at {delta}. The others can subtract their own noise; yours alone is left.",
+        ),
+        (
+            "time of an answer",
+            f"at most {value['clock_bits']:.1f} bits for each sum. Epsilon counts numbers only; the time that an answer"
+            " takes depends on how many records you have. A vector leaves"
+            f" {_rungs(value['first_rung_s'])} ... after it is asked for, whichever comes next.",
+        ),
+        (
+            "stopping early",
+            "costs what was opened until then. The releases of this run can be priced one by one."
+            if privacy["stopping_refunds"]
+            else "does not refund. The whole plan is charged when the first vector is asked for: its releases cannot be"
+            " priced one by one.",
+        ),
+        ("method", f"{printable(value['method'], 120)}, for the task {printable(value['task']['name'], 120)!r}."),
+        ("the plan's hash", value["manifest"]),
     ]
-    return Section("What it costs:", tuple(sentences), figures=tuple(found))
+    if value["coordinator"] is not None:
+        found.append(("fingerprint of who runs it", value["coordinator"]["fingerprint"]))
+    if cost:
+        same = cost["delta"] == privacy["delta"]
+        why = "Budget and run have the same delta." if same else "Your budget has another delta than the run."
+        found[1:1] = [
+            ("this run, in your budget", f"epsilon {_epsilon(cost['alone'])} at delta {cost['delta']:g}. {why}"),
+            (
+                "your budget, before -> after",
+                f"epsilon {_epsilon(cost['before'])} -> {_epsilon(cost['after'])} of {_epsilon(cost['budget'])}, left"
+                f" {_epsilon(cost['left_after'])}. Runs over the same records add up.",
+            ),
+            (
+                "worst case, before -> after",
+                f"epsilon {_epsilon(cost['worst_before'])} -> {_epsilon(cost['worst_after'])}. Every other party"
+                " colludes, in every run over these records.",
+            ),
+        ]
+    return Section("The figures, and why they differ", figures=tuple(found), folded=True)
 
 
 def who_takes_part(value: dict[str, Any]) -> Section:
@@ -328,17 +435,15 @@ def who_takes_part(value: dict[str, Any]) -> Section:
         " missing.",
     ]
     if not required and len(parties) > 1:
-        sentences.append(
-            "Your policy names none of them (undersong-party policy set --require-party NAME=FINGERPRINT)."
-        )
-    return Section("Who takes part:", tuple(sentences), columns=tuple(rows))
+        sentences.append("Your policy names none of them that must take part.")
+    return Section("Who takes part, by fingerprint", tuple(sentences), columns=tuple(rows))
 
 
 def _warnings(value: dict[str, Any]) -> list[Section]:
     found = [*value["warnings"], *value["cautions"]]
     if value["labels_missing"]:
         found.append("the run uses labels and your data set has no label column: your records count for none")
-    title = "Before you decide, for you alone (the operator is told nothing of it):"
+    title = "Before you decide, for you alone (the operator is told nothing of it)"
     return [Section(title, points=tuple(found))] if found else []
 
 
@@ -351,8 +456,8 @@ def _cut(text: str) -> str:
     return cut if len(text) <= LONGEST_SENTENCE else f"{cut} ({len(text)} characters; --json shows them all)"
 
 
-def _epsilon(value: float | None) -> str:
-    return "without limit" if value is None else f"{value:.4g}"
+def _epsilon(value: float | None, unlimited: str = "without limit") -> str:
+    return unlimited if value is None else f"{value:.4g}"
 
 
 def _releases(manifest: Manifest) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from fastapi.responses import Response
 
-from undersong_client.consent import preview
 from undersong_client.home import PartyHome
 from undersong_client.operations import daemon, data, joining, outbox, rules, runs
 from undersong_common.drill import PARTY_WORDS
@@ -167,7 +166,7 @@ class HospitalPage:
 
     def _sheet(self, request: Any) -> dict[str, Any]:
         found = runs.consent(self._home, request.manifest, checkpoints=self._paths.checkpoints)
-        return {"consent": found, "sheet": found.sheet, "bar": _bar(found.figures["cost"])}
+        return {"consent": found, "sheet": found.sheet}
 
     def _find(self, manifest: str) -> Any:
         found = next((each for each in runs.requests(self._home) if each.manifest == manifest), None)
@@ -179,7 +178,7 @@ class HospitalPage:
         request = self._find(visit.path["manifest"])
         shown = self._sheet(request)
         # The words come from the first step or from the telephone: whoever copies them from here has compared nothing.
-        sections = tuple(each for each in shown["sheet"].sections if each.title != preview.WORDS)
+        sections = tuple(each for each in shown["sheet"].sections if not each.aloud)
         shown["sheet"] = replace(shown["sheet"], sections=sections)
         return visit.show("approval.html.j2", "Approve this plan", request=request, **shown)
 
@@ -223,8 +222,11 @@ class HospitalPage:
     def _budget(self, visit: Visit) -> Response:
         def budget() -> dict[str, Any]:
             found = rules.budget(self._home)
-            left = {} if found.spent is None else {"before": found.spent, "after": found.spent}
-            return {"found": found, "bar": _bar({**left, "budget": found.allowed.total_epsilon})}
+            whole = found.allowed.total_epsilon
+            return {
+                "found": found,
+                "used": found.spent / whole if found.spent is not None and 0 < whole < math.inf else None,
+            }
 
         opened = PartyHome(self._home)
         parts: dict[str, Part] = {
@@ -370,15 +372,6 @@ def _slice(found: Any, page: int) -> dict[str, Any]:
     of = max(1, math.ceil(len(found) / PAGE_ROWS))
     page = min(page, of)
     return {"rows": found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], "page": page, "of": of, "all": len(found)}
-
-
-def _bar(cost: Any) -> dict[str, float] | None:
-    """The budget as parts of 1000: what was spent before, what this run adds; None where no budget limits it."""
-    budget, before, after = (cost.get(key) for key in ("budget", "before", "after"))
-    if not budget or before is None or after is None or not math.isfinite(budget):
-        return None
-    whole = max(budget, after)
-    return {"before": 1000 * before / whole, "after": 1000 * after / whole, "budget": 1000 * budget / whole}
 
 
 def _tail(path: Path) -> str:

@@ -128,6 +128,19 @@ def delta(events: Iterable[Event], epsilon: float) -> float:
     return _delta(_merge(events), epsilon, _GRID)
 
 
+def best_guess(events: Iterable[Event]) -> float:
+    """Chance that the best guess is right if one unit was in the data with chance 1/2 and all of ``events`` is seen.
+
+    No guess is right more often than (1 + d) / 2, where d is the total variation distance of what is seen with and
+    without the unit; d is the delta at epsilon 0. For mu-Gaussian-DP that is Phi(mu / 2). Source: Dong, Roth, Su 2022,
+    section 2.1 (errors of the first and second kind), and their definition 2.6.
+
+    >>> round(best_guess([Gaussian(1.08116)]), 3)
+    0.678
+    """
+    return (1.0 + delta(events, 0.0)) / 2.0
+
+
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest mu whose mu-Gaussian-DP implies (``epsilon``, ``delta``)-DP; inf if epsilon is inf.
 

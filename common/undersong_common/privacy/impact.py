@@ -18,6 +18,19 @@ from undersong_common.printed_page import Section
 LARGEST_AUDIT_BYTES = 4 * 2**20
 
 
+def surest(epsilon: float) -> str:
+    """The largest certainty, after even odds, about one unit that epsilon-DP allows: e^epsilon / (1 + e^epsilon).
+
+    (epsilon, delta)-DP differs from that by a chance of delta (Dwork and Roth 2014, lemma 3.17).
+
+    >>> surest(4.0), surest(8.0), surest(40.0)
+    ('98.2 %', '99.97 %', '100 %')
+    """
+    sure = 100.0 / (1.0 + math.exp(-epsilon))
+    digits = next((digits for digits in range(1, 8) if round(sure, digits) < 100.0), 0)
+    return f"{sure:.{digits}f} %"
+
+
 def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     """The promise as odds (Dwork and Roth 2014, section 2.3; the Bayesian form of Wasserman and Zhou 2010).
 
@@ -26,13 +39,14 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     """
     if not math.isfinite(epsilon):
         return ("Epsilon of this run is infinite: nothing is promised, whatever else this page says.",)
-    odds, surest = math.exp(epsilon), 1 / (1 + math.exp(-epsilon))
+    odds = math.exp(epsilon)
     return (
         f"Everything that was opened, and all that was computed from it (the texts, the weights, the report), is"
         f" ({epsilon:.4g}, {delta:.2g})-differentially private for one {unit}.",
         f"In words: whoever reads all of it, with any other knowledge and any effort, may find the odds that a certain"
         f" {unit} was among the records shifted by a factor of {odds:.4g} at most, but for a probability of"
-        f" {delta:.2g}. Somebody for whom it was even chances may afterwards be {surest:.1%} sure, at the very worst.",
+        f" {delta:.2g}. Somebody for whom it was even chances may afterwards be {surest(epsilon)} sure, at the"
+        " very worst.",
         f"This bounds what the {unit}'s own records add. What is true of many, and is learnt from many, is meant to be"
         " learnt; it may still be unwelcome to one of them.",
     )

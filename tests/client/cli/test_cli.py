@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from tests.doubles.tiny_bert import write_bert
 from tests.doubles.typed import built, typed
 from undersong_client.cli.app import app
 from undersong_client.consent import policy as policy_file
+from undersong_client.consent import preview
 from undersong_client.consent.approvals import Request, Requests
 from undersong_client.home import PartyHome
 from undersong_client.link import checks
@@ -31,6 +33,7 @@ from undersong_client.storage import store
 from undersong_client.storage.outbox import Outbox
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge, PlanPrice
@@ -205,40 +208,50 @@ def test_budget_and_policy_are_set_by_flags(home):
     assert (policy["statistics"], policy["units"], policy["share_budget"]) == (["label_histogram"], ["user"], True)
 
 
-def test_preview_says_in_plain_words_what_leaves_and_what_it_costs(home):
+def test_the_sheet_has_three_sentences_one_epsilon_and_one_bar_and_folds_the_rest(home):
     manifest = proposed(home)
-    words = command("preview", "spring", "--home", home)
-    for expected in (
-        "No text, no embedding, no record",
-        "how many of your records have each label",
-        "3 times top_q_votes",
-        "120 to 360 numbers each",
-        "epsilon 1.5 at delta 1e-05 for one patient (at most 4 records)",
-        "For your budget, all at its delta 0.0001",
-        "epsilon 0 -> 1.2",
-        "left after this run 2.7",
-        "the operator has not stated it; take it as published to everyone",
-        "5 parties, as the coordinator names them",
-        f"{party_fingerprint('alpha', manifest.roster[0].identity)}  (this party)  alpha\n",
-        f"{party_fingerprint('gamma', manifest.roster[3].identity)}  gamma\n",
-        "Your policy names none of them",
-        "At least 4 of them must take part",
-        spoken(manifest),
-        "1 other party put everything they see together",
-        "Post-quantum masks are on",
-        "If every other party colludes against you",
-        "approve 'spring' WORDS",
-    ):
-        assert expected in words, words
-    assert "REFUSES" not in words
     value = json.loads(command("preview", "spring", "--home", home, "--json"))
     assert value["objections"] == []
     assert value["privacy"]["epsilon_if_all_others_collude"] > 1.5
     assert [release["releases"] for release in value["releases"]] == [1, 3]
+    guess = value["privacy"]["best_guess"]
+    assert guess == accounting.best_guess(manifest.plan.charged_events())
+    page = preview.sheet(value)
+    open_ = [section for section in page.sections if not section.folded]
+    assert [name for name, _ in open_[0].figures] == ["What is asked", "What leaves", "What it means"]
+    means = dict(open_[0].figures)["What it means"]
+    assert f"right in at most {math.ceil(100 * guess)} of 100 cases" in means
+    assert impact.surest(1.5) in means
+    assert repr(open_).count("epsilon") == 1  # the promise; every other one is folded
+    (bar,) = [section.bar for section in open_ if section.bar is not None]
+    assert bar == (0.0, value["cost"]["after"] / 4.0)
+    folded = repr([section for section in page.sections if section.folded])
+    for other in (value["cost"]["alone"], value["cost"]["worst_after"]):
+        assert f"epsilon {other:.4g}" in folded or f"-> {other:.4g}" in folded
+    lines = page.lines()
+    assert lines.index("FOR A SPECIALIST") > lines.index("What you can do")
+    words = command("preview", "spring", "--home", home)
+    assert "\n".join(lines) in words
+    for expected in (
+        "how many of your records have each label",
+        "the operator has not stated it; take it as published to everyone",
+        f"{party_fingerprint('alpha', manifest.roster[0].identity)}  (this party)  alpha\n",
+        f"{party_fingerprint('gamma', manifest.roster[3].identity)}  gamma\n",
+        spoken(manifest),
+        "approve 'spring' WORDS",
+    ):
+        assert expected in words, words
+
+
+def test_the_issues_example_of_the_best_guess():
+    """Epsilon 4 at delta 1e-5 of one Gaussian: right in 68 of 100 cases, never surer than 98.2 %."""
+    guess = accounting.best_guess([Gaussian(1 / accounting.gaussian_mu(4.0, 1e-5))])
+    assert math.ceil(100 * guess) == 68
+    assert impact.surest(4.0) == "98.2 %"
 
 
 def test_preview_of_a_run_with_sub_samples_says_that_stopping_does_not_refund(home):
-    said = "Stopping this run does not refund"
+    said = "does not refund"
     proposed(home)
     assert said not in command("preview", "spring", "--home", home)
     manifest = proposed(home, run="autumn", rate=0.5)
@@ -427,7 +440,7 @@ def test_a_finished_run_keeps_the_sheet_that_was_signed_and_shows_its_cost_and_r
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
     signed = command("preview", "spring", "--home", home)
-    assert "the sheet that was signed" in signed
+    assert "those that were signed" in signed
     decided = Requests(PartyHome(home)).find("spring").decided_s
     command("budget", "set", "--epsilon", "40", "--delta", "1e-4", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)  # once more: nothing is signed anew
@@ -447,7 +460,7 @@ def test_a_finished_run_keeps_the_sheet_that_was_signed_and_shows_its_cost_and_r
     assert "REFUSES" not in finished
     kept = signed.split("What it is for")[1].split("decided:")[0]
     assert kept in finished
-    assert "before -> after        epsilon 0 ->" in kept
+    assert "your budget, before -> after    epsilon 0 ->" in kept
     (cost,) = ledger.costs(1e-4)
     assert f"epsilon {cost.epsilon:.4g} in 4 releases" in finished
     value = json.loads(command("preview", "spring", "--json", "--home", home))
@@ -484,7 +497,15 @@ def test_the_consent_sheet_is_printed_escaped_on_one_page(home, tmp_path):
     assert "<script" not in written
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in written
     assert "default-src 'none'" in written
-    for part in (*spoken(manifest).split("   "), "before -&gt; after", "Signature", "(this party)", "patient"):
+    for part in (
+        *spoken(manifest).split("   "),
+        "before -&gt; after",
+        "Signature",
+        "<details",
+        "svg",
+        "(this party)",
+        "patient",
+    ):
         assert part in written, part
     assert "exists already" in command("preview", "spring", "--print", page, "--home", home, code=2)
 
