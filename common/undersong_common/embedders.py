@@ -1,11 +1,15 @@
-"""Embedders by name: the packaged model, a local folder, or another package's (``plug-in:NAME@SHA256``)."""
+"""Embedders by name: the packaged model, a local folder, another package's (``plug-in:NAME@SHA256``), a function's.
+
+A function (``function:NAME``) is one that a notebook has put into ``FUNCTIONS``: for simulations, in that process.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +27,8 @@ from undersong_common.model_files import MAX_WINDOWS, PACKAGED, embedding_size, 
 log = logging.getLogger(__name__)
 
 PREFIX = "plug-in:"
+FUNCTION = "function:"
+FUNCTIONS: dict[str, Callable[[str], Sequence[float]]] = {}  # text -> its vector, by name
 _NAMED = re.compile(r"plug-in:([^@\s]+)(?:@([0-9a-f]{64}))?")
 
 
@@ -40,6 +46,22 @@ class ForeignModel(Protocol):
     def embed(self, text: str) -> Sequence[float]:
         """One text's embedding, of any length above 0; by that text alone, and the same at every call."""
         ...
+
+
+@dataclass(frozen=True)
+class FunctionModel:
+    """A function as a model. The fingerprint is that of its vectors of public texts: nobody else reads its source."""
+
+    embed: Callable[[str], Sequence[float]]
+
+    @property
+    def dimension(self) -> int:
+        return len(self.embed(TRIAL_TEXTS[0]))
+
+    @property
+    def fingerprint(self) -> str:
+        rows = np.array([self.embed(text) for text in TRIAL_TEXTS], dtype=np.float64)
+        return tagged_hash("undersong embedder of a function", rows.tobytes()).hex()
 
 
 class ForeignEmbedder(Embedder):
@@ -105,6 +127,13 @@ def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
     """
     if not _is_foreign(model):
         return Embedder.load(model, max_windows)
+    if str(model).startswith(FUNCTION):
+        function = FUNCTIONS.get(str(model).removeprefix(FUNCTION))
+        if function is None:
+            raise ConfigurationError(
+                f"this process has no embedder {model!r}", "make the task anew with it, in the process that runs it"
+            )
+        return _tried(str(model), lambda: ForeignEmbedder(FunctionModel(function), "", str(model)))
     name, stated = _named(str(model))
     plugin = plugins.find("embedders", name)
     if plugin is None:
@@ -116,14 +145,18 @@ def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
             "install the release whose hash you were told",
         )
     make = plugins.load(plugin, stated)
+    return _tried(f"{name!r} of {plugin.words}", lambda: ForeignEmbedder(make(), source, name))
+
+
+def _tried(words: str, make: Callable[[], ForeignEmbedder]) -> Embedder:
     try:
-        found = ForeignEmbedder(make(), source, name)
+        found = make()
         found.try_out()
     except UndersongError:
         raise
     except (Exception, SystemExit) as error:
         raise ConfigurationError(
-            f"the embedder {name!r} of {plugin.words} fails at a public text: {type(error).__name__}: {error}",
+            f"the embedder {words} fails at a public text: {type(error).__name__}: {error}",
             "correct it, or name another embedder",
         ) from error
     return found
@@ -147,6 +180,8 @@ def dimension(model: str) -> int:
 
 def check_pinned(model: str) -> None:
     """Raises ConfigurationError for another package's embedder without its hash: at a party it reads the records."""
+    if model.startswith(FUNCTION):
+        raise ConfigurationError(f"the embedder {model!r} is a notebook's: for simulations only", "name another one")
     if not _is_foreign(model) or _named(model)[1]:
         return
     plugin = plugins.find("embedders", _named(model)[0])
@@ -158,7 +193,7 @@ def check_pinned(model: str) -> None:
 
 
 def _is_foreign(model: str | Path) -> bool:
-    return isinstance(model, str) and model.startswith(PREFIX)
+    return isinstance(model, str) and model.startswith((PREFIX, FUNCTION))
 
 
 def _named(model: str) -> tuple[str, str]:

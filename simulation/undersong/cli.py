@@ -28,7 +28,7 @@ from undersong_server.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from undersong.audit import AuditReport
+    from undersong.auditing import AuditReport
 
 MEANING = (
     "An attack that fails proves nothing: these are lower bounds, and no number of runs proves the promise kept.\n"
@@ -55,8 +55,8 @@ def audit(
     Exit code 3 if more is proven than was promised, or noise, sensitivity or coins are not the planned ones. From a
     source checkout, python -m tests.noninterference.audit also plays a hostile coordinator, with the same options.
     """
-    from undersong.audit import AuditSettings, no_conversations
-    from undersong.audit import audit as attack
+    from undersong.auditing import AuditSettings, no_conversations
+    from undersong.auditing import audit as attack
     from undersong_server.cli.display import display
 
     given = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]
@@ -78,7 +78,7 @@ def _refutable(found: AuditReport) -> str:
 
 def lines(found: AuditReport) -> list[str]:
     """The report as a person reads it."""
-    from undersong.audit import OUTSIDE
+    from undersong.auditing import OUTSIDE
     from undersong_server.evaluation.intervals import CONFIDENCE
 
     shown = [

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import html
 import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from undersong.frames import is_frame, selected, to_jsonl, to_table
+from undersong.frames import Frame, is_frame, pandas_package, selected, to_jsonl, to_table
 from undersong.options import ComparisonOptions, Engine, check_engine
-from undersong.results import Comparison, Evaluation, Plan, Simulation, Verification
+from undersong.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
 from undersong.task_files import Task
-from undersong_common.errors import ConfigurationError
+from undersong_common.configuration import nearest
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.cluster import connected
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.options import EvaluationOptions
@@ -26,6 +29,49 @@ from undersong_server.operations import evaluation, releases, tasks
 from undersong_server.progress import Progress
 
 COMPARISON = "comparison"
+MOST_TRIED = 1000
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_OPTION = re.compile(r"--([a-z][a-z-]*)")
+_ARGUMENTS = {"epsilon": "epsilons", "adapt": "adapt_to"}  # options that have another name as arguments
+
+
+class Stopped(KeyboardInterrupt):
+    """An interrupted call in a notebook, which shows three lines in place of a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self.args[0]).split("\n")
+
+
+def public(function: _Function) -> _Function:
+    """A function of the library: errors name arguments, and an interrupted notebook is told how to continue."""
+
+    @functools.wraps(function)
+    def called(*given: Any, **named: Any) -> Any:
+        try:
+            return function(*given, **named)
+        except UndersongError as error:
+            for name in ("problem", "remedy"):
+                words = getattr(error, name)
+                setattr(error, name, _OPTION.sub(_argument, words))
+            error.args = tuple(_OPTION.sub(_argument, each) if isinstance(each, str) else each for each in error.args)
+            raise
+        except KeyboardInterrupt:
+            if not in_notebook():
+                raise
+            raise Stopped(
+                f"us.{function.__name__} was stopped. What was written, paid and charged is kept.\n"
+                "The same call continues: no finished answer is asked for again, no privacy is charged twice.\n"
+                "To start over instead, add fresh=True (simulate, compare) or name another folder."
+            ) from None
+
+    return cast("_Function", called)
+
+
+def _argument(option: re.Match[str]) -> str:
+    name = option[1].replace("-", "_")
+    return f"{_ARGUMENTS.get(name, name)}="
 
 
 def plan(task: Task) -> Plan:
@@ -66,6 +112,8 @@ def simulate(
     from undersong.deliver import deliver
 
     check_engine(engine)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigurationError(f"seed is {seed!r}", "give a whole number from 0 on")
     if ray is not None and engine == "flower":
         raise ConfigurationError("Flower's engine has Ray for itself: no second cluster beside it", "leave one away")
     settings = task.settings()
@@ -86,19 +134,68 @@ def simulate(
     return Simulation(delivered, settings.data.text, settings.data.label)
 
 
+def load(folder: Path | str) -> Published:
+    """The data set that a finished run left in ``folder``, a simulation's or a federation's.
+
+    Raises ConfigurationError if there is none.
+    """
+    return Published(Path(folder))
+
+
+def try_(task: Task, generator: str, *, texts: int = 5, kind: str = "zero_shot") -> Frame:
+    """Orders a few texts of one generator: a row each, with prompt, answer, text, fault and cost.
+
+    Args:
+        generator: its name in the task.
+        texts: how many, 1 to 1000.
+        kind: of the prompts: "zero_shot", "random" or "metadata".
+
+    Raises ConfigurationError for an unknown generator, or one that cannot be built. Reads nothing private.
+    """
+    from undersong_server.operations.generators import try_generator
+
+    if not 1 <= texts <= MOST_TRIED:
+        raise ConfigurationError(f"texts is {texts!r}", f"give a number from 1 to {MOST_TRIED}")
+    tried = try_generator(generator, task.file, task.assignments, environment=os.environ, kind=kind, texts=texts)
+    return pandas_package().DataFrame([asdict(each) for each in tried])
+
+
+def audit(
+    task: Task, *, runs: int = 64, canaries: int = 16, jobs: int = 1, seed: int = 0, progress: Progress | None = None
+) -> Audit:
+    """Attacks real runs of the task with planted records; states the epsilon that the attacks prove.
+
+    Args:
+        runs: whole simulations to attack.
+        canaries: records that each run plants or not, by fair coins.
+        jobs: processes; functions as generators need 1.
+        seed: of the canaries and their coins; never of noise or keys.
+
+    Raises ConfigurationError for a task without a finite epsilon, or that cannot run.
+    """
+    from undersong.auditing import AuditSettings, no_conversations
+    from undersong.auditing import audit as attack
+
+    with shown(progress) as display:
+        settings = AuditSettings(task.file, task.assignments, runs, canaries, seed, jobs)
+        return Audit(attack(settings, display, no_conversations))
+
+
 def evaluate(
-    corpus: Simulation | Path | str, *, text: str | None = None, label: str | None = None, **options: Any
+    corpus: Published | Path | str, *, text: str | None = None, label: str | None = None, **options: Any
 ) -> Evaluation:
     """Trains the panel's task models on the corpus, tests them, and compares with data that the caller holds.
 
     Args:
-        corpus: a simulation, or the output folder of any finished run.
+        corpus: a simulation, a loaded data set, or the output folder of any finished run.
         text, label: columns of the DataFrames and files; None takes the simulated task's, else "text" and "label".
         options: the other fields of :class:`EvaluationOptions`; DataFrames or files.
 
     Raises ConfigurationError that names the frame or file, the row and the remedy.
     """
+    _check_names(options, EvaluationOptions)
     simulated = corpus if isinstance(corpus, Simulation) else None
+    folder = corpus.folder if isinstance(corpus, Published) else Path(str(corpus))
     text = text or (simulated.text if simulated else "text")
     label = label or (simulated.label if simulated else "label")
     for name, columns in {"test": label, "train_private": label, "overlap": None, "adapt_to": None}.items():
@@ -107,7 +204,7 @@ def evaluate(
         names = ("members", "non-members")
         options["membership"] = tuple(to_table(each, text, label, what) for each, what in zip(pair, names, strict=True))
     chosen = EvaluationOptions(text_field=text, label_field=label, **options)
-    return Evaluation(evaluation.evaluate(simulated.folder if simulated else Path(str(corpus)), chosen))
+    return Evaluation(evaluation.evaluate(folder, chosen))
 
 
 def compare(task: Task, methods: Sequence[str], *, progress: Progress | None = None, **options: Any) -> Comparison:
@@ -119,6 +216,7 @@ def compare(task: Task, methods: Sequence[str], *, progress: Progress | None = N
 
     Raises ConfigurationError for a grid or a task that cannot run.
     """
+    _check_names({"methods": methods, **options}, ComparisonOptions)
     command = f"undersong.compare(task, {list(methods)!r})"
     with shown(progress) as display:
         return compare_by(task, ComparisonOptions(methods=methods, **options), command, display)
@@ -155,17 +253,23 @@ def compare_by(task: Task, options: ComparisonOptions, command: str, progress: P
 
 
 def verify(
-    corpus: Simulation | Path | str, *, fingerprint: str | None = None, parties: Mapping[str, str] | None = None
+    corpus: Published | Path | str, *, fingerprint: str | None = None, parties: Mapping[str, str] | None = None
 ) -> Verification:
     """Recomputes the whole (epsilon, delta) of a published data set from its files, and says who took part.
 
     Args:
-        corpus: a simulation, or the folder of any published data set.
+        corpus: a simulation, a loaded data set, or the folder of any published one.
         fingerprint: of the coordinator that must have signed it; a simulation has none, and is confirmed as such.
         parties: fingerprints by name of parties that must have taken part, as they have told them.
     """
-    folder = corpus.folder if isinstance(corpus, Simulation) else Path(corpus)
+    folder = corpus.folder if isinstance(corpus, Published) else Path(corpus)
     return Verification(releases.verify(folder, fingerprint=fingerprint, parties=dict(parties or {})))
+
+
+def _check_names(given: Mapping[str, Any], options: type) -> None:
+    known = [each.name for each in fields(options)]
+    for name in given.keys() - set(known):
+        raise ConfigurationError(f"there is no argument {name!r}", nearest(name, known), code="unknown-argument")
 
 
 EVERY_S = 0.2  # between two drawings: a kernel's messages are not free

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undersong.frames import Frame, pandas_package
+from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
 from undersong_server.operations.releases import Verdict
 from undersong_server.operations.tasks import TaskPlan
@@ -21,6 +22,7 @@ from undersong_server.runs.plan_figures import PlanFigures
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from undersong.auditing import AuditReport
     from undersong.deliver import Delivered
     from undersong_server.evaluation.evaluate import EvaluationReport
 
@@ -169,28 +171,27 @@ class Plan(Shown):
         return Group(render_plan(self.figures), *self.planned.remarks, *refused)
 
 
-@dataclass(frozen=True, repr=False)
-class Simulation(Shown):
-    """A finished simulation and the files that it left in ``folder``."""
+class Published(Shown):
+    """A published data set: the folder of a finished run, of whoever wrote it."""
 
-    delivered: Delivered
-    text: str = "text"
-    label: str | None = "label"
-
-    @property
-    def folder(self) -> Path:
-        return self.delivered.folder
+    def __init__(self, folder: Path) -> None:
+        """Raises ConfigurationError if the folder holds no data set."""
+        if not (folder / JSONL_NAME).is_file():
+            raise ConfigurationError(f"{folder}: holds no {JSONL_NAME}", "name the folder of a finished run")
+        self.folder = folder
 
     @property
     def corpus(self) -> Frame:
         """The synthetic texts, a row each: text, label, generator, round and prompt_kind."""
         return _rows_of(self.folder / JSONL_NAME)
 
-    @property
-    def weights(self) -> Frame:
-        """Each generator's weight, a column each, by round; without rows where the method has none."""
-        report = self.delivered.report
-        return pandas_package().DataFrame(list(report.weights), columns=list(report.generators)).rename_axis("round")
+    def to_datasets(self) -> Any:
+        """The synthetic texts as a ``datasets.Dataset``. Raises ConfigurationError without the package datasets."""
+        try:
+            import datasets
+        except ImportError:
+            raise ConfigurationError("the package datasets is not installed", "pip install datasets") from None
+        return datasets.Dataset.from_pandas(self.corpus, preserve_index=False)
 
     @property
     def ledger(self) -> Frame:
@@ -201,6 +202,29 @@ class Simulation(Shown):
     def report(self) -> Page:
         """The run's report; a notebook shows it."""
         return Page(self.folder / REPORT_NAME)
+
+    def screen(self) -> RenderableType:
+        from rich.text import Text
+
+        counts = self.corpus["label"].value_counts() if "label" in self.corpus else {}
+        labels = ", ".join(f"{name} {count}" for name, count in counts.items() if name)
+        return Text(f"{counted(len(self.corpus), 'text')} in {self.folder}" + (f": {labels}" if labels else ""))
+
+
+class Simulation(Published):
+    """A finished simulation and the files that it left in ``folder``."""
+
+    def __init__(self, delivered: Delivered, text: str = "text", label: str | None = "label") -> None:
+        super().__init__(delivered.folder)
+        self.delivered = delivered
+        self.text = text
+        self.label = label
+
+    @property
+    def weights(self) -> Frame:
+        """Each generator's weight, a column each, by round; without rows where the method has none."""
+        report = self.delivered.report
+        return pandas_package().DataFrame(list(report.weights), columns=list(report.generators)).rename_axis("round")
 
     @property
     def epsilon(self) -> float:
@@ -257,6 +281,35 @@ def _rows_of(path: Path) -> Frame:
 
 
 @dataclass(frozen=True, repr=False)
+class Audit(Shown):
+    """Findings of an attack on real runs: the epsilon that it proves beside the promised one."""
+
+    found: AuditReport
+
+    @property
+    def faults(self) -> Sequence[str]:
+        """Findings against the promise; empty if nothing refutes it."""
+        return self.found.faults
+
+    @property
+    def bounds(self) -> Frame:
+        """A row for each attacker: the epsilon that it proves, and the largest that so many runs could prove."""
+        rows = [{"attack": each.attack, "epsilon": each.epsilon, "most": each.most} for each in self.found.verdicts]
+        return pandas_package().DataFrame(rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of ``undersong audit --json``."""
+        return self.found.to_json()
+
+    def screen(self) -> RenderableType:
+        from rich.text import Text
+
+        from undersong.cli import lines
+
+        return Text("\n".join(lines(self.found)))
+
+
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Methods side by side, with paired differences; the files NAME.md, .csv and .html are in ``folder``."""
 
@@ -268,6 +321,13 @@ class Comparison:
     def table(self) -> Frame:
         """A row for each method, epsilon and federation: mean, deviation and paired difference of every figure."""
         return pandas_package().read_csv(self.folder / f"{self.name}.csv")
+
+    @property
+    def cells(self) -> Frame:
+        """A row for each finished run: method, epsilon, parties, records, seed and every figure that is one number."""
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("cells/*.json"))]
+        plain = [{key: each for key, each in cell.items() if not isinstance(each, dict | list)} for cell in found]
+        return pandas_package().DataFrame(plain).drop(columns="comparison", errors="ignore")
 
     @property
     def report(self) -> Page:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from undersong.frames import Frame, is_frame, rows_of, selected, to_jsonl
+from undersong_common import embedders
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
+from undersong_server.generators.kinds.function import FUNCTIONS
 from undersong_server.runs import task as tasks
 
 TASK_NAME = "task.toml"
@@ -49,7 +52,7 @@ class Task:
         records: Frame | Mapping[str, Frame],
         *,
         description: str,
-        generators: Sequence[Mapping[str, Any]],
+        generators: Sequence[Mapping[str, Any] | Callable[[str], str]],
         epsilon: float,
         delta: float = DEFAULT_DELTA,
         name: str = "notebook",
@@ -62,6 +65,7 @@ class Task:
         options: Mapping[str, Any] | None = None,
         test: Frame | None = None,
         attributes: Sequence[Mapping[str, Any]] = (),
+        embedder: Callable[[str], Sequence[float]] | None = None,
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         folder: Path | str | None = None,
     ) -> Task:
@@ -70,7 +74,8 @@ class Task:
         Args:
             records: private ones, a row each: one frame that is dealt to ``parties``, or a frame per party by its name.
             description: what one text is, such as "a nurse's triage note". Public: it goes to the model provider.
-            generators: the keys of each ``[[generators]]`` table; a ``corpus`` may be a DataFrame, which is public.
+            generators: functions that take a prompt and return a text, or the keys of ``[[generators]]`` tables, whose
+                ``corpus`` may be a DataFrame, which is public. Functions are asked in this process.
             epsilon, delta: of the whole run.
             text, label, user: columns; ``label`` and ``user`` may be None.
             labels: the task's; None takes those of the label column. They are public.
@@ -78,6 +83,7 @@ class Task:
             method: its name; ``options`` are its ``[method]`` keys, such as ``{"samples": 200}``.
             test: labelled public texts on which ``simulate`` tests the panel's task models when it has ended.
             attributes: the keys of each ``[[attributes]]`` table: ``name``, ``values`` and, of a column, ``column``.
+            embedder: takes a text and returns its vector; None is the packaged model. For simulations only.
             sections: further keys by section, such as ``{"federation": {"alpha": 0.5}}``; they go before all others.
             folder: where everything is written, readable by this user only. None takes a temporary folder, which is
                 removed when the task is no longer used: nothing private stays on disk.
@@ -100,8 +106,11 @@ class Task:
         if labels is None and label is not None:
             labels = sorted({each for table in tables for each in table.labels or ()})
         files = {f"{PRIVATE}/{party}.jsonl": to_jsonl(frame) for party, frame in frames.items()}
-        described = []
+        described: list[dict[str, Any]] = []
         for generator in generators:
+            if callable(generator):
+                described.append(_function(generator, {each["name"] for each in described}))
+                continue
             corpus = generator.get("corpus")
             if is_frame(corpus):
                 path = f"{generator.get('name', 'generator')}.jsonl"
@@ -124,6 +133,10 @@ class Task:
         if test is not None:
             files[TEST_NAME] = to_jsonl(selected(test, [text, *([label] if label else [])], "test"))
             document["evaluation"] = {"test": TEST_NAME}
+        if embedder is not None:
+            named_function = _name_of(embedder)
+            embedders.FUNCTIONS[named_function] = embedder
+            document["embedder"] = {"model": embedders.FUNCTION + named_function}
         for section, keys in (sections or {}).items():
             document[section] = {**document.get(section, {}), **keys}
         document["generators"] = described
@@ -157,6 +170,20 @@ class Task:
             f"epsilon {promise.epsilon:g}, delta {promise.delta:g} per {promise.unit}, "
             + counted(task.parties, "party", "parties")
         )
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    """The same at every call, so that a notebook that is run again finds its task and continues."""
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _function(function: Callable[[str], str], taken: set[str]) -> dict[str, str]:
+    """The table of a generator that is a function; its name is the function's, with a number if that is taken."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "", getattr(function, "__name__", ""))[:48].strip("._-") or "function"
+    name = next(each for each in (plain, *(f"{plain}-{n}" for n in range(2, len(taken) + 3))) if each not in taken)
+    key = f"{_name_of(function)} as {name}"
+    FUNCTIONS[key] = function
+    return {"name": name, "kind": "function", "function": key}
 
 
 def _public(frame: Frame, text: str, label: str | None) -> Frame:

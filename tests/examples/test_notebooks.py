@@ -13,7 +13,7 @@ from undersong_common.embedding import Embedder
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 
-NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "examples" / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "examples").rglob("*.ipynb"))
 
 
 def code(notebook: Path) -> list[str]:
@@ -22,7 +22,7 @@ def code(notebook: Path) -> list[str]:
 
 
 def test_there_are_notebooks_and_none_keeps_what_it_printed():
-    assert len(NOTEBOOKS) == 2
+    assert len(NOTEBOOKS) == 3
     for notebook in NOTEBOOKS:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), notebook.name
@@ -37,6 +37,11 @@ def test_the_first_notebook_s_cells_run(monkeypatch, tmp_path):
         exec(compile(cell, "first_corpus.ipynb", "exec"), names)
     assert len(names["run"].corpus) > 20
     assert len(names["found"].scores) == 2
+
+
+def test_ten_lines_are_ten():
+    (cell,) = code(next(each for each in NOTEBOOKS if each.stem == "ten_lines"))
+    assert len([line for line in cell.split("\n") if line]) <= 10
 
 
 @pytest.mark.slow

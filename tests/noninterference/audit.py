@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tests.noninterference import rounds
-from undersong.audit import Played
+from undersong.auditing import Played
 from undersong.cli import app
 from undersong_common import entry
 from undersong_protocol.agreement.plan import Plan

@@ -15,7 +15,7 @@ from tests.noninterference import bodies
 from tests.noninterference.hospital import Interference, MakePair, pairs
 from tests.noninterference.play import Draw
 from tests.noninterference.questions import NAMES
-from undersong.audit import Played
+from undersong.auditing import Played
 
 Body = Callable[[MakePair, Draw], Counter[str]]
 CONVERSATION = "conversations"

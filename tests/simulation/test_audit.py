@@ -25,9 +25,9 @@ from tests.noninterference import rounds
 from tests.noninterference.bodies import QUIET
 from tests.noninterference.public_examples import well_formed
 from tests.noninterference.questions import LABELS, NAMES, facts_of
-from undersong import audit as module
+from undersong import auditing as module
 from undersong import noise_checks
-from undersong.audit import AuditReport, AuditSettings, NoiseSize, Observations, report
+from undersong.auditing import AuditReport, AuditSettings, NoiseSize, Observations, report
 from undersong.canaries import (
     CONFIDENCE,
     ENTROPY,

@@ -7,6 +7,7 @@ import functools
 import gc
 import importlib.util
 import stat
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +16,19 @@ import pytest
 
 import undersong as us
 from tests.doubles.cluster import PickledCalls
+from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, sentence
 from undersong import front, simulation
 from undersong.front import NotebookProgress
 from undersong.results import Money
 from undersong.task_files import Task
+from undersong_common import embedders
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import table_of
 from undersong_server import methods
+from undersong_server.generators.kinds import function
 from undersong_server.progress import Silent
 from undersong_server.runs import execution
 from undersong_server.runs.tables import read_private_files
@@ -190,6 +194,8 @@ def test_a_comparison_is_a_table(tmp_path):
     )
     assert list(found.table["method"]) == ["mixture"]
     assert found.to_json()["seeds"] == [0]
+    assert found.cells[["method", "seed"]].to_numpy().tolist() == [["mixture", 0]]
+    assert found.cells["accuracy"].tolist() == found.table["accuracy_mean"].tolist()
     assert found._repr_markdown_().startswith("# notebook: mixture")
 
 
@@ -290,3 +296,76 @@ def test_a_notebook_s_progress_is_one_line_and_escapes_what_it_shows():
     assert "&lt;b&gt;continuing" in drawn[0]
     assert 'texts 3/4 <progress value="3" max="4">' in drawn[2]
     assert "progress" not in drawn[-1]
+
+
+def shout(prompt: str) -> str:
+    """A generator: another text for every prompt, of the label that the prompt names."""
+    label = next((each for each in LABELS if each in prompt), LABELS[0])
+    return sentence(np.random.default_rng(zlib.crc32(prompt.encode())), label)
+
+
+def three(text: str) -> list[float]:
+    values = np.random.default_rng(zlib.crc32(text.encode())).normal(size=3)
+    return list(values)
+
+
+def test_functions_write_and_embed_in_this_process(monkeypatch):
+    monkeypatch.undo()  # no packaged weights are loaded at all
+    made = task(generators=[shout, shout], embedder=three)
+    assert us.plan(made).calls.generators == ("shout", "shout-2")
+    run = us.simulate(made, insecure_noise_seed=1, progress=Silent())
+    assert set(run.corpus["generator"]) <= {"shout", "shout-2"}
+    assert us.verify(run).holds
+    read = us.load(run.folder)
+    assert read.corpus.equals(run.corpus)
+    assert "texts in" in str(read)
+    tried = us.try_(made, "shout", texts=2)
+    assert list(tried["fault"]) == ["", ""]
+
+
+@pytest.mark.parametrize(("answer", "cause"), [(lambda _: 3, None), (lambda _: 1 // 0, ZeroDivisionError)])
+def test_a_function_at_fault_stops_the_run_with_its_own_error(answer, cause):
+    with pytest.raises(ConfigurationError, match="the function") as caught:
+        us.simulate(task(generators=[answer], embedder=three), progress=Silent())
+    assert type(caught.value.__cause__) is (cause or type(None))
+
+
+def test_a_function_of_another_process_is_named(monkeypatch):
+    made = task(generators=[shout], embedder=three)
+    monkeypatch.setattr(function, "FUNCTIONS", {})
+    with pytest.raises(ConfigurationError, match="this process has no function"):
+        us.simulate(made, progress=Silent())
+
+
+def test_a_daemon_refuses_a_notebooks_embedder():
+    with pytest.raises(ConfigurationError, match="for simulations only"):
+        embedders.check_pinned("function:three")
+
+
+def test_errors_name_arguments_and_not_options(tmp_path):
+    (tmp_path / "taken").write_text("x")
+    with pytest.raises(ConfigurationError) as caught:
+        us.simulate(task(), tmp_path / "taken", progress=Silent())
+    assert "out=" in caught.value.remedy
+    assert "--" not in str(caught.value)
+    with raises(ConfigurationError, "unknown-argument"):
+        us.compare(task(), ["wasp"], baselin="wasp")
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(ConfigurationError, match="seed"):
+            us.simulate(task(), seed=wrong)
+    with pytest.raises(ConfigurationError, match=r"synthetic\.jsonl"):
+        us.load(tmp_path)
+
+
+def test_an_interrupted_notebook_is_told_how_to_continue(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(front, "in_notebook", lambda: True)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        front.public(interrupted)()
+    assert len(caught.value._render_traceback_()) == 3
+    monkeypatch.setattr(front, "in_notebook", lambda: False)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        front.public(interrupted)()
+    assert type(caught.value) is KeyboardInterrupt
