@@ -6,7 +6,7 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,14 +25,6 @@ from undersong_server.cli.options import (
     print_json,
     with_cache,
     with_options,
-)
-
-if TYPE_CHECKING:
-    from undersong.auditing import AuditReport
-
-MEANING = (
-    "An attack that fails proves nothing: these are lower bounds, and no number of runs proves the promise kept.\n"
-    "One that succeeds beyond the promise refutes it."
 )
 
 
@@ -55,7 +47,7 @@ def audit(
     Exit code 3 if more is proven than was promised, or noise, sensitivity or coins are not the planned ones. From a
     source checkout, python -m tests.noninterference.audit also plays a hostile coordinator, with the same options.
     """
-    from undersong.auditing import AuditSettings, no_conversations
+    from undersong.auditing import AuditSettings, lines, no_conversations
     from undersong.auditing import audit as attack
     from undersong_server.cli.display import display
 
@@ -69,50 +61,6 @@ def audit(
         print("\n".join(lines(found)))
     if found.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)
-
-
-def _refutable(found: AuditReport) -> str:
-    ways = (found.refutable_by_noise, "by the measured noise"), (found.refutable_by_attack, "by the first attack")
-    return ", ".join(f"{'none' if epsilon is None else f'{epsilon:.3g}'} {how}" for epsilon, how in ways)
-
-
-def lines(found: AuditReport) -> list[str]:
-    """The report as a person reads it."""
-    from undersong.auditing import OUTSIDE
-    from undersong_server.evaluation.intervals import CONFIDENCE
-
-    shown = [
-        f"{found.task!r} with {found.method}: promised epsilon {found.epsilon:g} at delta {found.delta:g}"
-        f" per {found.unit}",
-        f"{found.runs} runs, {found.canaries} canaries each"
-        + (f"; set for the audit: {', '.join(found.overrides)}" if found.overrides else ""),
-    ]
-    for verdict in found.verdicts:
-        seen = verdict.detection
-        shown.append(
-            f"  {verdict.attack}: proves epsilon >= {verdict.epsilon:.3g}"
-            f" ({seen.hits} of {seen.present} planted records found, {seen.false_alarms} of {seen.absent} false"
-            f" alarms; so many runs prove {verdict.most:.3g} at most)"
-        )
-    shown.append(f"  all of these hold together with {CONFIDENCE:.1%} confidence, over runs")
-    shown.append(f"  a planted record moves its score by {found.signal:.0%} of what the promise allows")
-    if found.noise is not None:
-        shown.append(f"  the noise in the opened sums is {found.noise[0]:.3f} of what the parties must draw together")
-    shown.append(f"  the largest contribution of a planted record is {found.largest:.6g} of the declared sensitivity")
-    shown.append(
-        f"  of rows {OUTSIDE:g} times their bound, {found.clamp[0]:.6g} to {found.clamp[1]:.6g} of that bound is left"
-    )
-    shown.append(f"smallest epsilon that this audit could have refuted, by too little noise: {_refutable(found)}")
-    if found.played:
-        shown.append(
-            f"  a hostile coordinator sent {sum(each.messages for each in found.played):,} messages to two copies of a"
-            f" party that differ in their records, in {sum(each.examples for each in found.played):,} conversations;"
-            f" {sum(each.vectors for each in found.played):,} masked vectors came"
-        )
-        if not any(each.found for each in found.played):
-            shown.append("  the copies' answers are the same but for these vectors")
-    shown += [f"REFUTED: {fault}" for fault in found.faults] or ["nothing refutes the promise"]
-    return [*shown, MEANING]
 
 
 __all__ = ("app", "main")

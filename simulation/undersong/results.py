@@ -304,7 +304,7 @@ class Audit(Shown):
     def screen(self) -> RenderableType:
         from rich.text import Text
 
-        from undersong.cli import lines
+        from undersong.auditing import lines
 
         return Text("\n".join(lines(self.found)))
 

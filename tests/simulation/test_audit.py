@@ -27,7 +27,7 @@ from tests.noninterference.public_examples import well_formed
 from tests.noninterference.questions import LABELS, NAMES, facts_of
 from undersong import auditing as module
 from undersong import noise_checks
-from undersong.auditing import AuditReport, AuditSettings, NoiseSize, Observations, report
+from undersong.auditing import AuditReport, AuditSettings, NoiseSize, Observations, lines, report
 from undersong.canaries import (
     CONFIDENCE,
     ENTROPY,
@@ -39,7 +39,6 @@ from undersong.canaries import (
     make_canaries,
     planted,
 )
-from undersong.cli import lines
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.party import Party
 from undersong_client.records.private import PrivateRecords
