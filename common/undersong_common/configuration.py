@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import inspect
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -108,7 +109,7 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
         node: Any = result
         for depth, part in enumerate(path[:-1]):
             node = _child(node, part, ".".join(path[: depth + 1]))
-        value = _toml_value(text.strip())
+        value = toml_or_text(text.strip())
         if isinstance(node, list):
             node[_index(node, path[-1], key)] = value
         else:
@@ -116,15 +117,27 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
     return result
 
 
-def validate(model: type[Model], data: Mapping[str, Any], source: str) -> Model:
-    """``data`` as a frozen ``model``. Raises one ConfigurationError that lists every faulty key of ``source``, once."""
+def validate(model: type[Model], data: Mapping[str, Any], source: str, *, section: str = "") -> Model:
+    """``data`` as a frozen ``model``. Raises one ConfigurationError that lists every faulty key of ``source``, once.
+
+    Args:
+        section: what stands before each path in ``places`` of the error, such as "method.".
+    """
     try:
         return model.model_validate(data)
     except ValidationError as error:
         found = dict.fromkeys(_problem(model, dict(item), data) for item in error.errors(include_url=False))
-    problems = "\n".join(f"{source}: {problem}" for problem, _ in found)
-    remedies = dict.fromkeys(remedy for _, remedy in found if remedy)
-    raise ConfigurationError(problems, "; ".join(remedies))
+    raise ConfigurationError.together([(f"{source}: {each[0]}", each[1], f"{section}{each[2]}") for each in found])
+
+
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Sentences about the fields of a model, by name, as its docstring and those of its bases have them."""
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        _, _, listed = inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")
+        for names, said in re.findall(r"^ {4}(\w[\w, ]*): (.+(?:\n {8}.*)*)", listed, re.MULTILINE):
+            found |= dict.fromkeys(names.split(", "), " ".join(said.replace("``", "").split()))
+    return found
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -148,7 +161,8 @@ def _child(node: Any, part: str, where: str) -> Any:
     return node[part]
 
 
-def _toml_value(text: str) -> Any:
+def toml_or_text(text: str) -> Any:
+    """The value that a text is in TOML, or the text itself."""
     try:
         return _parsed(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -185,24 +199,28 @@ _WORDS = {
 }
 
 
-def _problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[str, str]:
-    """Returns the problem with one key, and the remedy."""
+def _problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[str, str, str]:
+    """Returns the problem with one key, the remedy, and the key's path."""
     location, section = _walk(model, item["loc"], given)
+    place = ".".join(map(str, location))
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
     kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
-        return f"{where}: unknown key", f"{where}: {nearest(str(location[-1]), section.model_fields)}"
+        return f"{where}: unknown key", f"{where}: {nearest(str(location[-1]), section.model_fields)}", place
     if kind == "missing":
-        return f"{where}: is required and missing", f"write {where} = ..."
+        return f"{where}: is required and missing", f"write {where} = ...", place
     value = item.get("input")
     shown = f" (given: {value!r})" if isinstance(value, str | int | float | bool) else ""
     if kind in _WORDS:
         problem, remedy = (words.format(**context) for words in _WORDS[kind])
-        return f"{where}: {problem}{shown}", f"{where}: {remedy}"
+        return f"{where}: {problem}{shown}", f"{where}: {remedy}", place
     # Of the program's own checks, which say problem and remedy in one sentence.
     message = item["msg"].removeprefix("Value error, ")
     said, _, remedy = message.partition("; ")
-    return f"{where or 'the file'}: {said}{shown}", f"{where + ': ' if where else ''}{remedy}" if remedy else ""
+    key, named, _ = said.partition(":")
+    if named and key.isidentifier():
+        place = f"{place}.{key}"
+    return f"{where or 'the file'}: {said}{shown}", f"{where + ': ' if where else ''}{remedy}" if remedy else "", place
 
 
 def _walk(

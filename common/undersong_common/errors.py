@@ -9,7 +9,7 @@ It stays the same when the sentence changes. Nobody reads it on a screen; errors
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class UndersongError(Exception):
@@ -25,17 +25,27 @@ class UndersongError(Exception):
 
 
 class ConfigurationError(UndersongError):
-    """Fix the configuration, the command line or the input file, then run again."""
+    """Fix the configuration, the command line or the input file, then run again.
+
+    ``places`` holds what is wrong with each key of the input, by its path ("privacy.epsilon"), for a form.
+    """
 
     exit_code = 2
+    places: Mapping[str, str] = {}
 
     @classmethod
-    def raise_together(cls, faults: Iterable[tuple[str, str]], *, code: str = "") -> None:
-        """Raises one error that names every (problem, remedy); returns if there is no fault."""
-        found = list(faults)
-        if found:
-            problems, remedies = zip(*found, strict=True)
-            raise cls("\n".join(problems), "; ".join(dict.fromkeys(remedies)), code=code)
+    def together(cls, faults: Sequence[tuple[str, ...]], *, code: str = "") -> ConfigurationError:
+        """One error that names every (problem, remedy), or (problem, remedy, path of the key at fault)."""
+        remedies = filter(None, dict.fromkeys(remedy for _, remedy, *_ in faults))
+        error = cls("\n".join(problem for problem, *_ in faults), "; ".join(remedies), code=code)
+        error.places = {place: f"{problem}; {remedy}" for problem, remedy, *places in faults for place in places}
+        return error
+
+    @classmethod
+    def raise_together(cls, faults: Iterable[tuple[str, ...]], *, code: str = "") -> None:
+        """Raises :meth:`together`; returns if there is no fault."""
+        if found := list(faults):
+            raise cls.together(found, code=code)
 
 
 class PrivacyRefusal(UndersongError):

@@ -90,19 +90,19 @@ class Promise:
 
 @dataclass(frozen=True)
 class Calls:
-    """The number of calls of models without retries. ``tokens`` and ``time_s`` are (low, high), or None if unknown."""
+    """The number of calls of models without retries. ``tokens`` and ``time_s`` are (low, high)."""
 
     texts: int
     generators: tuple[str, ...]
-    tokens: tuple[int, int] | None
-    time_s: tuple[float, float] | None
+    tokens: tuple[int, int]
+    time_s: tuple[float, float]
 
     def __int__(self) -> int:
         return self.texts
 
     def __str__(self) -> str:
-        tokens = "" if self.tokens is None else f", {self.tokens[0]:,} to {self.tokens[1]:,} tokens"
-        time = "" if self.time_s is None else f", {self.time_s[0]:.0f} to {self.time_s[1]:.0f} s"
+        tokens = f", {self.tokens[0]:,} to {self.tokens[1]:,} tokens" if self.tokens[1] else ""
+        time = f", {self.time_s[0]:.0f} to {self.time_s[1]:.0f} s"
         return f"{counted(self.texts, 'call')} of {', '.join(self.generators)}{tokens}{time}"
 
 
@@ -141,17 +141,11 @@ class Plan(Shown):
     @property
     def calls(self) -> Calls:
         cost = self.figures.cost
-        return Calls(
-            self.figures.generator_calls,
-            self.figures.generators,
-            None if cost is None else cost.tokens,
-            None if cost is None else cost.seconds,
-        )
+        return Calls(self.figures.generator_calls, self.figures.generators, cost.tokens, cost.seconds)
 
     @property
     def money(self) -> Money:
-        cost = self.figures.cost
-        return Money((0.0, 0.0) if cost is None else cost.price_usd)
+        return Money(self.figures.cost.price_usd)
 
     @property
     def sums(self) -> Frame:

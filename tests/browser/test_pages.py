@@ -61,17 +61,20 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
 
     operator.page.get_by_role("link", name="Runs", exact=True).click()
     operator.page.get_by_role("link", name="New run").click()
-    operator.page.get_by_label("Available task files").select_option(label="task.toml (clinic)")
-    operator.page.get_by_role("button", name="Open it").click()
-    operator.page.get_by_label("parties", exact=True).fill("6")
-    operator.page.get_by_label("epsilon (whole run)").fill("-2")
-    operator.page.get_by_role("button", name="Show the plan").click()
-    operator.page.get_by_text("privacy.epsilon").first.wait_for()
+    operator.page.get_by_label("Task file task.toml (clinic)").check()
+    operator.page.get_by_role("button", name="Begin").click()
+    operator.page.get_by_label("Epsilon").fill("-2")
+    operator.page.locator("#wrong-privacy-epsilon").wait_for()  # while it is typed
     operator.check("new run with a fault")
-    operator.page.get_by_label("epsilon (whole run)").fill("3")
-    operator.page.get_by_role("button", name="Show the plan").click()
-    operator.page.get_by_role("heading", name="The plan").wait_for()
+    operator.page.get_by_role("button", name="Plan this run").click()
+    operator.page.locator(".faulty #key-privacy-epsilon").wait_for()
+    operator.page.get_by_label("Epsilon").fill("3")
+    operator.page.locator("#so-far .figures").get_by_text("3", exact=True).wait_for()
     operator.check("plan")
+    operator.page.get_by_label("Name of the run").fill("not / a name")
+    operator.page.get_by_role("button", name="Plan this run").click()
+    operator.page.locator(".problem.refused").wait_for()  # and the form stays
+    assert operator.page.get_by_label("Epsilon").input_value() == "3"
     operator.page.get_by_label("Name of the run").fill("by clicks")
     operator.page.get_by_role("button", name="Plan this run").dblclick()
     operator.page.get_by_role("button", name="Start").click()
@@ -86,21 +89,19 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     assert console.site.violations == []
 
 
-def test_the_run_planned_is_the_run_shown(console, coordinator, window):
+def test_what_is_typed_is_kept_and_shown_beside_the_form(console, coordinator, window):
     operator = window(console.address).enter(console.link("ola"))
     operator.go("/runs/new")
-    operator.page.get_by_label("Available task files").select_option(label="task.toml (clinic)")
-    operator.page.get_by_role("button", name="Open it").click()
-    enrolled = operator.page.locator("input[name=party]:checked").count()
-    operator.page.get_by_label("parties", exact=True).fill(str(enrolled))
-    operator.page.get_by_role("button", name="Show the plan").click()
-    operator.page.get_by_text("epsilon 4 at delta").wait_for()
+    operator.page.get_by_label("Task file task.toml (clinic)").check()
+    operator.page.get_by_role("button", name="Begin").click()
+    figures = operator.page.locator("#so-far .figures")
+    figures.get_by_text("4", exact=True).wait_for()
     operator.page.get_by_label("Name of the run").fill("as shown")
-    operator.page.get_by_label("epsilon (whole run)").fill("1.5")
-    operator.page.get_by_role("button", name="Plan this run").click()
-    operator.page.get_by_text("epsilon 1.5 at delta").wait_for()
-    assert not CoordinatorHome(coordinator).run("as shown").exists
-    operator.check("a plan that had changed")
+    operator.page.get_by_label("Epsilon").fill("1.5")
+    figures.get_by_text("1.5", exact=True).wait_for()
+    assert operator.page.get_by_label("Name of the run").input_value() == "as shown"
+    operator.page.reload()
+    assert operator.page.get_by_label("Epsilon").input_value() == "1.5"
     operator.page.get_by_role("button", name="Plan this run").click()
     operator.page.get_by_role("button", name="Start").wait_for()
     assert CoordinatorHome(coordinator).run("as shown").planned().task["privacy"]["epsilon"] == 1.5

@@ -57,7 +57,9 @@ class Request:
         words: the manifest's hash in words (``undersong_protocol.agreement.plan_words``).
         sheet: hash (hex) of the figures that people read and approved (:func:`sheet_hash`); "" if nobody read them.
         number: counts the plans that were proposed under this name, from 1.
-        changes: how it differs from the plan that people here saw last under this name, or from the first one.
+        revises: name of an earlier run that was proposed here and whose place it takes; "" for none.
+        changes: how it differs from the plan that people here saw last under this name or the revised run's, or from
+            the first one.
         replaced: another plan was proposed under this name later.
         ended_s: when the run ended here; 0 while it has not.
         suspended_s: when the coordinator said that it asks nothing of the run for now; 0 where it asks.
@@ -77,6 +79,7 @@ class Request:
     signature: str = ""
     words: str = ""
     number: int = 1
+    revises: str = ""
     changes: tuple[str, ...] = ()
     replaced: bool = False
     ended_s: float = 0.0
@@ -200,6 +203,8 @@ class Requests:
                     made.run,
                     "; ".join(made.changes) or "one that was proposed earlier",
                 )
+            elif revised := self.under(str(manifest.task.get("revises", ""))):
+                made = replace(made, revises=revised[-1].run, changes=self._differences(manifest, revised))
             replace_file(self._path(made.manifest).with_suffix(".manifest"), manifest.to_bytes())
             kept = self._changed(made, objection=objection, always=True)
             for each in earlier:

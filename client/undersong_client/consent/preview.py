@@ -157,8 +157,9 @@ def sheet(value: dict[str, Any]) -> Page:
     """The figures as a page: three sentences and the budget first, all further figures folded.
 
     Args:
-        value: of :func:`figures`, and of its request ``words``, ``changes``, ``number``, ``replaced``, ``as_signed``
-            (whether these are the figures that were signed) and ``ended`` (its ``cost`` and ``receipt``; None before).
+        value: of :func:`figures`, and of its request ``words``, ``changes``, ``number``, ``revises``, ``replaced``,
+            ``as_signed`` (whether these are the figures that were signed) and ``ended`` (its ``cost`` and ``receipt``;
+            None before).
     """
     nine = value["words"].split()
     threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
@@ -302,9 +303,12 @@ def _another(value: dict[str, Any]) -> list[Section]:
         return [Section("THIS PLAN WAS REPLACED: another one was proposed under this name since.", loud=True)]
     if value["number"] > 1:
         title = f"ANOTHER PLAN: number {value['number']} under this name. Against what was shown here before:"
-        points = tuple(printable(change) for change in value["changes"] or ["nothing"])
-        return [Section(title, points=points, loud=True)]
-    return []
+    elif value["revises"]:
+        title = f"IT REVISES {printable(value['revises'], 120)!r}. Against what was shown or decided here:"
+    else:
+        return []
+    points = tuple(printable(change) for change in value["changes"] or ["nothing"])
+    return [Section(title, points=points, loud=True)]
 
 
 def _objections(value: dict[str, Any]) -> list[Section]:
@@ -536,9 +540,9 @@ def differences(before: Manifest, now: Manifest) -> tuple[str, ...]:
         _changed("method", before.method, now.method),
         _changed("task", before.task.get("name"), now.task.get("name")),
         _changed("labels", ", ".join(before.task.get("labels", ())), ", ".join(now.task.get("labels", ()))),
-        "the task's description" if before.task.get("description") != now.task.get("description") else "",
-        "the task's purpose" if before.task.get("purpose") != now.task.get("purpose") else "",
-        "where it is published" if before.task.get("publication") != now.task.get("publication") else "",
+        _changed("description", before.task.get("description", "none"), now.task.get("description", "none")),
+        _changed("purpose", before.task.get("purpose", "none"), now.task.get("purpose", "none")),
+        _changed("publication", before.task.get("publication", "none"), now.task.get("publication", "none")),
         _changed("generators", ", ".join(before.task.get("generators", ())), ", ".join(now.task.get("generators", ()))),
         _changed("columns", ", ".join(before.task.get("columns", ())), ", ".join(now.task.get("columns", ()))),
         "the embedding model" if before.embedder != now.embedder else "",

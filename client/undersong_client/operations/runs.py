@@ -88,6 +88,7 @@ def _consent(
             **current,
             "words": plan_words(bytes.fromhex(request.manifest)),
             "number": request.number,
+            "revises": request.revises,
             "changes": list(request.changes),
             "replaced": request.replaced,
             "as_signed": signed is not None,

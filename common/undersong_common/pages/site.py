@@ -13,7 +13,7 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
@@ -34,6 +34,7 @@ from undersong_common.version import VERSION
 log = logging.getLogger(__name__)
 
 MOST_FIELDS = 2_000
+LIVE = "/live"  # end of the addresses of forms that are sent while somebody types
 MOST_COOKIES = 8  # of one name that are tried
 ASSETS = {
     "page.css": "text/css",
@@ -122,6 +123,10 @@ class Visit:
             return HTMLResponse(self._part(wanted, parts[wanted], context))
         shown = {name: Markup(self._part(name, load, context)) for name, load in parts.items()}  # noqa: S704 - rendered
         return HTMLResponse(self.site.render(template, {**context, "parts": shown}))
+
+    def part(self, name: str, **context: Any) -> Response:
+        """One part of a screen by itself."""
+        return HTMLResponse(self._part(name, lambda: context, self._context("")))
 
     def show(self, template: str, title: str, *, status: int = 200, **context: Any) -> Response:
         """A screen from one template."""
@@ -235,8 +240,11 @@ class Site:
 
         self.raw(path, endpoint)
 
-    def post(self, path: str, act: Callable[[Visit], str], *, least: Role = "operator") -> None:
-        """Adds an action: it is done once per form, and returns the address that the browser is sent to."""
+    def post(self, path: str, act: Callable[[Visit], str | Response], *, least: Role = "operator") -> None:
+        """Adds an action: it is done once per form, and returns the address that the browser is sent to.
+
+        An action under an address that ends in ``LIVE`` may come again, and answers with a part of the screen.
+        """
 
         async def endpoint(request: Request) -> Response:
             if await run_in_threadpool(self.who, request) is None:  # before anything is read of whoever asks
@@ -246,7 +254,11 @@ class Site:
             def handler(visit: Visit) -> Response:
                 visit.form, visit.lists, visit.files = form
                 self._check_form(visit)
-                location = self.store.once(visit.form.get("action", ""), lambda: act(visit))
+                if path.endswith(LIVE):
+                    return cast("Response", act(visit))
+                location = self.store.once(visit.form.get("action", ""), lambda: cast("str", act(visit)))
+                if _wants_json(request):
+                    return JSONResponse({"location": f"{visit.base}{location}"})
                 return RedirectResponse(f"{visit.base}{location}", status_code=303)
 
             return await run_in_threadpool(self._answer, request, handler, least)
@@ -256,7 +268,7 @@ class Site:
     def routes(
         self,
         screens: Mapping[str, Handler],
-        actions: Mapping[str, Callable[[Visit], str]] = MappingProxyType({}),
+        actions: Mapping[str, Callable[[Visit], str | Response]] = MappingProxyType({}),
         *,
         least: Role = "viewer",
     ) -> None:
@@ -306,7 +318,7 @@ class Site:
             log.error("%s %s failed: %s", request.method, printable(request.url.path, 200), place_of(error))
             said = {"problem": f"internal error: {place_of(error)}", "remedy": "please report these words"}
             status, code = 500, "internal-error"
-        if request.headers.get("authorization"):
+        if _wants_json(request):
             return JSONResponse({**said, "code": code}, status_code=status)
         return visit.show("error.html.j2", "That did not work", status=status, **said)
 
@@ -322,7 +334,7 @@ class Site:
             raise Forbidden("the form was sent by another site", "use this page's own forms")
 
     def _to_login(self, request: Request) -> Response:
-        if "part" in request.query_params or request.headers.get("authorization"):
+        if "part" in request.query_params or _wants_json(request):
             return JSONResponse({"problem": "nobody is logged in"}, status_code=401)
         return RedirectResponse("/login", status_code=303)
 
@@ -461,6 +473,12 @@ class Site:
             self.violations.append(printable(said, 1000))
             log.warning("a browser reports what the policy %r refused: %s", POLICY[:18], self.violations[-1])
         return Response(status_code=204)
+
+
+def _wants_json(request: Request) -> bool:
+    """Returns True for a script with a token, and for the page's own script, which keeps a refused form as it is."""
+    asked = request.headers
+    return "authorization" in asked or "hx-request" in asked or asked.get("accept") == "application/json"
 
 
 async def _read_form(request: Request) -> tuple[dict[str, str], dict[str, list[str]], dict[str, bytes]]:

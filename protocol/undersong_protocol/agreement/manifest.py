@@ -113,6 +113,7 @@ class Manifest:
         names: list[tuple[str, object]] = [
             ("the run's name", self.run),
             ("the task's name", task.get("name")),
+            ("the name of the run that it revises", task.get("revises", self.run)),
             ("the method's name", self.method),
             ("the embedder's hash", self.embedder),
             *((f"label {number}", label) for number, label in enumerate(labels, 1)),

@@ -188,15 +188,12 @@ def render_plan(figures: PlanFigures) -> RenderableType:
         f"Generators: {counted(figures.generator_calls, 'call')} ({', '.join(figures.generators)}){trials},"
         " retries apart."
     )
-    if (cost := figures.cost) is not None:
-        low, high = cost.tokens
-        price = "no price is configured"
-        if cost.price_usd:
-            price = f"US$ {cost.price_usd[0]:.2f} to {cost.price_usd[1]:.2f}"
-        lines.append(
-            f"Expected, with as many calls of each generator: {low:,} to {high:,} tokens, {price},"
-            f" {cost.seconds[0]:.0f} to {cost.seconds[1]:.0f} s."
-        )
+    cost = figures.cost
+    price = f"US$ {cost.price_usd[0]:.2f} to {cost.price_usd[1]:.2f}" if cost.price_usd else "no price is configured"
+    spent = f" {cost.tokens[0]:,} to {cost.tokens[1]:,} tokens, {price}," if cost.tokens[1] else ""
+    lines.append(
+        f"Expected, with as many calls of each generator:{spent} {cost.seconds[0]:.0f} to {cost.seconds[1]:.0f} s."
+    )
     lines.append(f"Note: {PUBLIC_NOTICE}.")
     return Group(table, *lines)
 

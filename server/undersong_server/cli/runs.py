@@ -23,7 +23,6 @@ from undersong_server.cli.options import (
     CacheFile,
     HomeFolder,
     RunName,
-    TaskFile,
     print_json,
     print_result,
     print_table,
@@ -45,8 +44,14 @@ UNCONFIRMED = 8  # exit code: the papers are consistent, and nothing shows who m
 @app.command()
 @with_options(defaults.RunOptions)
 def plan(
-    task_file: TaskFile,
     options: defaults.RunOptions,
+    task_file: Annotated[
+        Path | None, typer.Argument(metavar="[TASK.toml]", help="The task file; without one, that of --revises.")
+    ] = None,
+    revises: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="The new run takes this one's place; hospitals see what has changed."),
+    ] = None,
     assignments: Assignments = None,
     cache: CacheFile = None,
     home: HomeFolder = DEFAULT_HOME,
@@ -54,8 +59,8 @@ def plan(
     quiet: entry.Quiet = False,
 ) -> None:
     """Fixes a run: its task, parties, private sums and noise. Its [data] paths are ignored; no party is asked yet."""
-    given = with_cache(task_file, assignments or (), cache)
-    planned = operations.runs.plan(home, task_file, options, assignments=given)
+    given = with_cache(task_file, assignments or (), cache) if task_file is not None else assignments or ()
+    planned = operations.runs.plan(home, task_file, options, assignments=given, revises=revises)
     operations.coordinator.note_command(home, "run plan", planned.run)
     if as_json or quiet:
         print_result(planned.to_json(), as_json=as_json, quiet=True, brief=planned.run)
@@ -100,6 +105,13 @@ def resume(
 def stop(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Ends a run for good. What the parties were charged stays charged."""
     _print_request(home, "stop", operations.runs.stop(home, name), as_json, quiet)
+
+
+@app.command()
+def put_away(name: RunName, home: HomeFolder = DEFAULT_HOME) -> None:
+    """Takes a run that has failed from the console's list of what needs attention; it can still be resumed."""
+    operations.runs.put_away(home, name)
+    operations.coordinator.note_command(home, "run put away", name)
 
 
 def _print_request(home: Path, command: str, requested: ActionRequest, as_json: bool, quiet: bool) -> None:

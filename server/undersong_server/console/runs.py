@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from fastapi.responses import Response
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.pages.site import Part, Site, Visit, download, is_number
-from undersong_server import defaults
+from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_number
 from undersong_server.console.context import ConsoleContext
 from undersong_server.defaults import RunOptions
+from undersong_server.generators import kinds
 from undersong_server.operations import drafts, enrolment, following, overview, releases, runs
 from undersong_server.operations.following import LiveRun, RunPlanFacts
 
 STATES = ("planned", "waiting", "running", "paused", "stopped", "finished", "failed")
-ACTIONS = {
+ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], str]] = {
     "start": (runs.start, "Started: the parties are asked to approve."),
     "pause": (runs.pause, "The run pauses at its next step; nothing is lost."),
     "resume": (runs.resume, "The run continues."),
     "stop": (runs.stop, "The run ends for good at its next step."),
+    "put-away": (runs.put_away, "Put away: Home does not list it any more. It can still be resumed."),
 }
 TEXTS_SHOWN = 12
 NOISE_DEVIATIONS = 2.0  # half height of a chart's noise band, in standard deviations
+WHERE = re.compile(r"(^|; )(?:[\w .\[\]]+: )+")  # the key of a fault, which its field says
 REPORT_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
@@ -48,11 +52,15 @@ class RunScreens:
             }
         )
         site.routes(
-            {"/runs/new": self._sources, "/runs/new/{draft}": self._form},
+            {
+                "/runs/new": self._sources,
+                "/runs/new/{draft}": self._form,
+                "/runs/new/{draft}/task.toml": self._task_file,
+            },
             {
                 "/runs/new": self._draft,
                 "/runs/new/{draft}": self._change,
-                "/runs/new/{draft}/plan": self._plan,
+                f"/runs/new/{{draft}}{LIVE}": self._live,
                 **{f"{one}/{action}": partial(self._act, action) for action in ACTIONS},
             },
             least="operator",
@@ -76,85 +84,135 @@ class RunScreens:
         return visit.page("Runs", {"runs": listed}, **self._context.live("all"))
 
     def _sources(self, visit: Visit) -> Response:
-        files = drafts.offered(self._context.tasks)
-        earlier = self._context.index.runs()[:50]
-        return visit.show("sources.html.j2", "New run", files=files, earlier=earlier)
+        return visit.show(
+            "sources.html.j2",
+            "New run",
+            templates=drafts.templates(),
+            files=drafts.offered(self._context.tasks),
+            earlier=self._context.index.runs()[:50],
+            unfinished=drafts.unfinished(self._home),
+        )
 
     def _draft(self, visit: Visit) -> str:
-        uploaded, chosen = visit.files.get("task", b""), visit.form.get("source", "")
+        uploaded = visit.files.get("task", b"")
+        kind, _, chosen = (visit.form.get("earlier") or visit.form.get("source", "")).partition(" ")
         if uploaded:
             draft = drafts.from_bytes(self._home, "the uploaded file", uploaded, self._context.tasks)
-        elif chosen.startswith("file "):
-            offered = {str(path): path for path in drafts.offered(self._context.tasks)}
-            path = offered.get(chosen.removeprefix("file "))
+        elif kind == "file":
+            path = {str(path): path for path in drafts.offered(self._context.tasks)}.get(chosen)
             if path is None:
                 raise ConfigurationError("this task file is not offered", "choose one of the list")
             draft = drafts.from_file(self._home, path)
-        elif chosen.startswith("run "):
-            draft = drafts.from_run(self._home, chosen.removeprefix("run "))
+        elif kind in ("run", "revise"):
+            draft = drafts.from_run(self._home, chosen, revises=kind == "revise")
+        elif kind == "template":
+            draft = drafts.from_template(self._home, chosen, self._context.tasks)
         else:
-            raise ConfigurationError("no task file was chosen", "choose one, or upload one")
+            raise ConfigurationError("nothing was chosen", "choose a template, or upload a task file")
         return visit.go(f"/runs/new/{draft.identity}")
 
     def _form(self, visit: Visit) -> Response:
         draft = drafts.find(self._home, visit.path["draft"])
-        enrolled = [each for each in enrolment.parties(self._home) if each.party.state == "enrolled"]
-        asked = visit.query.get("parties")
-        chosen = [each.party.name for each in enrolled] if asked is None else enrolment.party_names(asked)
-
-        def plan() -> dict[str, Any]:
-            if visit.query.get("plan") != "yes":
-                return {"planned": None}
-            made = runs.preview(self._home, draft.data, Path(draft.folder), chosen, check=self._limits(draft))
-            return {"planned": made, "chosen": ",".join(chosen)}
-
-        sections: dict[str, list[drafts.TaskField]] = {}
-        for each in draft.fields:
-            sections.setdefault(each.section, []).append(each)
-        return visit.page(
+        return visit.show(
+            "draft.html.j2",
             "New run",
-            {"plan": plan},
-            template="draft.html.j2",
-            draft=draft,
-            sections=sections,
-            enrolled=enrolled,
-            chosen=chosen,
-            given={"name": "", "seed": "0", "patience": f"{defaults.PATIENCE_S:.0f}", **visit.query},
+            **self._so_far(draft, checked="checked" in visit.query),
+            enrolled=[each for each in enrolment.parties(self._home) if each.party.state == "enrolled"],
+            files=drafts.files(draft, self._context.tasks),
+            kinds=kinds.names(),
         )
+
+    def _live(self, visit: Visit) -> Response:
+        return visit.part("so_far", live=True, **self._so_far(self._typed(visit), checked=False))
+
+    def _so_far(self, draft: drafts.Draft, *, checked: bool) -> dict[str, Any]:
+        """The draft's plan, and its faults beside their fields.
+
+        Args:
+            checked: shows the faults of empty fields, too.
+        """
+        planned, faults, general = None, dict(draft.missing), []
+        try:
+            planned = runs.preview(
+                self._home, draft.data, Path(draft.folder), draft.options.parties, check=self._limits(draft)
+            )
+        except ConfigurationError as error:
+            faults |= error.places
+            general = [] if error.places else [f"{error.problem}; {error.remedy}"]
+        fields = {each.path: each for section in draft.sections for each in section.fields}
+        places = [*fields, *(section.path for section in draft.sections)]
+        beside: dict[str, list[str]] = {}
+        todo: dict[str, str] = {}
+        for place, words in faults.items():
+            said = WHERE.sub(r"\1", words)
+            found = max((each for each in places if f"{place}.".startswith(f"{each}.")), key=len, default="")
+            if found in fields and not fields[found].text:
+                todo[found] = fields[found].words
+            if not found:
+                general.append(words)
+            elif checked or found not in todo:
+                beside.setdefault(found, []).append(said)
+        return {
+            "draft": draft,
+            "planned": planned,
+            "beside": beside,
+            "todo": todo,
+            "general": general,
+            "caps": _caps(draft.data),
+        }
 
     def _limits(self, draft: drafts.Draft) -> drafts.Limits:
         return drafts.Limits(self._home, draft, self._context.tasks, self._context.keys)
 
+    def _typed(self, visit: Visit) -> drafts.Draft:
+        """The draft with the form's values, which are kept."""
+        return drafts.save(self._home, drafts.fill(drafts.find(self._home, visit.path["draft"]), visit.lists))
+
     def _change(self, visit: Visit) -> str:
-        return visit.go(_plan_address(visit, self._as_sent(visit)))
+        """Keeps what was typed, and does what the form's button says."""
+        draft = self._typed(visit)
+        address = f"/runs/new/{draft.identity}"
+        act, _, place = visit.form.get("do", "check").partition(" ")
+        section, _, number = place.partition(".")
+        if act == "plan":
+            return self._plan(visit, draft, address)
+        if act == "discard":
+            drafts.discard(self._home, draft)
+            return visit.go("/runs/new", "The draft is removed.")
+        if act == "add":
+            draft = drafts.add_table(draft, section, visit.form.get("kind", ""))
+        elif act == "remove":
+            draft = drafts.remove_table(draft, section, _whole(number))
+        elif act == "try":
+            surroundings = {"environment": self._context.environment, "public_cache": self._context.public_cache}
+            draft = drafts.try_generator(draft, _whole(number), self._limits(draft), **surroundings)
+            visit.note("generator test", str(draft.trial["generator"]))
+        drafts.save(self._home, draft)
+        return visit.go(f"{address}?checked=yes" if act == "check" else f"{address}#{section or 'labels'}")
 
-    def _as_sent(self, visit: Visit) -> drafts.Draft:
-        """Returns the draft with the form's values; the same draft if none differs."""
-        texts = {key.removeprefix("key "): value for key, value in visit.form.items() if key.startswith("key ")}
-        return drafts.change(self._home, drafts.find(self._home, visit.path["draft"]), texts)
-
-    def _plan(self, visit: Visit) -> str:
-        draft = self._as_sent(visit)
-        parties = visit.lists.get("party", ())
-        # Only what the plan on the page shows is planned: this draft, with these parties.
-        if draft.identity != visit.path["draft"] or ",".join(parties) != visit.form.get("shown_parties"):
-            return visit.go(
-                _plan_address(visit, draft), "The form has changed: check its new plan. No run is planned yet."
-            )
+    def _plan(self, visit: Visit, draft: drafts.Draft, address: str) -> str:
+        checked = self._so_far(draft, checked=True)
+        if checked["beside"] or checked["general"]:
+            return visit.go(f"{address}?checked=yes", "No run is planned yet: some fields need another look.")
         planned = runs.plan_task(
             self._home,
             draft.data,
             Path(draft.folder),
             RunOptions(
-                name=visit.form.get("name", "").strip() or None,
-                parties=parties,
-                seed=_whole(visit.form.get("seed", "0")),
-                patience_s=float(_whole(visit.form.get("patience", ""))),
+                name=draft.options.name or None,
+                parties=draft.options.parties,
+                seed=_whole(draft.options.seed),
+                patience_s=float(_whole(draft.options.patience)),
             ),
             check=self._limits(draft),
         )
+        drafts.discard(self._home, draft)
         visit.note("run plan", planned.run)
         return visit.go(f"/runs/one/{quote(planned.run)}", "Planned: no party is asked until you start it.")
+
+    def _task_file(self, visit: Visit) -> Response:
+        draft = drafts.find(self._home, visit.path["draft"])
+        return download(draft.toml.encode(), f"{draft.data['task'].get('name', 'task')}.toml", "application/toml")
 
     # One run
 
@@ -167,7 +225,8 @@ class RunScreens:
             status = runs.status(self._home, run)
             contacts = dict(runs.contacts(self._home, status))
             because = dict(runs.away_because(self._home, status))
-            return {"run": run, "status": status, "contacts": contacts, "away_because": because}
+            away = runs.is_put_away(self._home, run)
+            return {"run": run, "status": status, "contacts": contacts, "away_because": because, "away": away}
 
         parts: dict[str, Part] = {
             "standing": standing,
@@ -175,7 +234,7 @@ class RunScreens:
             "live": lambda: {
                 "live": found(),
                 "plan": plan(),
-                "caps": _caps(plan()),
+                "caps": _caps(plan().planned.task),
                 "rate": following.answer_rate,
                 "latency": following.mean_latency_s,
                 "weights": weights_chart(found()),
@@ -195,7 +254,7 @@ class RunScreens:
         act, words = ACTIONS[action]
         requested = act(self._home, run)
         visit.note(f"run {action}", run)
-        condition = "" if requested.served else " This takes effect once the coordinator runs."
+        condition = "" if requested is None or requested.served else " This takes effect once the coordinator runs."
         return visit.go(f"/runs/one/{quote(run)}", words + condition)
 
     # Results
@@ -245,22 +304,16 @@ class RunScreens:
         )
 
 
-def _plan_address(visit: Visit, draft: drafts.Draft) -> str:
-    """Address of the page with the draft's plan, for the parties and settings in the form."""
-    given = {key: visit.form[key] for key in ("name", "seed", "patience") if key in visit.form}
-    asked = {"plan": "yes", "parties": ",".join(visit.lists.get("party", ())), **given}
-    return f"/runs/new/{draft.identity}?{urlencode(asked)}"
-
-
-def _caps(plan: RunPlanFacts) -> dict[str, str]:
+def _caps(task: Mapping[str, Any]) -> dict[str, str]:
     """Each generator's limits in words, for those that have some."""
-    found: dict[str, list[str]] = {}
-    for table in plan.planned.task.get("generators", ()):
-        if table.get("price_budget_usd") is not None:
-            found.setdefault(str(table["name"]), []).append(f"US$ {table['price_budget_usd']:g}")
-        if table.get("token_budget") is not None:
-            found.setdefault(str(table["name"]), []).append(f"{table['token_budget']:,} tokens")
-    return {name: ", ".join(limits) for name, limits in found.items()}
+    units = {"price_budget_usd": "US$ {:g}", "token_budget": "{:,} tokens"}
+    limits = {
+        str(table.get("name")): [
+            words.format(table[key]) for key, words in units.items() if isinstance(table.get(key), int | float)
+        ]
+        for table in task.get("generators", ())
+    }
+    return {name: ", ".join(found) for name, found in limits.items() if found}
 
 
 def _whole(text: str) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from undersong_common.embedding import Embed
 from undersong_common.errors import GenerationError
@@ -182,12 +182,16 @@ class Surroundings:
     journal: Journal | None = None
 
 
+NAMES_FILE: dict[str, JsonValue] = {"names": "file"}  # marks a key that names a file of texts, for forms
+
+
 class GeneratorSettings(BaseModel):
     """Keys of one ``[[generators]]`` table. Each kind of generator is a subclass, of other packages too.
 
     A subclass adds its own keys. A key that it does not have is an error. Paths are kept as the task file has them.
 
     Attributes:
+        name: your name for it, in reports and on the hospitals' sheets.
         kind: each subclass states its own, as a Literal.
     """
 

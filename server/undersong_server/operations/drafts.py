@@ -1,34 +1,53 @@
-"""Task files as forms: an uploaded one, one of an offered folder, or the task of an earlier run."""
+"""Task files as forms: from a template, an uploaded file, one of an offered folder, or the task of an earlier run."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib import resources
+from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from undersong_common import configuration
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.printable import printable
+from undersong_common.table import SUFFIXES
+from undersong_server import methods
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import PATIENCE_S
+from undersong_server.generators import kinds
+from undersong_server.methods.parts import papers
+from undersong_server.operations import generators, runs
 from undersong_server.operations.coordinator import console_folder
+from undersong_server.runs import task as tasks
 from undersong_server.runs.folder import read_json, replace_json
+from undersong_server.runs.planning import coordinator_task
 from undersong_server.runs.task import Task
 
 KEPT = 200  # drafts; the oldest are removed
 WORDS = ("task", "publication", "evaluation", "output")  # sections without files that a coordinator's run reads
 DESTINATION = ("kind", "base_url", "api_key_env", "proxy", "endpoints")
-HIDDEN = ("data.path", "output.dir", "evaluation")  # keys that a coordinator's run ignores
-UNITS = {
-    "timeout_s": "seconds",
-    "price_usd": "US$",
-    "epsilon": "whole run",
-    "delta": "below 1 / (number of patients)",
-    "samples": "texts",
-}
+IGNORED = ("data", "output", "evaluation")  # sections that a coordinator's run ignores, or that name no choice of a run
+TABLES = ("generators", "attributes")  # sections that may stand several times
+# Keys without a field of their own: the number of parties follows from their names, "labels" holds the meanings,
+# a table's kind is chosen when it is added.
+WITHOUT_FIELD = ("federation.parties", "federation.alpha", "task.label_descriptions", "task.revises", "generators.kind")
+REQUIRED = ("task.purpose", "publication.where", "publication.licence", "publication.contact")  # beside the schema's
+UNITS = {"s": "seconds", "usd": "US$"}  # by the end of a key
+LONG_TEXT = 1_000  # characters; a text that may be longer has several lines
+MOST_FILES = 200  # that are offered for a key
+Control = Literal["text", "long", "number", "choice", "flag", "list", "pair", "file", "toml", "labels"]
 
 
 @dataclass(frozen=True)
@@ -37,30 +56,82 @@ class TaskField:
 
     Attributes:
         path: "section.key", with numbers for entries of a list of sections.
-        text: the value: a string verbatim, anything else in TOML syntax.
-        is_text: True for a string.
-        hint: unit of the value, or "".
+        control: "list" has one text per line, "pair" two numbers, "toml" anything else in TOML syntax.
+        text: the value, or the default if the task has none.
+        default: text of the default, "" for none; without it, an empty field leaves the key out.
+        choices: of a "choice"; "" among them leaves the key out.
+        first: stands at the form's first level.
     """
 
     path: str
+    control: Control
     text: str
-    is_text: bool
-    hint: str = ""
+    default: str
+    choices: tuple[str, ...]
+    help: str
+    required: bool
+    first: bool
 
     @property
-    def section(self) -> str:
-        return self.path.rpartition(".")[0]
+    def words(self) -> str:
+        """The key with its unit, as a label."""
+        key = self.path.rpartition(".")[2]
+        rest, _, last = key.rpartition("_")
+        words, unit = (rest, f" ({UNITS[last]})") if last in UNITS else (key, "")
+        return words.replace("_", " ").capitalize() + unit
 
     @property
-    def key(self) -> str:
-        return self.path.rpartition(".")[2]
+    def pair(self) -> tuple[str, str]:
+        """The two numbers of a "pair"."""
+        low, _, high = self.text.strip("[]").partition(",")
+        return low.strip(), high.strip()
+
+    def value(self, sent: Sequence[str]) -> Any:
+        """The value that a form has sent; None leaves the key out. What is no value stays as the text that it is."""
+        text = sent[-1]
+        if self.control == "pair":
+            return configuration.toml_or_text(f"[{', '.join(sent)}]") if any(sent) else None
+        if self.control == "list":
+            return [line.strip() for line in text.splitlines() if line.strip()] or None
+        if self.control in ("number", "flag", "toml"):
+            return configuration.toml_or_text(text) if text.strip() else None
+        return text if text or self.default else None
+
+
+@dataclass(frozen=True)
+class FormSection:
+    """One section of a task file, or one table of several; ``kind`` is a generator's."""
+
+    path: str
+    title: str
+    help: str
+    fields: tuple[TaskField, ...]
+    kind: str = ""
+
+    @property
+    def first(self) -> bool:
+        """True if some of it stands at the form's first level."""
+        return "." in self.path or any(each.first for each in self.fields)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The settings of a run beside its task, as they were typed; ``parties`` None takes everyone enrolled."""
+
+    name: str = ""
+    parties: Sequence[str] | None = None
+    seed: str = "0"
+    patience: str = f"{PATIENCE_S:.0f}"
 
 
 @dataclass(frozen=True)
 class Draft:
     """A task that may become a run; relative paths start at ``folder``, and ``source`` names its origin.
 
-    ``operators`` is the task as it stands in the operator's own file or an earlier run; empty for an uploaded one.
+    Attributes:
+        data: the task file as typed so far, complete or not.
+        operators: the task as it stands in the operator's own file or an earlier run; empty for an uploaded one.
+        trial: last trial of one of its generators: its ``generator``, and ``texts`` and ``cost``, or a ``problem``.
     """
 
     identity: str
@@ -68,14 +139,38 @@ class Draft:
     folder: str
     data: Mapping[str, Any]
     operators: Mapping[str, Any]
+    options: Options = Options()
+    trial: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def fields(self) -> tuple[TaskField, ...]:
-        return tuple(_fields("", self.data))
+    def sections(self) -> tuple[FormSection, ...]:
+        order = list(dict.fromkeys(path.partition(".")[0] for path in _first_level()))
+        return tuple(sorted(_sections(self.data), key=lambda each: ([*order, each.title]).index(each.title)))
+
+    @property
+    def toml(self) -> str:
+        """The task file."""
+        return _document(self.data)
+
+    @property
+    def label_rows(self) -> list[tuple[str, str]]:
+        """(label, meaning) of each label, and two empty rows."""
+        task = self.data["task"]
+        meanings = task.get("label_descriptions", {})
+        labels = list(dict.fromkeys([*task.get("labels", ()), *meanings]))
+        return [*((label, meanings.get(label, "")) for label in labels), ("", ""), ("", "")]
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Each key that a run from the console has to state and does not, with what to do."""
+        held = {path: _at(self.data, path) for path in REQUIRED} | {
+            "task.labels": self.data["task"].get("labels", True)
+        }
+        return {path: "is required and missing; write a few words" for path, value in held.items() if not value}
 
 
 def _folder(home: Path) -> Path:
-    return console_folder(home) / "drafts"
+    return console_folder(home) / "new-runs"
 
 
 def offered(folders: Sequence[Path]) -> tuple[Path, ...]:
@@ -98,6 +193,39 @@ def _is_task(data: Mapping[str, Any]) -> bool:
     return isinstance(data.get("task"), Mapping)
 
 
+@cache
+def _starts() -> Mapping[str, Any]:
+    """First values of new tasks, by template, and of generators, by kind."""
+    text = resources.files("undersong_server.operations").joinpath("new_task.toml").read_bytes()
+    return configuration.parse_toml("new_task.toml", text)
+
+
+def templates() -> tuple[str, ...]:
+    """Names of the templates of new tasks."""
+    return tuple(name for name in _starts() if name != "generators")
+
+
+@cache
+def _first_level() -> tuple[str, ...]:
+    """Keys at the form's first level, in order, whether set or not."""
+    tables = {"generators": {key: "" for table in _starts()["generators"].values() for key in table}}
+    sections = [_starts()[name] for name in templates()] + [tables]
+    return tuple(dict.fromkeys(f"{name}.{key}" for each in sections for name, table in each.items() for key in table))
+
+
+def _started(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A section without the keys that nobody has thought of yet."""
+    return {key: copy.copy(value) for key, value in table.items() if value != ""}
+
+
+def from_template(home: Path, name: str, folders: Sequence[Path]) -> Draft:
+    """Makes a draft with the first values of a template. Raises ConfigurationError for an unknown one."""
+    if name not in templates():
+        raise ConfigurationError(f"there is no template {name!r}", configuration.nearest(name, templates()))
+    data = {section: _started(table) for section, table in _starts()[name].items()}
+    return _keep(home, f"the template {name}", _folders(home, folders)[0], data, {})
+
+
 def from_file(home: Path, path: Path) -> Draft:
     """Makes a draft of a task file on this machine. Raises ConfigurationError if it cannot be read."""
     data = configuration.read_toml(path)
@@ -109,27 +237,50 @@ def from_bytes(home: Path, name: str, data: bytes, folders: Sequence[Path]) -> D
     return _keep(home, name, _folders(home, folders)[0], configuration.parse_toml(name, data), {})
 
 
-def from_run(home: Path, run: str) -> Draft:
-    """Makes a draft of an earlier run's task."""
+def from_run(home: Path, run: str, *, revises: bool = False) -> Draft:
+    """Makes a draft of an earlier run's task, with its parties and settings.
+
+    Args:
+        revises: the new run takes its place.
+    """
     planned = CoordinatorHome(home).run(run).planned()
-    return _keep(home, f"run {run}", Path(planned.folder), planned.task, planned.task)
+    own = {key: value for key, value in planned.task["task"].items() if key != "revises"}
+    task = {**own, "revises": run} if revises else own
+    data = {**planned.task, "task": task}
+    options = Options(
+        runs.next_name(home, run) if revises else "", planned.roster, str(planned.seed), f"{planned.patience_s:.0f}"
+    )
+    return _keep(home, f"run {run}", Path(planned.folder), data, planned.task, options)
 
 
-def _keep(home: Path, source: str, folder: Path, data: Mapping[str, Any], operators: Mapping[str, Any]) -> Draft:
+def _keep(
+    home: Path,
+    source: str,
+    folder: Path,
+    data: Mapping[str, Any],
+    operators: Mapping[str, Any],
+    options: Options = Options(),
+) -> Draft:
     if not _is_task(data):
         raise ConfigurationError(
             f"{source}: is no task file, since it has no [task] section", "choose another file", code="no-task"
         )
-    draft = Draft(os.urandom(8).hex(), source, str(folder), dict(data), operators)
+    for name in Task.model_fields.keys() & data.keys():
+        entries = data[name] if name in TABLES else [data[name]]
+        if not isinstance(entries, list) or not all(isinstance(each, Mapping) for each in entries):
+            raise ConfigurationError(f"{source}: {name} is not a section", f"write it as [{name}]", code="no-task")
+    federation = {key: value for key, value in data.get("federation", {}).items() if key != "parties"}
+    draft = Draft(os.urandom(8).hex(), source, str(folder), {**data, "federation": federation}, operators, options)
     place = _folder(home)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     for old in sorted(place.glob("*.json"), key=lambda path: path.stat().st_mtime)[: -KEPT + 1]:
         old.unlink(missing_ok=True)
-    replace_json(
-        place / f"{draft.identity}.json",
-        {"source": source, "folder": str(folder), "data": _plain(draft.data), "operators": _plain(operators)},
-        durable=False,
-    )
+    return save(home, draft)
+
+
+def save(home: Path, draft: Draft) -> Draft:
+    """Keeps what was typed so far, until the draft is planned."""
+    replace_json(_folder(home) / f"{draft.identity}.json", _plain(asdict(draft)), durable=False)
     return draft
 
 
@@ -137,26 +288,219 @@ def find(home: Path, identity: str) -> Draft:
     """Returns a draft. Raises ConfigurationError if it does not exist."""
     value = None if not (identity.isalnum() and len(identity) < 64) else read_json(_folder(home) / f"{identity}.json")
     if value is None:
-        raise ConfigurationError("this draft has expired", "choose its task file again")
-    return Draft(identity, value["source"], value["folder"], value["data"], value["operators"])
+        raise ConfigurationError("this draft was planned, or has expired", "begin a new run")
+    return Draft(**{**value, "options": Options(**value["options"])})
 
 
-def change(home: Path, draft: Draft, texts: Mapping[str, str]) -> Draft:
-    """Returns a new draft with these values, or ``draft`` itself if no value differs.
+def unfinished(home: Path) -> tuple[tuple[Draft, float], ...]:
+    """Drafts that were not planned, newest first, with the time of their last change; at most ten."""
+    paths = sorted(_folder(home).glob("*.json"), key=lambda path: -path.stat().st_mtime)[:10]
+    return tuple((find(home, path.stem), path.stat().st_mtime) for path in paths)
+
+
+def discard(home: Path, draft: Draft) -> None:
+    """Removes a draft."""
+    (_folder(home) / f"{draft.identity}.json").unlink(missing_ok=True)
+
+
+def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
+    """Returns the draft with the values of a form.
 
     Args:
-        texts: by path, as in :attr:`Draft.fields`; unknown paths are ignored. Browsers end lines by CR LF.
+        sent: texts by "key PATH", "label" and "meaning" of each row, and the fields of :class:`Options`, "parties" as
+            "party". Keys that are not sent stay as they are. Browsers end lines by CR LF.
     """
-    texts = {path: text.replace("\r\n", "\n") for path, text in texts.items()}
-    assignments = [
-        f"{each.path}={json.dumps(texts[each.path]) if each.is_text else texts[each.path]}"
-        for each in draft.fields
-        if each.path in texts and texts[each.path] != each.text
-    ]
-    if not assignments:
-        return draft
-    changed = configuration.override(draft.data, assignments)
-    return _keep(home, draft.source, Path(draft.folder), changed, draft.operators)
+    data = copy.deepcopy(dict(draft.data))
+    for each in (each for section in draft.sections for each in section.fields):
+        texts = [text.replace("\r\n", "\n") for text in sent.get(f"key {each.path}", ())]
+        if texts and (tuple(texts) != each.pair if each.control == "pair" else texts[-1] != each.text):
+            _put(data, each.path, each.value(texts))
+    if "label" in sent:
+        rows = [
+            (label.strip(), meaning.strip())
+            for label, meaning in zip(sent["label"], sent["meaning"], strict=True)
+            if label.strip() or meaning.strip()
+        ]
+        if rows or "labels" in data["task"]:
+            _put(data, "task.labels", [label for label, _ in rows])
+        _put(data, "task.label_descriptions", {label: meaning for label, meaning in rows if meaning} or None)
+    typed = {name: sent[name][-1].strip() for name in ("name", "seed", "patience") if name in sent}
+    parties = {"parties": list(sent.get("party", ()))} if typed else {}
+    return replace(draft, data=data, options=replace(draft.options, **typed, **parties))
+
+
+def _at(data: Any, path: str) -> Any:
+    """The value at a path; None if there is none."""
+    for part in path.split("."):
+        data = data[int(part)] if isinstance(data, list) else data.get(part) if isinstance(data, Mapping) else None
+    return data
+
+
+def _put(data: dict[str, Any], path: str, value: Any) -> None:
+    """Sets the value at a path, or removes it where it is None."""
+    *sections, key = path.split(".")
+    node: Any = data
+    for part in sections:
+        node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+    if value is None:
+        node.pop(key, None)
+    else:
+        node[key] = value
+
+
+def add_table(draft: Draft, section: str, kind: str) -> Draft:
+    """Returns the draft with one more generator of that kind, or one more attribute."""
+    table: dict[str, Any] = {}
+    if section == "generators":
+        kinds.load(kind)
+        taken = {each.get("name") for each in draft.data.get("generators", ())}
+        name = next(name for name in (kind, *(f"{kind}-{number}" for number in range(2, 99))) if name not in taken)
+        table = {"name": name, "kind": kind, **_started(_starts()["generators"].get(kind, {}))}
+    return replace(draft, data={**draft.data, section: [*draft.data.get(section, ()), table]})
+
+
+def remove_table(draft: Draft, section: str, number: int) -> Draft:
+    """Returns the draft without one generator or attribute."""
+    kept = [each for place, each in enumerate(draft.data.get(section, ())) if place != number]
+    return replace(draft, data={**draft.data, section: kept})
+
+
+def try_generator(draft: Draft, number: int, check: runs.Check, **surroundings: Any) -> Draft:
+    """Returns the draft with five texts of one of its generators, or the reason why it wrote none. It may cost money.
+
+    Args:
+        check: as of :func:`undersong_server.operations.runs.plan_task`.
+        surroundings: ``environment`` and ``public_cache`` of :func:`undersong_server.operations.generators.try_task`.
+    """
+    name = str(draft.data["generators"][number].get("name"))
+    try:
+        task = coordinator_task(draft.data, Path(draft.folder), draft.options.parties or ("",) * tasks.DEFAULT_PARTIES)
+        check(task)
+        found = generators.try_task(name, task, "the task", **surroundings)
+    except UndersongError as error:
+        return replace(draft, trial={"generator": name, "problem": f"{error.problem}; {error.remedy}"})
+    texts = [{"label": each.label, "text": each.text or each.answer, "fault": each.fault} for each in found]
+    return replace(draft, trial={"generator": name, "texts": texts, "cost": generators.cost_of(found)})
+
+
+def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
+    """Files of texts in the operator's folders, as the draft would name them."""
+    everything = (path for folder in folders for path in folder.absolute().rglob("*"))
+    found = sorted(islice((path for path in everything if path.suffix.lower() in SUFFIXES), MOST_FILES))
+    start = Path(draft.folder)
+    return [str(path.relative_to(start) if path.is_relative_to(start) else path) for path in found]
+
+
+# The schema as fields
+
+
+def _sections(data: Mapping[str, Any]) -> Iterator[FormSection]:
+    for name, info in Task.model_fields.items():
+        if name in IGNORED or info.exclude or name == "folder":
+            continue
+        if name in TABLES:
+            for number, table in enumerate(data.get(name, ())):
+                yield _section(name, _table_model(name, table), table, f"{name}.{number}")
+            continue
+        yield _section(name, cast("type[BaseModel]", info.annotation), data.get(name, {}), name, _preset(data, name))
+
+
+def _table_model(name: str, table: Mapping[str, Any]) -> type[BaseModel]:
+    return kinds.load(str(table.get("kind"))) if name == "generators" else tasks.AttributeSection
+
+
+def _preset(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+    """Values that a preset of the method sets in a section."""
+    method = data.get("method", {})
+    try:
+        return papers.sections(str(method.get("name")), str(method["preset"])).get(section, {})
+    except (KeyError, ValueError):
+        return {}
+
+
+def _section(
+    name: str, model: type[BaseModel], data: Mapping[str, Any], at: str, defaults: Mapping[str, Any] = {}
+) -> FormSection:
+    said, known = configuration.descriptions(model), dict(model.model_fields)
+    if name == "method" and data.get("name") in methods.names():
+        options = methods.load(str(data["name"])).Options
+        said, known = {**said, **configuration.descriptions(options)}, {**known, **options.model_fields}
+    known |= {key: FieldInfo(annotation=object) for key in data if key not in known}
+    order = [path.partition(".")[2] for path in _first_level() if path.startswith(f"{name}.")]
+    fields = []
+    for key in sorted(known, key=lambda key: order.index(key) if key in order else len(order)):
+        info, path = known[key], f"{name}.{key}"
+        if path in WITHOUT_FIELD:
+            continue
+        control, choices = _control(path, info)
+        default = _text(
+            control, defaults.get(key, None if info.is_required() else info.get_default(call_default_factory=True))
+        )
+        value = data.get(key)
+        asked = path in REQUIRED or (info.is_required() and info.annotation is not object)
+        first = asked or key in data or (key in order and control != "labels")
+        if control == "choice" and not default:
+            choices = ("", *choices)
+        fields.append(
+            TaskField(
+                f"{at}.{key}",
+                control,
+                default if value is None else _text(control, value),
+                default,
+                choices,
+                said.get(key, ""),
+                asked,
+                first,
+            )
+        )
+    title, _, help_ = " ".join((model.__doc__ or "").partition("\n\n")[0].split()).partition(": ")
+    kind = str(data.get("kind", "")) if name == "generators" else ""
+    return FormSection(at, name, help_ or title, tuple(fields), kind)
+
+
+def _control(path: str, info: FieldInfo) -> tuple[Control, tuple[str, ...]]:
+    """The control of a field, and its choices."""
+    if path == "task.labels":
+        return "labels", ()
+    if path == "method.name":
+        return "choice", methods.names()
+    if info.json_schema_extra:
+        return "file", ()
+    control, choices = _control_of(info.annotation)
+    longest = max((getattr(each, "max_length", None) or 0 for each in info.metadata), default=0)
+    return ("long" if control == "text" and longest >= LONG_TEXT else control), choices
+
+
+def _control_of(annotation: Any) -> tuple[Control, tuple[str, ...]]:
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "choice", tuple(map(str, arguments))
+    if origin in (Union, UnionType):
+        inner = [each for each in arguments if each is not NoneType]
+        return _control_of(inner[0]) if len(inner) == 1 else ("toml", ())
+    if origin is tuple and _control_of(arguments[0])[0] in ("text", "number"):
+        if arguments[-1] is not Ellipsis:
+            return "pair", ()
+        return ("list" if _control_of(arguments[0])[0] == "text" else "toml"), ()
+    plain: dict[Any, Control] = {bool: "flag", int: "number", float: "number", str: "text"}
+    return plain.get(annotation, "toml"), ()
+
+
+def _text(control: Control, value: Any) -> str:
+    """A value as the control shows it."""
+    if isinstance(value, str):
+        return value if control != "toml" else _toml(value)
+    if value is None or value == () or value == {} or value == []:
+        return ""
+    if (
+        control in ("list", "file")
+        and isinstance(value, (list, tuple))
+        and all(isinstance(each, str) for each in value)
+    ):
+        return "\n".join(value)
+    return _toml(value)
 
 
 @dataclass(frozen=True)
@@ -177,10 +521,11 @@ class Limits:
     def __call__(self, task: Task) -> None:
         """Raises ConfigurationError that names every key at fault. Nothing is read before."""
         theirs = {text for _, text in _paths(self.draft.operators)}
-        faults = [
+        faults: list[tuple[str, ...]] = [
             (
                 f"{where}: {printable(text, 100)!r} is outside the operator's folders of task files",
                 "name a file in one of them, or have the run planned on the coordinator's machine",
+                where,
             )
             for where, text in _paths(self.draft.data)
             if text not in theirs
@@ -192,8 +537,9 @@ class Limits:
             (
                 f"generators.{generator.name}: the key {variable} may not be sent to {host}",
                 "choose an endpoint of the operator's, who allows others by --key HOST=VARIABLE",
+                f"generators.{number}.base_url",
             )
-            for generator in task.generators
+            for number, generator in enumerate(task.generators)
             for host, variable in generator.keys
             if generator.name not in theirs and (host, variable) not in self.keys
         ]
@@ -239,24 +585,29 @@ def _destinations(data: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
             yield table.get("name"), [table.get(key) for key in DESTINATION]
 
 
-def _fields(prefix: str, value: Any) -> Iterator[TaskField]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _fields(f"{prefix}{key}.", item)
-    elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
-        for number, item in enumerate(value):
-            yield from _fields(f"{prefix}{number}.", item)
-    else:
-        path = prefix.removesuffix(".")
-        if not any(path == hidden or path.startswith(f"{hidden}.") for hidden in HIDDEN):
-            text = value if isinstance(value, str) else _toml(value)
-            yield TaskField(path, text, isinstance(value, str), UNITS.get(path.rpartition(".")[2], ""))
+def _document(data: Mapping[str, Any]) -> str:
+    """A task file of these values."""
+    parts = []
+    for name, section in data.items():
+        for table in section if isinstance(section, list) else [section]:
+            lines = [f"{_key(key)} = {_toml(value)}" for key, value in table.items()]
+            head = f"[[{name}]]" if isinstance(section, list) else f"[{name}]"
+            parts += ["\n".join([head, *lines])] if lines else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
-        return "inf" if value > 0 else "nan"
-    return json.dumps(value, ensure_ascii=False)
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _plain(value: Any) -> Any:

@@ -114,8 +114,14 @@ class Tried:
     @property
     def cost(self) -> str:
         """Time, tokens and price in words."""
-        tokens = counted(self.prompt_tokens + self.completion_tokens, "token")
-        return f"{self.seconds:.2f} s, {tokens}, US$ {self.price_usd:.4f}"
+        return cost_of([self])
+
+
+def cost_of(tried: Sequence[Tried]) -> str:
+    """Time, tokens and price of a whole trial in words."""
+    tokens = counted(sum(each.prompt_tokens + each.completion_tokens for each in tried), "token")
+    seconds, price = max(each.seconds for each in tried), sum(each.price_usd for each in tried)
+    return f"{seconds:.2f} s, {tokens}, US$ {price:.4f}"
 
 
 def try_generator(
@@ -137,7 +143,7 @@ def try_generator(
     Raises ConfigurationError for a wrong task file or an unknown generator, and errors of the generator.
     """
     task = tasks.load(task_file, assignments)
-    return _try(name, task, str(task_file), environment=environment, cached=None, kind=kind, texts=texts, seed=seed)
+    return try_task(name, task, str(task_file), environment=environment, kind=kind, texts=texts, seed=seed)
 
 
 def try_in_run(home: Path, run: str, name: str, *, environment: Mapping[str, str], public_cache: Path) -> Tried:
@@ -151,22 +157,28 @@ def try_in_run(home: Path, run: str, name: str, *, environment: Mapping[str, str
     """
     planned = CoordinatorHome(home).run(run).planned()
     task = coordinator_task(planned.task, Path(planned.folder), planned.roster)
-    seed = time.time_ns() % 2**53
-    (tried,) = _try(name, task, f"run {run!r}", environment=environment, cached=public_cache, seed=seed)
+    (tried,) = try_task(name, task, f"run {run!r}", environment=environment, public_cache=public_cache, texts=1)
     return tried
 
 
-def _try(
+def try_task(
     name: str,
     task: Task,
     origin: str,
     *,
     environment: Mapping[str, str],
-    cached: Path | None,
-    seed: int,
+    public_cache: Path | None = None,
+    seed: int | None = None,
     kind: str = "zero_shot",
-    texts: int = 1,
+    texts: int = TEXTS,
 ) -> tuple[Tried, ...]:
+    """Orders texts as :func:`try_generator` does, from a generator of a task that ``origin`` names in errors.
+
+    Args:
+        public_cache: as of :func:`try_in_run`; None keeps no embedding.
+        seed: of the requests; None takes another one each time.
+    """
+    seed = time.time_ns() % 2**53 if seed is None else seed
     chosen = [settings for settings in task.generators if settings.name == name]
     if not chosen:
         raise ConfigurationError(
@@ -180,7 +192,7 @@ def _try(
     def embedder() -> CachedEmbedder:
         return CachedEmbedder(
             embedders.load(task.embedder.model, task.embedder.max_windows),
-            MemoryCache() if cached is None else PublicFileCache(cached),
+            MemoryCache() if public_cache is None else PublicFileCache(public_cache),
         )
 
     surroundings = Surroundings(task.task.labels, folder, lambda given: embedder().encode(given), environment)

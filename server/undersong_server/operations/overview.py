@@ -23,7 +23,7 @@ from undersong_server.coordinator.parties import ENROLLED, INVITED
 from undersong_server.operations import coordinator
 from undersong_server.operations.enrolment import PartyFacts
 from undersong_server.operations.enrolment import parties as every_party
-from undersong_server.operations.runs import RunSummary, log
+from undersong_server.operations.runs import RunSummary, is_put_away, log
 from undersong_server.runs.folder import RunFailure, RunFolder, RunStatus
 
 CERTIFICATE_DAYS = 30.0
@@ -126,20 +126,27 @@ def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts])
         says = f"has a certificate that ends in {_days(facts.certificate_expires_at - now)}"
         found.append(Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself"))
     needed = {party for run in runs if run.status.state in UNDER_WAY for party in run.parties}
+    waiting = [(run, run.status.waiting) for run in runs if run.status.waiting is not None]
+    awaited = {each.party for _, reason in waiting for each in reason.parties}  # each stands with its run
     for each in parties:
-        found += _of_party(each, now, served=facts.served, needed=each.party.name in needed)
+        name = each.party.name
+        found += _of_party(each, now, served=facts.served, needed=name in needed, awaited=name in awaited)
+    known = {each.party.name: each for each in parties}
+    for run, reason in waiting:
+        whom = [known[each.party] for each in reason.parties if each.party in known]
+        said = [(each.party.name, each.away_because or each.party.contact) for each in whom]
+        remedies = [f"{name}: {words}" for name, words in said if words]
+        found.append(Need("soon", "run", run.run, f"is {reason.words}", "; ".join(remedies)))
     for run in runs:
         status = run.status
-        if status.error is not None:
+        if status.error is not None and not is_put_away(home, run.run):
             found.append(Need("now", "run", run.run, f"failed: {status.error.problem}", status.error.remedy))
-        elif status.waiting is not None:
-            found.append(Need("soon", "run", run.run, f"is {status.waiting.words}"))
         elif status.state == "paused":
             found.append(Need("soon", "run", run.run, "is paused", "resume or stop it"))
     return tuple(sorted(found, key=lambda need: need.grade == "soon"))
 
 
-def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool) -> list[Need]:
+def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, awaited: bool) -> list[Need]:
     party, found = each.party, []
     if party.state == INVITED:
         says = f"was invited {_days(now - party.invited_at)} ago and is not enrolled"
@@ -151,6 +158,8 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool) -> li
         says = "has a certificate that " + (f"ends in {_days(ends - now)}" if ends > now else "has ended")
         remedy = "its daemon renews it while it runs; else the hospital types `undersong-party enroll --renew`"
         found.append(Need("soon" if ends > now else "now", "party", party.name, says, remedy))
+    if awaited:
+        return found
     away_s = now - (party.last_seen or party.enrolled_at or now)
     grade: Literal["soon", "now"] = "now" if needed else "soon"
     if party.does_not_start and each.away_because:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -52,18 +53,33 @@ class PlannedRun:
 
 
 def plan(
-    home: Path, task_file: Path, options: RunOptions = RUN_OPTIONS, *, assignments: Sequence[str] = ()
+    home: Path,
+    task_file: Path | None,
+    options: RunOptions = RUN_OPTIONS,
+    *,
+    assignments: Sequence[str] = (),
+    revises: str | None = None,
 ) -> PlannedRun:
     """Fixes a run: its task, parties, private sums and noise.
 
     Args:
-        task_file: its [data] paths are ignored.
+        task_file: its [data] paths are ignored; None takes the task of the run that is revised.
         assignments: ``section.key=value`` overrides of the task file.
+        revises: earlier run that this one replaces, as in :func:`plan_task`.
 
     Raises ConfigurationError that names what is invalid.
     """
-    data = configuration.override(configuration.read_toml(task_file), assignments)
-    return plan_task(home, data, task_file.absolute().parent, options)
+    if task_file is not None:
+        data, folder = configuration.read_toml(task_file), task_file.absolute().parent
+    elif revises is not None:
+        earlier = CoordinatorHome(home).run(revises).planned()
+        data, folder = dict(earlier.task), Path(earlier.folder)
+        options = options if options.parties is not None else replace(options, parties=earlier.roster)
+    else:
+        raise ConfigurationError("neither a task file nor --revises was given", "name one of them", code="no-task")
+    if revises is not None:
+        data = {**data, "task": {**data.get("task", {}), "revises": revises}}
+    return plan_task(home, configuration.override(data, assignments), folder, options)
 
 
 def plan_task(
@@ -76,9 +92,18 @@ def plan_task(
 ) -> PlannedRun:
     """Fixes a run of parsed task data, like :func:`plan`; its relative paths start at ``folder``.
 
+    The run that it revises, if any, is stopped unless it has ended, and is put away.
+
     Args:
         check: called with the validated task before any file of it is read; may refuse.
+
+    Raises ConfigurationError where the run that it revises is unknown or has finished.
     """
+    revised = data.get("task", {}).get("revises")
+    if revised and status(home, str(revised)).state == "finished":
+        raise ConfigurationError(
+            f"run {revised!r} has finished", "plan a new run without revising it", code="run-ended"
+        )
     if CoordinatorHome(home).settings.drill:
         data = _rehearsed(data)
     made = preview(home, data, folder, options.parties, check=check)
@@ -89,7 +114,30 @@ def plan_task(
         name = f"{data['task']['name']} {suffix}"
     planned = Planned(name, data, str(folder), made.parties, options.seed, insecure, options.patience_s)
     CoordinatorHome(home).run(name).create(planned)
+    if revised:
+        if status(home, revised).state not in ENDED:
+            stop(home, revised)
+        put_away(home, revised)
     return replace(made, run=name)
+
+
+def next_name(home: Path, run: str) -> str:
+    """The first free name for a revision of a run: "spring", "spring 2", "spring 3"."""
+    stem = re.sub(r" [0-9]{1,3}$", "", run)
+    names = (f"{stem} {number}" for number in range(2, 1000))
+    return next(name for name in names if not CoordinatorHome(home).run(name).exists)
+
+
+def put_away(home: Path, run: str) -> None:
+    """Takes a run that has failed from the list of what needs attention; it can still be resumed."""
+    folder = CoordinatorHome(home).run(run)
+    folder.planned()
+    folder.put_away()
+
+
+def is_put_away(home: Path, run: str) -> bool:
+    """True if a run was put away, and has not failed anew since."""
+    return CoordinatorHome(home).run(run).is_put_away
 
 
 def preview(

@@ -185,6 +185,7 @@ class TaskWords(BaseModel):
 
     Attributes:
         description: kind of one text, e.g. "a nurse's triage note".
+        labels: kinds that the texts are sorted into, each with its meaning if the word alone does not say it.
         label_descriptions: meanings of some of the labels, by label.
         language: English name of the texts' language, e.g. "German"; "" if not stated.
         attributes: properties of texts with their possible values; each order draws one value of each.

@@ -170,6 +170,18 @@ class RunFolder:
         """Replaces the plan by one that asks the parties for nothing else."""
         replace_json(self.path / "plan.json", asdict(planned), durable=True)
 
+    def put_away(self) -> None:
+        """Notes that nobody need attend to the run's failure."""
+        (self.path / "put-away").touch()
+
+    @property
+    def is_put_away(self) -> bool:
+        """True if :meth:`put_away` was called since the run's status changed last."""
+        try:
+            return os.stat(self.path / "put-away").st_mtime_ns >= os.stat(self.path / "status.json").st_mtime_ns
+        except FileNotFoundError:
+            return False
+
     def planned(self) -> Planned:
         """The plan. Raises ConfigurationError where the folder holds no run."""
         value = read_json(self.path / "plan.json")

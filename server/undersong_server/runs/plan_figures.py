@@ -61,7 +61,7 @@ class PlanFigures:
         generators: their names; ``generator_calls`` counts texts ordered, without retries.
         trial_calls: texts of language models for no corpus, before the first private sum; "cost" counts them.
         epsilon_if_all_others_collude: epsilon of one party's own noise; None if there is no such figure.
-        cost: of all language models, in the time of the slowest; None where no generator counts tokens.
+        cost: of all generators, in the time of the slowest.
         method_notes: sentences of the method for whoever plans a run of it.
         paper: what the method's paper would charge, for information; None where it says nothing.
         weak: choices of the task that promise little, or with which it may not end, in one sentence each.
@@ -75,7 +75,7 @@ class PlanFigures:
     generators: tuple[str, ...]
     generator_calls: int
     trial_calls: int
-    cost: Estimate | None
+    cost: Estimate
     method_notes: tuple[str, ...]
     paper: Mapping[str, float] | None
     weak: tuple[str, ...] = ()
@@ -83,9 +83,7 @@ class PlanFigures:
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``undersong plan``."""
         epsilon = self.privacy.epsilon
-        cost: dict[str, Any] = {}
-        if self.cost is not None:
-            cost = {"tokens": self.cost.tokens, "price_usd": self.cost.price_usd, "time_s": self.cost.seconds}
+        cost = {"tokens": self.cost.tokens, "price_usd": self.cost.price_usd, "time_s": self.cost.seconds}
         rest = {"method_notes": list(self.method_notes), "weak_choices": list(self.weak), "paper": self.paper}
         return {
             "epsilon": epsilon if math.isfinite(epsilon) else None,
@@ -142,13 +140,15 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     )
 
 
-def cap_faults(run: RunPlan) -> Iterator[tuple[str, str]]:
-    """Each cap of a generator that the plan's expected cost exceeds, with its remedy."""
+def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:
+    """Each cap of a generator that the plan's expected cost exceeds, with its remedy and its path in the task file."""
+    names = run.setting.generators
     for name, key, cap, expected, most in _caps(run):
         if expected > cap * (1 + 1e-9):  # what the remedy prints is rounded
             yield (
                 f"generator {name}: {key} is {cap:g}, the plan is expected to take {expected:.12g}",
                 f"raise {key} to {expected:.12g} or more ({most:.12g} suffices for sure), or ask for fewer samples",
+                f"generators.{names.index(name)}.{key}",
             )
 
 
@@ -175,10 +175,8 @@ def share_sigma(plan: Plan, planned: PlannedSum) -> float:
     return planned.drawn_sigma_integer / math.sqrt(honest)
 
 
-def _expected_cost(run: RunPlan) -> Estimate | None:
+def _expected_cost(run: RunPlan) -> Estimate:
     estimates = _estimates(run)
-    if not any(estimate.tokens[1] for estimate in estimates):
-        return None
     prices = [estimate.price_usd for estimate in estimates if estimate.price_usd is not None]
     known = len(prices) == len(estimates)
     return Estimate(

@@ -39,13 +39,16 @@ class TaskSection(TaskWords):
     """[task]: public words. They go to the model provider.
 
     Attributes:
-        purpose: reason for the run, for the people who approve it.
-        words: least and most words of a text.
+        name: of the task, in the run's name and on every hospital's sheet: letters, digits, spaces, points and hyphens.
+        purpose: reason for the run; the people at each hospital read it before they decide.
+        words: least and most words of a text; without both, the models choose the length.
+        revises: earlier run that this one replaces after a rejection; hospitals see the changes.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=80)]
     purpose: Annotated[str, Field(max_length=2000)] = ""
     words: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = None
+    revises: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
 
     @model_validator(mode="after")
     def _words_of_the_task(self) -> TaskSection:
@@ -103,17 +106,41 @@ class DataSection(Section):
 
 
 class PublicationSection(Section):
-    """[publication]: intended publication of the data set, for those who approve the run and those who receive it."""
+    """[publication]: intended publication of the data set, for those who approve the run and those who receive it.
+
+    Attributes:
+        where: place where the data set is published, or who receives it; hospitals read it before they decide.
+        licence: its name, such as CC-BY-4.0, or a sentence.
+        makers: who made the data set, as its card names them; without it, the coordinator's name alone.
+        contact: an address at which whoever receives the data set reaches its makers.
+        language: code of the texts' language, such as en or de.
+        intended_use: a sentence for the card.
+        limits: a sentence for the card; uses for which the texts are not fit.
+    """
 
     where: Annotated[str, Field(max_length=2000)] = ""
-    licence: Annotated[str, Field(max_length=200)] = ""  # an SPDX name, or a sentence
+    licence: Annotated[str, Field(max_length=200)] = ""
+    makers: Annotated[str, Field(max_length=500)] = ""
+    contact: Annotated[str, Field(max_length=200)] = ""
     language: Annotated[str, Field(pattern=r"^([a-z]{2,3}(-[A-Za-z0-9]{2,8})*)?$")] = ""
     intended_use: Annotated[str, Field(max_length=2000)] = ""
     limits: Annotated[str, Field(max_length=2000)] = ""
 
 
 class PrivacySection(Section):
-    """[privacy]: the promise. epsilon = inf is for research only and marks every output as not private."""
+    """[privacy]: the promise. epsilon = inf is for research only and marks every output as not private.
+
+    Attributes:
+        epsilon: privacy loss of the whole run for one unit; smaller is more private, and the texts fit less well.
+        delta: probability that the promise may fail; choose it far below 1 / (number of units).
+        unit: protected unit: "sample" is one record, "user" all records of one patient, "party" a whole hospital.
+        max_per_user: records of one patient that count; further ones are left out. For the unit "user".
+        user_contribution: "mean" lets a patient with many records weigh no more than one with a single record.
+        max_records: most records of a party that take part.
+        expected_records: of all parties together, as a public guess; nothing is counted.
+        lengths: measures the texts' lengths too, with ``lengths_share`` of the budget; texts are ordered so.
+        lengths_share: part of epsilon for the lengths.
+    """
 
     epsilon: Annotated[float, Field(gt=0)]
     delta: Annotated[float, Field(gt=0, lt=1)]
@@ -121,8 +148,8 @@ class PrivacySection(Section):
     max_per_user: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     user_contribution: Literal["mean", "sum"] = "mean"
     max_records: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
-    expected_records: Annotated[int, Field(ge=1, le=10_000_000)] = EXPECTED_RECORDS  # of all parties; never counted
-    lengths: bool = False  # measures the texts' lengths too, with `lengths_share` of the budget; texts are ordered so
+    expected_records: Annotated[int, Field(ge=1, le=10_000_000)] = EXPECTED_RECORDS
+    lengths: bool = False
     lengths_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
 
     def promise(self) -> Privacy:
@@ -137,7 +164,18 @@ class PrivacySection(Section):
 
 
 class FederationSection(Section):
-    """[federation]: numbers of parties, dropouts and colluders (defaults: docs/secagg.md, "Manifest")."""
+    """[federation]: numbers of parties, dropouts and colluders.
+
+    The defaults follow from the number of parties (docs/secagg.md, "Manifest").
+
+    Attributes:
+        alpha: Dirichlet concentration over labels of a simulation that deals one file; inf gives equal parts.
+        tolerated_dropouts: parties that may fall silent in a private sum, and the sum of the others still opens.
+        colluders: parties that may work with the coordinator against the others, and the promise still holds.
+        threshold: parties that have to answer before a sum opens.
+        spare_attempts: further attempts at a sum, each of which is charged in advance.
+        post_quantum: masks that no later quantum computer opens.
+    """
 
     parties: Annotated[int, Field(ge=1, le=LARGEST_PARTIES)] | None = None
     alpha: Annotated[float, Field(gt=0)] = math.inf
@@ -149,7 +187,11 @@ class FederationSection(Section):
 
 
 class MethodSection(BaseModel):
-    """[method]: its name here; its options are checked by the method's own file (undersong_server/methods)."""
+    """[method]: how the texts are ordered and chosen; its options are checked by its own file.
+
+    Attributes:
+        name: the default, "undersong", needs no tuning.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -289,7 +331,7 @@ class Task(Section):
     @property
     def public_words(self) -> dict[str, Any]:
         """The task's part of the manifest, which every party reads and signs."""
-        said = {"purpose": self.task.purpose, "publication": self.publication.where}
+        said = {"purpose": self.task.purpose, "publication": self.publication.where, "revises": self.task.revises}
         named: dict[str, Any] = {"name": self.task.name, "description": self.task.description}
         return {
             **named,
@@ -380,7 +422,8 @@ class Task(Section):
     def options(self) -> MethodOptions:
         """The method's own options, validated by its file."""
         method = methods.load(self.method.name)
-        options: MethodOptions = configuration.validate(method.Options, dict(self.method.model_extra or {}), "[method]")
+        given = dict(self.method.model_extra or {})
+        options: MethodOptions = configuration.validate(method.Options, given, "[method]", section="method.")
         return options
 
 

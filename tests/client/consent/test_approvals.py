@@ -112,6 +112,23 @@ def test_an_approval_holds_for_one_plan_and_another_one_is_a_new_request(home, c
     assert "waits" in consent.decide(other)
 
 
+def test_a_revision_says_what_differs_from_the_run_that_was_decided(home, consent):
+    consent.decide(manifest())
+    requests = Requests(home)
+    requests.decide(requests.find("first"), "rejected", at=6.0, reason="too much")
+    plain = manifest("second", epsilon=1.0)
+    consent.decide(dataclasses.replace(plain, task={**plain.task, "revises": "first"}))
+    revision = requests.find("second")
+    assert (revision.revises, revision.decision, revision.number) == ("first", "pending", 1)
+    assert revision.changes[0] == "epsilon 2 -> 1"
+    assert requests.find("first").decision == "rejected"
+    stranger = manifest("third", epsilon=1.5)
+    consent.decide(dataclasses.replace(stranger, task={**stranger.task, "revises": "never proposed here"}))
+    assert (requests.find("third").revises, requests.find("third").changes) == ("", ())
+    with pytest.raises(PrivacyRefusal):
+        dataclasses.replace(plain, task={**plain.task, "revises": "a\u202eb"}).check_names()
+
+
 def test_a_decision_is_about_the_plan_that_was_meant_and_not_about_one_that_came_since(home, consent):
     consent.decide(manifest())
     requests = Requests(home)
@@ -205,7 +222,7 @@ def test_daemon_and_commands_lose_no_decision_to_each_other(home, consent):
         (lambda m: dataclasses.replace(m, method="dpga"), "method test -> dpga"),
         (lambda m: dataclasses.replace(m, task={**m.task, "labels": ["a", "c"]}), "labels a, b -> a, c"),
         (lambda m: dataclasses.replace(m, task={**m.task, "name": "u"}), "task t -> u"),
-        (lambda m: dataclasses.replace(m, task={**m.task, "description": "other"}), "the task's description"),
+        (lambda m: dataclasses.replace(m, task={**m.task, "description": "other"}), "description none -> other"),
         (lambda m: dataclasses.replace(m, embedder="11" * 32), "the embedding model"),
         (lambda m: dataclasses.replace(m, roster=(Member("alpha", bytes(32)),)), "another identity key, of"),
         (lambda m: dataclasses.replace(m, roster=(Member("beta", bytes(32)),)), "without the party alpha"),

@@ -21,7 +21,8 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    make_task(folder)
+    stated = {"where": "here", "licence": "CC0-1.0", "contact": "a@b.example"}
+    make_task(folder, task={"purpose": "tests"}, publication=stated)
     return folder
 
 

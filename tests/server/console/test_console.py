@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import time
+import tomllib
 import zipfile
 from dataclasses import replace
+from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from tests.doubles.crowds import add_parties, repeat_run
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import Credentials, make_home
 from undersong_common.errors import ConfigurationError
+from undersong_common.pages.site import LIVE
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.console.application import build
@@ -48,16 +52,39 @@ SCREENS = (
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e"
 
 
-def fields_of(text):
-    """Every named field of a page's forms with its value, as a browser sends an unchanged form."""
-    found = dict(
-        re.findall(r'<input[^>]* name="((?:key [^"]+)|name|patience|seed|shown_parties)"[^>]* value="([^"]*)"', text)
-    )
-    long = dict(re.findall(r'<textarea[^>]* name="(key [^"]+)">([^<]*)</textarea>', text))
-    import html
+class Fields(HTMLParser):
+    """Every named control of the form ``#draft`` with its values, as a browser sends it when nobody has typed."""
 
-    sent = {name: html.unescape(value).replace("\n", "\r\n") for name, value in (found | long).items()}
-    return {**sent, "party": re.findall(r'name="party" value="([^"]*)" checked', text)}
+    def __init__(self, text):
+        super().__init__()
+        self.sent, self._inside, self._name, self._text = {}, False, "", None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self._inside |= given.get("id") == "draft"
+        name, kind = given.get("name", ""), given.get("type", "text")
+        if not self._inside:
+            return
+        if tag == "input" and name and (kind != "checkbox" or "checked" in given):
+            self.sent.setdefault(name, []).append(given.get("value", ""))
+        elif tag in ("select", "textarea"):
+            self._name, self._text = name, "" if tag == "textarea" else None
+        elif tag == "option" and ("selected" in given or self._name not in self.sent):
+            self.sent[self._name] = [given["value"]]
+
+    def handle_data(self, data):
+        if self._text is not None:
+            self._text += data
+
+    def handle_endtag(self, tag):
+        if tag == "textarea":
+            self.sent[self._name], self._text = [self._text.replace("\n", "\r\n")], None
+        self._inside &= tag != "form"
+
+
+def fields_of(text):
+    return {name: values for name, values in Fields(text).sent.items() if name not in ("csrf", "action")}
 
 
 def test_every_screen_of_a_new_coordinator_says_something(tmp_path):
@@ -113,34 +140,49 @@ def test_a_hospital_is_invited_signed_by_its_fingerprint_and_revoked_by_its_name
     assert noted[-6:] == ["log in by link", "invite", "download", "sign", "download", "revoke"]
 
 
-def test_a_run_is_planned_from_a_form_with_the_messages_of_the_command_line(console, home, tasks):
+def wrong(text):
+    """What is wrong by the path of its field."""
+    return dict(re.findall(r'<p class="wrong" id="wrong-([^"]+)">([^<]+)</p>', text))
+
+
+def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, home, tasks):
     path = next(tasks.glob("*.toml"))
-    done = console.post("/runs/new", source=f"file {path}")
-    address = done.headers["location"]
-    form = fields_of(console.get(address).text)
-    assert "key privacy.epsilon" in form
-    wrong = {**form, "key privacy.epsilon": "-1"}
-    changed = console.post(address, wrong)
-    text = console.get(changed.headers["location"]).text
-    assert "cannot be shown" in text
-    assert "privacy.epsilon" in text.split("cannot be shown")[1][:300]
+    address = console.led(console.post("/runs/new", source=f"file {path}"))
+    first = console.get(address).text
+    form = fields_of(first)
+    assert form["key privacy.epsilon"] == ["4.0"]
+    assert form["key privacy.unit"] == ["sample"]
+    assert wrong(first) == {}
+    typed = {**form, "key privacy.epsilon": "-1", "key task.words": ["60", "40"], "seed": "3", "do": "check"}
+    shown = console.get(console.led(console.post(address, typed))).text
+    assert {"privacy-epsilon", "task-words"} == wrong(shown).keys()
+    assert {name: fields_of(shown)[name] for name in ("key privacy.epsilon", "key task.words", "seed")} == {
+        "key privacy.epsilon": ["-1"],
+        "key task.words": ["60", "40"],
+        "seed": ["3"],
+    }
+    before = len(runs.list_runs(home))
+    assert console.led(console.post(address, {**typed, "do": "plan"})) == f"{address}?checked=yes"
+    assert len(runs.list_runs(home)) == before
     strict = json.dumps(Policy(largest_epsilon=0.5).to_json())
     with contextlib.closing(CoordinatorHome(home).registry()) as registry:
         registry.seen("alpha", now=1.0, software="", embedder="", epsilon_left=None, paused=False, policy=strict)
-    right = {**form, "key privacy.epsilon": "2", "key privacy.delta": "0.5"}
-    changed = console.post(address, right)
-    planned = console.get(changed.headers["location"])
-    assert "The plan</h2>" in planned.text
-    assert "alpha would refuse this" in planned.text
-    assert "Weak: delta 0.5 allows anything to happen" in planned.text
-    plan = f"{changed.headers['location'].split('?')[0]}/plan"
-    sent = {**fields_of(planned.text), "name": "from the page", "patience": "60", "seed": "3"}
-    done = console.post(plan, sent, of=changed.headers["location"])
+    right = {**typed, "key privacy.epsilon": "2", "key privacy.delta": "0.5", "key task.words": ["", ""]}
+    live = console.client.post(f"{address}{LIVE}", data={**right, **console.hidden(address)})
+    assert live.status_code == 200
+    assert "<html" not in live.text
+    assert "alpha would refuse this" in live.text
+    assert "Weak: delta 0.5 allows anything to happen" in live.text
+    assert 'id="wrong-privacy-epsilon" hx-swap-oob="true"></p>' in live.text
+    sent = {**right, "name": "from the page", "patience": "60", "do": "plan"}
+    done = console.post(address, sent)
     assert console.led(done) == "/runs/one/from%20the%20page"
     made = CoordinatorHome(home).run("from the page").planned()
     assert (made.seed, made.patience_s, made.task["privacy"]["epsilon"]) == (3, 60.0, 2)
-    again = console.post(plan, sent, of=changed.headers["location"])
-    assert "exists already" in again.text
+    assert console.get(address).status_code == 404
+    again = console.led(console.post("/runs/new", source=f"file {path}"))
+    assert "exists already" in console.post(again, {**sent, "seed": "0"}).text
+    assert fields_of(console.get(again).text)["name"] == ["from the page"]
 
 
 @pytest.mark.parametrize(
@@ -149,40 +191,119 @@ def test_a_run_is_planned_from_a_form_with_the_messages_of_the_command_line(cons
         {"key privacy.epsilon": "1.5"},
         {"key task.description": "a clinic's note\r\nin two lines"},
         {"party": ["alpha", "gamma"]},
-        {"party": []},
+        {"key federation.post_quantum": ["false"]},
+        {"label": ["kitchen", "garden", "cellar"], "meaning": ["", "outside", ""]},
     ],
-    ids=["a field", "long text", "parties", "nobody"],
+    ids=["a field", "long text", "parties", "a flag", "labels"],
 )
-def test_what_the_shown_plan_does_not_show_is_not_planned(console, home, tasks, change):
-    address = console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}").headers["location"]
-    shown = f"{address}?plan=yes"
-    before = len(runs.list_runs(home))
-    sent = {**fields_of(console.get(shown).text), "name": f"changed {len(change)} {before}", "seed": "7", **change}
-    done = console.post(f"{address}/plan", sent, of=shown)
-    assert len(runs.list_runs(home)) == before
-    again = done.headers["location"]
-    answer = console.get(again)
-    assert "The form has changed" in answer.text
-    form = fields_of(answer.text)
-    if change == {"party": []}:
-        assert "nobody was named" in answer.text
-        return
-    assert {**form, "shown_parties": ""} == {**sent, "shown_parties": ""}
-    done = console.post(f"{again.split('?')[0]}/plan", form, of=again)
+def test_what_the_form_shows_is_planned(console, home, tasks, change):
+    address = console.led(console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}"))
+    sent = {**fields_of(console.get(address).text), "name": f"as shown {len(runs.list_runs(home))}", **change}
+    done = console.post(address, {**sent, "do": "plan"})
     made = CoordinatorHome(home).run(sent["name"]).planned()
-    assert console.led(done).startswith("/runs/one/changed")
+    assert console.led(done).startswith("/runs/one/as%20shown")
     assert list(made.roster) == sent["party"]
-    assert made.seed == 7
-    assert made.task["privacy"]["epsilon"] == float(sent["key privacy.epsilon"])
-    assert made.task["task"]["description"] == sent["key task.description"].replace("\r\n", "\n")
+    assert made.task["task"].get("label_descriptions", {}) == ({"garden": "outside"} if "meaning" in change else {})
+    assert made.task["task"]["labels"] == [label for label in sent["label"] if label]
+    assert made.load().task.federation.post_quantum is (sent["key federation.post_quantum"][-1] == "true")
+    assert made.task["privacy"]["epsilon"] == (1.5 if "key privacy.epsilon" in change else 4.0)
+    description = change.get("key task.description", "a short remark")
+    assert made.task["task"]["description"] == description.replace("\r\n", "\n")
+    again = drafts.from_run(home, sent["name"])
+    unchanged = fields_of(console.get(console.led(console.post("/runs/new", source=f"run {sent['name']}"))).text)
+    assert drafts.fill(again, unchanged).data == again.data
+
+
+@pytest.mark.parametrize("template", ["classification", "free text"])
+def test_a_template_becomes_a_run_and_nothing_typed_is_lost(console, home, tasks, template):
+    address = console.led(console.post("/runs/new", source=f"template {template}"))
+    first = console.get(address).text
+    assert wrong(first) == {}
+    assert ('id="labels"' in first.split('id="more-task"')[0]) is (template == "classification")
+    console.post(address, {**fields_of(first), "do": "add generators", "kind": "ngram"})
+    words = {
+        "key task.name": "pantry",
+        "key task.description": "a short remark",
+        "key generators.0.corpus": "good.jsonl",
+        "key publication.licence": "CC0-1.0",
+    }
+    if template == "classification":
+        words |= {"label": ["kitchen", "garden"], "meaning": ["indoors", ""]}
+    form = {**fields_of(console.get(address).text), **words}
+    checked = console.get(console.led(console.post(address, {**form, "do": "check"}))).text
+    assert wrong(checked).keys() == {"task-purpose", "publication-where", "publication-contact"}
+    for act in (
+        "rows",
+        "add attributes",
+        "remove attributes.0",
+        "add generators",
+        "remove generators.1",
+        "try generators.0",
+    ):
+        console.post(address, {**fields_of(console.get(address).text), "do": act, "kind": "ngram"})
+        kept = fields_of(console.get(address).text)
+        assert {name: kept[name][: len(form[name])] for name in words} == {
+            name: [value] if isinstance(value, str) else value for name, value in words.items()
+        }, act
+    shown = console.get(address).text
+    assert "Five texts, " in shown
+    assert shown.count("<li><p>") == 5
+    assert console.get("/runs/new").text.count("pantry") >= 1
+    written = tomllib.loads(console.get(f"{address}/task.toml").text)
+    assert written == {key: value for key, value in drafts.find(home, address[-16:]).data.items() if value}
+    done = {"key task.purpose": "tests", "key publication.where": "here", "key publication.contact": "a@b.example"}
+    planned = console.post(address, {**fields_of(shown), **done, "name": f"of {template}", "do": "plan"})
+    assert console.led(planned) == f"/runs/one/of%20{template.replace(' ', '%20')}"
+    task = CoordinatorHome(home).run(f"of {template}").planned().load().task
+    assert (task.task.labels, task.publication.contact) == (tuple(words.get("label", ())), "a@b.example")
+
+
+def test_a_draft_is_one_task_file_there_and_back(home, tasks):
+    written = drafts.from_file(home, next(tasks.glob("*.toml")))
+    more = {"prompts": {"folder": 'a "b" \\ c'}, "method": {**written.data["method"], "attributes": {"a b": ["x"]}}}
+    draft = replace(written, data={**written.data, **more, "privacy": {"epsilon": math.inf, "delta": 1e-7}})
+    assert tomllib.loads(draft.toml) == {key: value for key, value in draft.data.items() if value}
+
+
+def test_a_rejected_run_leads_to_its_revision(console, home, tasks):
+    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="refused", parties=PARTIES[:2], seed=9))
+    folder = CoordinatorHome(home).run("refused")
+    folder.write_status(RunStatus("failed", 1, error=RunFailure("beta refuses run 'refused': too much", "", 3)))
+    assert "refused" in console.get("/?part=needs").text
+    shown = console.get("/runs/one/refused").text
+    assert 'value="revise refused"' in shown
+    address = console.led(console.post("/runs/new", of="/runs/one/refused", source="revise refused"))
+    form = fields_of(console.get(address).text)
+    assert (form["name"], form["party"], form["seed"]) == (["refused 2"], ["alpha", "beta"], ["9"])
+    console.post(address, {**form, "key privacy.epsilon": "1", "do": "plan"})
+    planned = CoordinatorHome(home).run("refused 2").planned()
+    assert planned.task["task"]["revises"] == "refused"
+    assert ">refused</strong>" not in console.get("/?part=needs").text
+
+
+def test_a_failed_run_is_put_away(console, home, tasks):
+    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="over"))
+    CoordinatorHome(home).run("over").write_status(RunStatus("failed", 1, error=RunFailure("no", "", 2)))
+    assert ">over</strong>" in console.get("/?part=needs").text
+    console.post("/runs/one/over/put-away", of="/runs/one/over")
+    assert ">over</strong>" not in console.get("/?part=needs").text
+    assert "failed" in console.get("/runs?find=over").text
+
+
+def test_the_page_s_own_script_is_told_and_the_form_stays(console):
+    headers = {"accept": "application/json"}
+    refused = console.post("/parties/invite", name="not a name!", headers=headers)
+    assert refused.status_code == 409
+    assert refused.json().keys() == {"problem", "remedy", "code"}
+    done = console.post("/parties/invite", name="epsilon", headers=headers)
+    assert done.json()["location"].startswith(console.client.base)
 
 
 def test_two_clicks_on_plan_make_one_run(console, home, tasks):
-    address = console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}").headers["location"]
-    of = f"{address}?plan=yes"
-    fields = {**console.hidden(of), **fields_of(console.get(of).text)}
+    address = console.led(console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}"))
+    fields = {**fields_of(console.get(address).text), **console.hidden(address), "do": "plan"}
     before = len(runs.list_runs(home))
-    places = {console.client.post(f"{address}/plan", data=fields).headers["location"] for _ in range(3)}
+    places = {console.client.post(address, data=fields).headers["location"] for _ in range(3)}
     assert len(places) == 1
     assert len(runs.list_runs(home)) == before + 1
 
@@ -261,7 +382,7 @@ def test_files_that_the_operator_s_own_task_names_stay_allowed(home, tasks, tmp_
     assert refused(home, tasks, replace(theirs, data=data))
     own = replace(theirs, data=data, operators=data)
     assert not refused(home, tasks, own)
-    assert not refused(home, tasks, drafts.change(home, own, {"privacy.epsilon": "2"}))
+    assert not refused(home, tasks, drafts.fill(own, {"key privacy.epsilon": ["2"]}))
 
 
 def test_keys_go_to_the_hosts_that_the_operator_has_named(home, tasks):
@@ -292,11 +413,11 @@ def test_keys_go_to_the_hosts_that_the_operator_has_named(home, tasks):
 def test_a_refusal_is_shown_and_no_run_is_planned(console, home, tasks):
     toml = next(tasks.glob("*.toml")).read_text().replace("good.jsonl", "/etc/passwd")
     sent = console.client.post("/runs/new", data=console.hidden("/runs/new"), files={"task": ("t.toml", toml)})
-    shown = f"{console.led(sent)}?plan=yes"
-    assert "outside the operator" in console.get(shown).text
+    shown = console.led(sent)
+    assert "outside the operator" in wrong(console.get(shown).text)["generators-0-corpus"]
     before = len(runs.list_runs(home))
-    sent = {**fields_of(console.get(shown).text), "name": "stolen", "shown_parties": ",".join(PARTIES)}
-    assert console.post(f"{shown.split('?')[0]}/plan", sent, of=shown).status_code == 409
+    sent = {**fields_of(console.get(shown).text), "name": "stolen", "do": "plan"}
+    assert console.led(console.post(shown, sent)) == f"{shown}?checked=yes"
     assert len(runs.list_runs(home)) == before
 
 

@@ -189,3 +189,37 @@ def test_a_plan_says_which_shared_policies_would_refuse_it(home, task):
 @pytest.mark.parametrize("policy", [bounds.Policy(2.0), bounds.Policy(math.inf, required_parties=(("a", "12-34"),))])
 def test_shared_bounds_are_read_as_they_were_written(policy):
     assert bounds.Policy.from_json(json.loads(json.dumps(policy.to_json()))) == policy
+
+
+def test_a_revision_takes_the_task_and_the_parties_of_the_run_and_its_place(home, task):
+    runs.plan(home, task, RunOptions(name="rejected", parties=PARTIES[:3], seed=5), assignments=["privacy.epsilon=3"])
+    folder_of(home, "rejected").write_status(RunStatus("failed", 1, error=RunFailure("beta refuses", "revise it", 3)))
+    assert runs.next_name(home, "rejected") == "rejected 2"
+    made = runs.plan(home, None, RunOptions(name="rejected 2"), assignments=["privacy.epsilon=1"], revises="rejected")
+    planned = folder_of(home, "rejected 2").planned()
+    assert (planned.task["task"]["revises"], planned.task["privacy"]["epsilon"]) == ("rejected", 1)
+    assert made.parties == PARTIES
+    assert planned.load().task.public_words["revises"] == "rejected"
+    assert folder_of(home, "rejected").is_put_away
+    assert runs.next_name(home, "rejected 2") == "rejected 3"
+    runs.plan(home, None, RunOptions(name="rejected 3"), revises="rejected 2")
+    assert folder_of(home, "rejected 2").requested().action == "stop"
+    folder_of(home, "rejected 3").write_status(RunStatus("finished", 1))
+    with raises(ConfigurationError, "run-ended"):
+        runs.plan(home, None, RunOptions(name="rejected 4"), revises="rejected 3")
+    with raises(ConfigurationError, "no-task"):
+        runs.plan(home, None)
+
+
+def test_a_failed_run_that_is_put_away_comes_back_if_it_fails_again(home, task):
+    runs.plan(home, task, RunOptions(name="away"))
+    folder = folder_of(home, "away")
+    folder.write_status(RunStatus("failed", 1))
+    assert not folder.is_put_away
+    runs.put_away(home, "away")
+    assert folder.is_put_away
+    time.sleep(0.01)
+    folder.write_status(RunStatus("failed", 2))
+    assert not folder.is_put_away
+    with raises(ConfigurationError, "no-run"):
+        runs.put_away(home, "nobody planned it")

@@ -77,8 +77,8 @@
     setInterval(() => {
       if (!over && Date.now() - heard > 4000) say("Stale since " + clock.format(new Date(heard)) + ": the connection to this page's program is cut. It is tried again.");
     }, 500);
-    document.body.addEventListener("htmx:responseError", (event) => { if (event.detail.xhr.status === 401) ended(); });
   }
+  document.body.addEventListener("htmx:responseError", (event) => { if (event.detail.xhr.status === 401) ended(); });
 
   /* What was unfolded stays so when its part is renewed. */
   const unfolded = new Set();
@@ -108,10 +108,45 @@
   const go = document.querySelector("[data-go]");
   if (go) go.click();
 
-  document.addEventListener("submit", (event) => {
-    const buttons = event.target.querySelectorAll("button");
-    setTimeout(() => { for (const each of buttons) each.disabled = true; }, 0);
-    setTimeout(() => { for (const each of buttons) each.disabled = false; }, 8000);
+  /* A form that is refused stays on the screen as it was typed, and says at its button why. */
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    const button = event.submitter;
+    const buttons = form.querySelectorAll("button");
+    const disable = (is) => { for (const each of buttons) each.disabled = is; };
+    setTimeout(() => disable(true), 0);
+    if (!base || form.getAttribute("method") !== "post") {
+      setTimeout(() => disable(false), 8000);
+      return;
+    }
+    event.preventDefault();
+    const sent = new FormData(form);
+    if (button && button.name) sent.append(button.name, button.value);
+    document.querySelectorAll(".problem.refused").forEach((each) => each.remove());
+    let told;
+    try {
+      const body = form.enctype === "multipart/form-data" ? sent : new URLSearchParams(sent);
+      const answer = await fetch(form.getAttribute("action"), { method: "POST", body, headers: { accept: "application/json" } });
+      if (answer.status === 401) return ended();
+      told = await answer.json();
+    } catch {
+      told = { problem: "The page's program does not answer", remedy: "try again; nothing that you typed is lost" };
+    }
+    if (told.location) {
+      const there = new URL(told.location, location.href);
+      const same = there.pathname + there.search === location.pathname + location.search;
+      if (!same) return location.assign(there);
+      history.replaceState(null, "", there);
+      return location.reload();
+    }
+    disable(false);
+    const why = document.createElement("div");
+    why.className = "problem refused";
+    why.setAttribute("role", "alert");
+    why.tabIndex = -1;
+    why.textContent = told.problem + (told.remedy ? ". " + told.remedy[0].toUpperCase() + told.remedy.slice(1) + "." : "");
+    if (button) button.before(why); else form.append(why);
+    why.focus();
   });
 
   document.addEventListener("click", (event) => {

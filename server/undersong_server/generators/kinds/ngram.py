@@ -31,6 +31,7 @@ from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.table import column_names, read_table
 from undersong_server.generators.interface import (
+    NAMES_FILE,
     Answer,
     Estimate,
     GenerationRequest,
@@ -85,7 +86,7 @@ class NgramSettings(GeneratorSettings):
 
     kind: Literal["ngram"]
     corpus: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(one_or_many)] = Field(
-        min_length=1
+        min_length=1, json_schema_extra=NAMES_FILE
     )
     order: int = Field(default=3, ge=2, le=4)
     temperature: float = Field(default=1.0, gt=0.0, le=10.0)

@@ -30,7 +30,14 @@ from undersong_common.errors import ConfigurationError, GenerationError, Interna
 from undersong_common.files import MISSING, FileState, file_state
 from undersong_common.table import read_table
 from undersong_server.generators.cleaning import duplicate_key
-from undersong_server.generators.interface import Answer, Estimate, GenerationRequest, GeneratorSettings, Surroundings
+from undersong_server.generators.interface import (
+    NAMES_FILE,
+    Answer,
+    Estimate,
+    GenerationRequest,
+    GeneratorSettings,
+    Surroundings,
+)
 
 _CONTAINED = 0.5
 _LENGTH = 0.3
@@ -48,7 +55,7 @@ class ReplaySettings(GeneratorSettings):
     """
 
     kind: Literal["replay"]
-    path: str = Field(min_length=1)
+    path: str = Field(min_length=1, json_schema_extra=NAMES_FILE)
     temperature: float = Field(default=0.05, gt=0.0, le=100.0)
 
     @property
