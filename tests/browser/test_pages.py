@@ -69,7 +69,7 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     operator.page.get_by_role("button", name="Plan this run").click()
     operator.page.locator(".faulty #key-privacy-epsilon").wait_for()
     operator.page.get_by_label("Epsilon").fill("3")
-    operator.page.locator("#so-far .figures").get_by_text("3", exact=True).wait_for()
+    operator.page.locator("#so-far dd").filter(has_text=re.compile(r"^3\b")).wait_for()
     operator.check("plan")
     operator.page.get_by_label("Name of the run").fill("not / a name")
     operator.page.get_by_role("button", name="Plan this run").click()
@@ -94,11 +94,11 @@ def test_what_is_typed_is_kept_and_shown_beside_the_form(console, coordinator, w
     operator.go("/runs/new")
     operator.page.get_by_label("Task file task.toml (clinic)").check()
     operator.page.get_by_role("button", name="Begin").click()
-    figures = operator.page.locator("#so-far .figures")
-    figures.get_by_text("4", exact=True).wait_for()
+    figures = operator.page.locator("#so-far dd")
+    figures.filter(has_text=re.compile(r"^4\b")).wait_for()
     operator.page.get_by_label("Name of the run").fill("as shown")
     operator.page.get_by_label("Epsilon").fill("1.5")
-    figures.get_by_text("1.5", exact=True).wait_for()
+    figures.filter(has_text=re.compile(r"^1\.5\b")).wait_for()
     assert operator.page.get_by_label("Name of the run").input_value() == "as shown"
     operator.page.reload()
     assert operator.page.get_by_label("Epsilon").input_value() == "1.5"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 import time
@@ -53,7 +54,7 @@ def test_invite_compare_sign_plan_approve_watch_export_and_verify(demo, window, 
     operator.page.get_by_label("Task file task.toml (clinic)").check()
     operator.page.get_by_role("button", name="Begin").click()
     operator.page.get_by_label("Samples").fill("60")
-    operator.page.locator("#so-far .figures").get_by_text("60", exact=True).wait_for()
+    operator.page.locator("#so-far dd").filter(has_text=re.compile(r"^60\b")).wait_for()
     operator.shoot("life-plan-wide")
     operator.page.get_by_label("Name of the run").fill("spring")
     operator.page.get_by_role("button", name="Plan this run").click()

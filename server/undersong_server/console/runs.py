@@ -16,7 +16,6 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_number
 from undersong_server.console.context import ConsoleContext
 from undersong_server.defaults import RunOptions
-from undersong_server.generators import kinds
 from undersong_server.operations import drafts, enrolment, following, overview, releases, runs
 from undersong_server.operations.following import LiveRun, RunPlanFacts
 
@@ -119,7 +118,7 @@ class RunScreens:
             **self._so_far(draft, checked="checked" in visit.query),
             enrolled=[each for each in enrolment.parties(self._home) if each.party.state == "enrolled"],
             files=drafts.files(draft, self._context.tasks),
-            kinds=kinds.names(),
+            kinds=drafts.generator_kinds(),
         )
 
     def _live(self, visit: Visit) -> Response:

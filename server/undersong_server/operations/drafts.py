@@ -205,6 +205,11 @@ def templates() -> tuple[str, ...]:
     return tuple(name for name in _starts() if name != "generators")
 
 
+def generator_kinds() -> tuple[str, ...]:
+    """Kinds of generators that a form can add."""
+    return kinds.names()
+
+
 @cache
 def _first_level() -> tuple[str, ...]:
     """Keys at the form's first level, in order, whether set or not."""
