@@ -7,11 +7,14 @@ processor or libraries give other bits is refused by name, so that a cache never
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import secrets
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -38,6 +41,7 @@ SETTINGS = {
     "RAY_worker_niceness": "0",
 }
 AUTHENTICATION = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+FOLDER = "RAY_TMPDIR"  # of sockets and logs
 REACHED_S = 10.0
 RESTARTS = 1  # of work whose worker or machine was lost
 _LOST = "its worker was lost: killed, or out of memory"
@@ -148,7 +152,8 @@ class Cluster(AbstractContextManager["Cluster"]):
 def prepare(named: str, option: str, *, here: bool = True) -> None:
     """Sets this process's environment for Ray, before it is loaded.
 
-    Ray that is begun ``here`` requires a token, which is drawn here and known to this process only.
+    Ray that is begun ``here`` requires a token, which is drawn here and known to this process only. Its sockets and
+    logs lie in a folder of this user alone, which goes with this process: Ray's own are writable by everybody.
 
     Args:
         named: what the user asked for, in errors; ``option`` is what would have to be left away.
@@ -157,6 +162,9 @@ def prepare(named: str, option: str, *, here: bool = True) -> None:
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+    if here and not os.environ.get(FOLDER):
+        os.environ[FOLDER] = tempfile.mkdtemp(prefix="ray-")
+        atexit.register(shutil.rmtree, os.environ[FOLDER], ignore_errors=True)
     mode, token = AUTHENTICATION
     if not here or (os.environ.get(mode) == "token" and os.environ.get(token)):
         return

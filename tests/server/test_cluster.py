@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_server.cluster import AUTHENTICATION, SETTINGS, SINGLE_THREAD, Cluster, connected
+from undersong_server.cluster import AUTHENTICATION, FOLDER, SETTINGS, SINGLE_THREAD, Cluster, connected
 
 
 class Lost(Exception):
@@ -123,9 +124,10 @@ def test_nothing_to_do_begins_nothing(ray):
     assert not ray.begun
 
 
-def test_ray_on_this_machine_answers_only_who_knows_its_token(monkeypatch):
+def test_ray_on_this_machine_answers_only_who_knows_its_token_and_has_a_folder_of_its_own(monkeypatch):
     mode, token = AUTHENTICATION
-    for name in AUTHENTICATION:
+    """The attack: Ray's sockets lay in a folder in which every user of the machine could put others of that name."""
+    for name in (*AUTHENTICATION, FOLDER):
         monkeypatch.setenv(name, "")
     monkeypatch.setitem(sys.modules, "ray", None)  # its import fails, after the token is drawn
     drawn = set()
@@ -135,6 +137,7 @@ def test_ray_on_this_machine_answers_only_who_knows_its_token(monkeypatch):
         assert os.environ[mode] == "token"
         assert len(os.environ[token]) == 64
         drawn.add(os.environ.pop(token))
+        assert stat.S_IMODE(os.stat(os.environ[FOLDER]).st_mode) == 0o700
     assert len(drawn) == 2
 
 
