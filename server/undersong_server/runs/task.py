@@ -83,6 +83,18 @@ class DataSection(Section):
     """[data]: a simulation's private records and its parties' local model.
 
     Paths are relative to root, or else to the task file.
+
+    Attributes:
+        root: folder where relative paths start.
+        path: the private records: one file that is dealt to the parties, or a file of each party.
+        text: column of the texts.
+        label: column of the labels.
+        user: column of the patients, for the unit "user".
+        encoding: of CSV, TSV and JSONL files.
+        records: of one file that is dealt: about so many, drawn by the seed.
+        file_records: number of records that the file has, as everybody may know; ``records`` needs it.
+        curated: deals one file in equal parts of a shuffle, without repeated records; no promise holds then.
+        teacher_model: "packaged" or a folder, from which simulated parties fine-tune teachers.
     """
 
     root: str = ""
@@ -90,11 +102,11 @@ class DataSection(Section):
     text: str = "text"
     label: str | None = None
     user: str | None = None
-    encoding: str = "utf-8"  # of CSV, TSV and JSONL files
-    records: Annotated[int, Field(ge=1)] | None = None  # of one file that is dealt: about so many, drawn by the seed
-    file_records: Annotated[int, Field(ge=1)] | None = None  # that the file has, as everybody may know; for `records`
-    curated: bool = False  # one file is dealt in equal parts of a shuffle, without repeated records; no promise holds
-    teacher_model: str = ""  # that simulated parties fine-tune teachers from: "packaged" or a folder
+    encoding: str = "utf-8"
+    records: Annotated[int, Field(ge=1)] | None = None
+    file_records: Annotated[int, Field(ge=1)] | None = None
+    curated: bool = False
+    teacher_model: str = ""
 
     @model_validator(mode="after")
     def _rate_is_public(self) -> DataSection:
@@ -169,6 +181,7 @@ class FederationSection(Section):
     The defaults follow from the number of parties (docs/secagg.md, "Manifest").
 
     Attributes:
+        parties: of a simulation that deals one file; 5 by default, or one for each file.
         alpha: Dirichlet concentration over labels of a simulation that deals one file; inf gives equal parts.
         tolerated_dropouts: parties that may fall silent in a private sum, and the sum of the others still opens.
         colluders: parties that may work with the coordinator against the others, and the promise still holds.
@@ -202,6 +215,7 @@ class AttributeSection(Section):
     """[[attributes]]: a public attribute of a record, beside its label.
 
     Attributes:
+        name: of the column in the corpus.
         values: a record has one of them; a missing or any other value of a column is a value of its own.
         column: of the private files of a simulation; each party names its own. Without it, a record has the value that
             its text is nearest to.
@@ -225,6 +239,7 @@ class EmbedderSection(Section):
     """[embedder]: "packaged" (all-MiniLM-L6-v2), a local folder, or another package's, "plug-in:NAME".
 
     Attributes:
+        model: packaged, a local folder, or plug-in:NAME with the hash of its source at a daemon.
         max_windows: of a text longer than the model's window; what lies beyond them is not read.
     """
 
@@ -236,6 +251,7 @@ class EvaluationSection(Section):
     """[evaluation]: a public test file, evaluated when the run has ended.
 
     Attributes:
+        test: a file of public texts with labels; without it, nothing is evaluated.
         head: of one more task model, beside the panel.
         repeats: seeds with each of which every task model is trained; several give intervals.
         encoder: a local folder, or "packaged", that is fine-tuned beside the panel; slow without a GPU.
@@ -267,7 +283,11 @@ class PromptsSection(Section):
 
 
 class OutputSection(Section):
-    """[output]: where the corpus, its card, report, manifest and ledgers are written."""
+    """[output]: the run's results.
+
+    Attributes:
+        dir: folder of the corpus, its card, report, manifest and ledgers.
+    """
 
     dir: str = "runs/undersong"
 

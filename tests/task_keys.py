@@ -1,0 +1,131 @@
+"""Writes docs/reference/task.md, the keys of a task file, from the models that read it: python -m tests.task_keys."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from undersong_common.configuration import descriptions
+from undersong_server import methods
+from undersong_server.generators import kinds
+from undersong_server.runs.task import Task
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "task.md"
+HEAD = """# Keys of a task file
+
+Every section and key of a task file, from the program's own models (`python -m tests.task_keys` writes this page).
+`undersong init` writes a commented file. `undersong simulate task.toml --set section.key=value` overrides a key.
+"""
+STANDARD = {  # of every method, and of every generator
+    "rounds": "Rounds of generation.",
+    "samples": "Texts to write.",
+    "name": "Of the generator, in weights and reports.",
+    "kind": "Of the generator.",
+}
+LISTS = ("generators", "attributes")
+BOUNDS = {
+    Ge: "from {.ge}",
+    Gt: "above {.gt}",
+    Le: "to {.le}",
+    Lt: "below {.lt}",
+    MaxLen: "at most {.max_length} characters",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [HEAD]
+    for name, info in Task.model_fields.items():
+        if name in ("folder", "set_aside", "generators"):
+            continue
+        model = next(each for each in _models(info.annotation))
+        title = f"[[{name}]]" if name in LISTS else f"[{name}]"
+        lines += _section(title, model)
+    for method in methods.own_names():
+        lines += _section(f"[method] of {method}", methods.load(method).Options)
+    for kind in kinds.names():
+        if kinds.load(kind).__module__.startswith("undersong_server."):
+            lines += _section(f"[[generators]] of kind {kind}", kinds.load(kind))
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _section(title: str, model: type[BaseModel]) -> list[str]:
+    words = " ".join((model.__doc__ or "").partition("\n\n")[0].split())
+    lines = [
+        f"## {title}",
+        "",
+        _sentence(words.removeprefix(f"{title}: ")),
+        "",
+        "| key | value | default | |",
+        "|---|---|---|---|",
+    ]
+    said = descriptions(model)
+    for name, info in model.model_fields.items():
+        if info.exclude:
+            continue
+        default = "required" if info.is_required() else f"`{_toml(info.get_default(call_default_factory=True))}`"
+        meaning = _sentence(said.get(name, "") or _with(name, said))
+        cells = [f"`{name}`", _words(info), default, meaning]
+        lines.append(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |")
+    return [*lines, ""]
+
+
+def _with(name: str, said: Mapping[str, str]) -> str:
+    """The key that a sentence about another one explains, or names in its own."""
+    beside = [other for other, words in said.items() if re.search(rf"\b{name}\b", words)]
+    return f"with `{beside[0]}`." if beside else STANDARD.get(name, "")
+
+
+def _sentence(words: str) -> str:
+    """Docstrings mark code by two backquotes, and other names by a role."""
+    plain = re.sub(r":\w+:`[~.]?([^`]+)`", r"`\1`", " ".join(words.split())).replace("``", "`")
+    return plain[:1].upper() + plain[1:]
+
+
+def _words(info: FieldInfo) -> str:
+    kind = _kind(info.annotation)
+    bounds = [BOUNDS[type(each)].format(each) for each in info.metadata if type(each) in BOUNDS]
+    return ", ".join([kind, *bounds])
+
+
+def _kind(annotation: Any) -> str:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(parts[0])
+    if origin is Literal:
+        return ", ".join(f"`{_toml(each)}`" for each in parts)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_kind(each) for each in parts if each is not type(None)))
+    if origin in (tuple, list):
+        return f"list of {_kind(parts[0])}s" if parts else "list"
+    if origin is dict or annotation is dict:
+        return "table"
+    return {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}.get(
+        annotation, "table"
+    )
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
