@@ -252,8 +252,14 @@ def pool(given: argparse.Namespace) -> list[Generator]:
     return tables
 
 
-def methods(given: argparse.Namespace) -> dict[str, Any]:
-    """Methods at epsilon 4 with a pool of generators, against the mixture."""
+def methods(given: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Methods at epsilon 4 with a pool of generators, against the mixture, with one seed.
+
+    Each seed has a folder and a cache of its own, so that its zero-shot texts are its own and all methods have them.
+    """
+    given = argparse.Namespace(**vars(given) | {"out": given.out / f"seed-{seed}"})
+    if given.cache:
+        given.cache = given.cache.with_stem(f"{given.cache.stem}-{seed}")
     head, _, rest = task_file(given).read_text(encoding="utf-8").partition("[[generators]]")
     head += "" if given.chat else "[prompts]\nvariety = false\n"
     tail = rest[rest.index("[embedder]") :]
@@ -269,9 +275,10 @@ def methods(given: argparse.Namespace) -> dict[str, Any]:
             epsilons=[4.0],
             parties=[5],
             records=[given.records],
-            seeds=range(given.seeds),
+            seeds=[seed],
             baseline="mixture" if "mixture" in given.methods else None,
             out=given.out,
+            public_data=True,
             jobs=1,
         ),
         assignments=(data_root(given), *sizes, *given.set),
@@ -300,13 +307,15 @@ def main() -> None:
     parser.add_argument("--pool", choices=POOLS, default=POOLS[0], help="generators of --methods")
     parser.add_argument("--samples", type=int, default=600, help="of --methods")
     parser.add_argument("--seeds", type=int, default=3, help="of --methods")
+    parser.add_argument("--first-seed", type=int, default=0, help="of --methods")
     parser.add_argument("--records", type=int, default=300, help="of --methods, over five parties")
     parser.add_argument("--set", action="append", default=[], help="SECTION.KEY=VALUE of --methods")
     parser.add_argument("--cache", type=Path, help="a file that keeps answers across runs")
     parser.add_argument("--out", type=Path, default=Path("runs/live"))
     given = parser.parse_args()
     if given.methods:
-        print(json.dumps(methods(given), default=float))
+        for seed in range(given.first_seed, given.first_seed + given.seeds):
+            print(json.dumps(methods(given, seed), default=float), flush=True)
         return
     for samples, line in prompts(Bench(given), given):
         print(json.dumps(line, ensure_ascii=False, default=float), flush=True)
