@@ -16,7 +16,9 @@ the data are public.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
+import importlib
 import json
 import os
 import subprocess
@@ -25,6 +27,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -33,7 +36,7 @@ from undersong_common import entry
 from undersong_common.arrays import Float32, Float64, Int64, UInt64
 from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, PublicFileCache, publishable
-from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, plan_sums
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server import methods
@@ -44,7 +47,7 @@ from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.replay import ReplayGenerator, ReplaySettings
 from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Setting
+from undersong_server.methods.interface import Method, Setting
 from undersong_server.pool import Pool, Sample, each_once
 from undersong_server.runs import task as tasks
 
@@ -52,7 +55,7 @@ METHODS = (
     *("undersong", "cleaned-mixture", "mixture+labels", "mixture", "wasp", "augpe", "best-single", "private-only"),
 )
 UNLABELLED = ("undersong", "mixture", "wasp", "augpe", "best-single", "private-only")  # which need no labels
-SINGLE, BEST = "single:", "best-single"
+SINGLE, BEST, WITHOUT = "single:", "best-single", "~"
 FIRST_SEED, SEEDS = 300, 8
 CHOOSING_SEED = FIRST_SEED - 1  # with which the best single generator is found, by the test set
 ATTEMPTS = 3  # at a text that was given before
@@ -196,8 +199,8 @@ class OneMachine:
 def cell(world: World, method: str, seed: int) -> dict[str, Any]:
     """Figures of a method's corpus in per cent: of the panel, or without labels of next words and MAUVE.
 
-    ``METHOD[:key=value+key=value]``, ``single:NAME`` for the mixture with label shares of one generator, or
-    ``private-only``.
+    ``METHOD[~SUM][:key=value+key=value]`` (without the private sums whose names begin so), ``single:NAME`` for the
+    mixture with label shares of one generator, or ``private-only``.
     """
     task, records = world.task, world.records(world.task.data.records or 1, seed)
     if method == "private-only":
@@ -206,7 +209,8 @@ def cell(world: World, method: str, seed: int) -> dict[str, Any]:
     if method.startswith(SINGLE):
         names, method = (method.removeprefix(SINGLE),), "mixture+labels" if world.labels else "mixture"
     name, _, option = method.partition(":")
-    loaded = methods.load(name)
+    name, _, without = name.partition(WITHOUT)
+    loaded = without_sum(name, without) if without else methods.load(name)
     given = dict(part.split("=") for part in option.split("+") if part)
     options = loaded.Options(samples=task.options.samples, **given)
     privacy, quorum = Privacy(task.privacy.epsilon, DELTA), Quorum(1, 1, 0, 0)
@@ -221,6 +225,21 @@ def cell(world: World, method: str, seed: int) -> dict[str, Any]:
         **_judged(world, [sample.text for sample in samples], [sample.label for sample in samples], seed),
         "records": {name: values[-1][1] for name, values in run.records.items() if name in kept},
     }
+
+
+def without_sum(name: str, start: str) -> Method:
+    """A method without the sums whose names begin with ``start``; the others have their budget."""
+    module = importlib.import_module(f"undersong_server.methods.{name.replace('-', '_')}")
+    whole: Method = module.METHOD
+
+    def plan(options: Any, setting: Setting) -> list[SumRequest]:
+        return [request for request in whole.plan(options, setting) if not request.name.startswith(start)]
+
+    def run(options: Any, context: Any) -> Sequence[Sample]:
+        with mock.patch.object(module, "plan", plan):
+            return whole.run(options, context)
+
+    return dataclasses.replace(whole, plan=plan, run=run)
 
 
 def _judged(world: World, texts: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Any]:

@@ -29,7 +29,8 @@ Eleven served to choose nothing when they were written down:
 * ``no-labels``: the bank's questions and four of its pools without labels.
 
 All have 300 records but ``stars``, epsilon 4 but ``low-epsilon``, and 1 000 texts but ``few-texts``; a test set has at
-most 800 texts. Not among them and measured when named (``BESIDE``): ``movies``, the six movie pools as they are,
+most 800 texts. Not among them and measured when named (``BESIDE``): ``movies``, the six movie pools as they are;
+``only-POOL``, one generator, which has the pool of that name of ``mixed``, ``movies`` or ``stars``;
 ``many-movies``, the same with all 4 000 records to draw from, and ``all-movies``, which takes all of the pools, the
 records and the test set and orders 6 000 texts.
 
@@ -41,6 +42,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +56,7 @@ SEED = 20
 MOST_TESTS = 750
 MOVIE_POOLS = ("gpt2-xl", "llama-2-7b-chat-hf", "vicuna-7b-1.5v", "opt-6.7b", "flan-t5-xl", "chatglm3-6b-base")
 CHAT_POOLS = ("llama-2-7b-chat-hf", "vicuna-7b-1.5v")
+STARS_POOLS = ("alike", "brief", "strict", "extreme")
 BANK_POOLS = ("good", "narrow", "label_noise40", "style", "offdomain50", "confused50")
 SPECIALIST_LABELS = ("card_payment", "cash_atm", "top_up", "transfer")
 COMMON, COMMON_SHARE = "transfer", 0.61
@@ -261,6 +264,11 @@ def many_movies(data: Path) -> Setting:
     return _movies(data)._replace(private=_rows(data / "movie_reviews" / "train.jsonl"), records=1000)
 
 
+def only(of: Callable[[Path], Setting], pool: str, data: Path) -> Setting:
+    found = of(data)
+    return found._replace(pools={pool: found.pools[pool]})
+
+
 def all_movies(data: Path) -> Setting:
     folder = data / "movie_reviews"
     pools = {name: _rows(folder / "pools" / f"{name}.jsonl") for name in MOVIE_POOLS}
@@ -295,6 +303,9 @@ BESIDE: dict[str, Callable[[Path], Setting]] = {
     "movies": movies,
     "many-movies": many_movies,
     "all-movies": all_movies,
+    **{f"only-{pool}": partial(only, mixed, pool) for pool in BANK_POOLS},
+    **{f"only-{pool}": partial(only, movies, pool) for pool in MOVIE_POOLS},
+    **{f"only-{pool}": partial(only, stars, pool) for pool in STARS_POOLS},
 }
 
 

@@ -104,9 +104,9 @@ def orders(case: Case, number: int, p: Any, texts: Texts, chosen: Any, spent: An
     q[~rare] *= (1 - q[rare].sum()) / q[~rare].sum()
     found = np.zeros_like(gave)
     for label, count in enumerate(shared(q * (published.sum() + size) - published.sum(axis=0), size)):
-        able = ~spent[:, label] if not spent[:, label].all() else np.ones(case.generators, dtype=bool)
-        willing = chosen[:, label] & able if (chosen[:, label] & able).any() else able
-        equal = (published[able, label].sum() + count) / willing.sum()
+        able = chosen[:, label] & ~spent[:, label]
+        willing = able if able.any() else chosen[:, label]
+        equal = (published[willing, label].sum() + count) / willing.sum()
         missing = np.where(willing, equal - published[:, label], 0.0)
         turn = np.roll(np.arange(case.generators), -label)  # of equal remainders the label's own number is the first
         found[turn, label] = shared(missing[turn], count)

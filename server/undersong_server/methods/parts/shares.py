@@ -13,8 +13,8 @@ LEAST_YIELD = 0.5  # of the texts asked for: a generator that gives less of a la
 def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Bools, count: int) -> Int64:
     """``count`` orders over generators and labels, int64 [K, C], so that the whole comes as near as it can.
 
-    What a generator has no more of is asked of the others, in proportion to their weights, so that each label keeps
-    its share.
+    What a generator has no more of is asked of the others that have a weight. Where none of those has more, they are
+    asked once again: a generator without a weight writes nothing in their place.
 
     Args:
         written: texts so far, int64 [K, C].
@@ -25,12 +25,10 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
     of_label = largest_remainder(np.maximum(label_shares * total - written.sum(axis=0), 0.0), count)
     orders = np.zeros_like(written)
     for label, wanted in enumerate(of_label):
-        open_ = ~spent[:, label] if not spent[:, label].all() else np.ones(len(weights), dtype=np.bool_)
-        free = np.where(open_, weights[:, label], 0.0)
-        if not free.sum() > 0.0:
-            free = open_.astype(np.float64)
-        left = written[open_, label].sum() + wanted
-        missing = np.maximum(free / free.sum() * left - written[:, label], 0.0) * open_
+        able = (weights[:, label] > 0) & ~spent[:, label]
+        free = np.where(able, weights[:, label], 0.0) if able.any() else weights[:, label]
+        left = written[free > 0, label].sum() + wanted
+        missing = np.where(free > 0, np.maximum(free / free.sum() * left - written[:, label], 0.0), 0.0)
         turn = np.roll(np.arange(len(weights)), -label)  # whom a remainder goes to changes from label to label
         orders[turn, label] = largest_remainder((missing if missing.sum() > 0.0 else free)[turn], int(wanted))
     return orders

@@ -38,6 +38,15 @@ def test_what_a_generator_has_no_more_of_is_asked_of_the_others_of_that_label():
     assert shares.to_write(written, weights, labels, spent, 100).sum(axis=0).tolist() == [70, 30]
 
 
+def test_a_generator_without_weight_never_writes_for_one_that_is_spent():
+    weights, spent = for_both_labels(0.5, 0.5, 0.0), NOTHING_SPENT.copy()
+    spent[0] = True
+    assert shares.to_write(np.zeros((3, 2), dtype=np.int64), weights, np.full(2, 0.5), spent, 40)[2].sum() == 0
+    spent[1] = True
+    orders = shares.to_write(np.zeros((3, 2), dtype=np.int64), weights, np.full(2, 0.5), spent, 40)
+    assert orders.sum(axis=1).tolist() == [20, 20, 0]
+
+
 def test_a_cell_is_spent_where_it_gave_less_than_half():
     orders, received = np.array([[10, 10], [0, 10]]), np.array([[4, 5], [0, 10]])
     assert shares.spent(orders, received).tolist() == [[True, False], [False, False]]
