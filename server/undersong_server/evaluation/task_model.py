@@ -144,7 +144,6 @@ def fit_linear(
     weights: Float64,
     classes: int,
     strength: float,
-    start: Float64 | None = None,
 ) -> Float64:
     """The linear head alone, without validation: float64 [d + 1, classes], the bias last.
 
@@ -152,11 +151,10 @@ def fit_linear(
         labels: int64 [n] in [0, classes), each of which occurs.
         weights: [n], of mean 1.
         strength: inverse regularisation.
-        start: the same of another strength; the way from it is shorter.
     """
     x = np.ascontiguousarray(embeddings, dtype=np.float32)
     with one_numpy_thread():
-        return _fit_linear(x, labels, weights, classes, strength, start)
+        return _fit_linear(x, labels, weights, classes, strength, None)
 
 
 def _train(

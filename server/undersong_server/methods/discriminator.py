@@ -38,8 +38,7 @@ from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting
 from undersong_server.methods.parts import discriminant, discriminator_baselines, discriminator_figures
-from undersong_server.methods.parts.consistency import averaged
-from undersong_server.methods.parts.discriminant import Discriminator
+from undersong_server.methods.parts.discriminant import Discriminator, averaged
 from undersong_server.methods.parts.fine_tuned_student import FineTunedStudent, fine_tuned
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.papers import StatedOptions

@@ -18,14 +18,12 @@ def classifier(
     *,
     strength: float = STRENGTH,
     weights: Float64 | None = None,
-    start: Float64 | None = None,
 ) -> Float64:
     """A linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
 
     Args:
         strength: inverse regularisation.
         weights: non-negative, one per text; only their ratios matter.
-        start: a classifier of the same texts of another strength; the way from it is shorter.
     """
     from undersong_server.evaluation.task_model import fit_linear
 
@@ -37,8 +35,7 @@ def classifier(
     if len(present) < 2:
         return found
     w = np.ones(len(labels)) if weights is None else weights * (len(weights) / weights.sum())
-    begin = None if start is None else start[:, present]
-    found[:, present] = fit_linear(embeddings, numbered.ravel().astype(np.int64), w, len(present), strength, begin)
+    found[:, present] = fit_linear(embeddings, numbered.ravel().astype(np.int64), w, len(present), strength)
     return found
 
 
@@ -73,9 +70,3 @@ def probabilities(head: Float64, embeddings: Float32) -> Float64:
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     result: Float64 = odds / odds.sum(axis=1, keepdims=True)
     return result
-
-
-def averaged(values: Float64, group: Int64) -> Float64:
-    """Each value replaced by the mean of its group's: float64 [n], of groups numbered from 0, int64 [n]."""
-    found: Float64 = (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]
-    return found

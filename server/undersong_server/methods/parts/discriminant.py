@@ -16,7 +16,6 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.outer_products import symmetric
 from undersong_protocol.statistics.teachers import Whitening
-from undersong_server.methods.parts.consistency import averaged
 
 # Prior variances are chosen among these by marginal likelihood.
 LEVELS = (0.0, *(float(level) for level in np.logspace(-4, 1, 11)))
@@ -173,3 +172,9 @@ def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Flo
         common * (observed / alone).sum(axis=0) ** 2 / (1.0 + common * precision)
     ).sum()
     return float(-0.5 * (np.log(alone).sum() + np.log1p(common * precision).sum() + quadratic))
+
+
+def averaged(values: Float64, group: Int64) -> Float64:
+    """Each value replaced by the mean of its group's: float64 [n], of groups numbered from 0, int64 [n]."""
+    found: Float64 = (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]
+    return found
