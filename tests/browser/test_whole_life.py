@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+import zipfile
 
 import pytest
 
@@ -84,6 +85,8 @@ def test_invite_compare_sign_plan_approve_watch_export_and_verify(demo, window, 
     operator.page.get_by_text("every signature, charge and statement holds").wait_for()
     operator.check("result")
     operator.shoot("life-result-wide")
+    whole = operator.fetch(operator.page.get_by_role("link", name="Download everything").click, tmp_path)
+    assert "spring/dossier.html" in zipfile.ZipFile(whole).namelist()
     operator.page.get_by_label("Label").select_option(index=1)
     operator.page.get_by_role("button", name="Show").click()
     assert "label=" in operator.page.url

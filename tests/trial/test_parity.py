@@ -45,6 +45,7 @@ CONSOLE = {
     "GET /runs/one/{run}/result": "run search --label --generator",
     "GET /runs/one/{run}/report": "export --out",
     "GET /runs/one/{run}/file/{name}": "export --out",
+    "GET /runs/one/{run}/archive.zip": "export --out",
     "GET /compare": "run compare",
     "GET /generators": "run generators",
     "POST /generators/test": "run generators --test",

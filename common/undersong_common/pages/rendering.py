@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.ext import Extension
+from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 from undersong_common.pages.store import new_key
 from undersong_common.printable import duration, noun, number, printable, printable_lines
 
 LONGEST = 2_000  # characters of one shown value
+COMMAND = re.compile(r"`?(undersong(?:-party)? [^`;]*)`?")
 
 
 class _Inside(Extension):
@@ -27,11 +30,15 @@ class _Inside(Extension):
         return re.sub(r'\b(href|(?:form)?action)="/(?!assets/)', r'\1="{{ base }}/', source)
 
 
-def environment(packages: Sequence[str]) -> Environment:
+def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Environment:
     """The shared templates, and those of ``packages`` (modules with a folder ``templates``) before them.
 
     A value that is shown passes :func:`undersong_common.printable.printable` and is escaped; ``|exact`` escapes alone
     (for values of forms), ``|lines`` keeps line breaks.
+
+    Args:
+        actions: (address, words) of the page's own action by the command that does the same; "" for an action of the
+            screen on which the words stand. Remedies name them in place of commands.
     """
     made = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "undersong_common.pages")]),
@@ -54,7 +61,7 @@ def environment(packages: Sequence[str]) -> Environment:
         "bytes": size,
         "duration": _shown_duration,
     }
-    made.globals |= {"action_key": new_key, "query": _query, "infinity": math.inf}
+    made.globals |= {"actions": actions, "action_key": new_key, "query": _query, "infinity": math.inf}
     return made
 
 
@@ -68,10 +75,27 @@ def _shown_duration(seconds: float) -> Markup:
     return Markup(escape(duration(seconds).replace(" min", "\xa0min").replace(" s", "\xa0s")))  # noqa: S704 - escaped
 
 
-def _commands(text: Any) -> Markup:
-    """A sentence in which what stands between backticks is typed somewhere."""
-    found = str(escape(_visible(str(text))))
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", found))  # noqa: S704 - escaped
+@pass_context
+def _commands(context: Context, text: Any) -> Markup:
+    """A remedy with the page's own actions in place of commands; without actions, commands stand as they are typed.
+
+    A clause that names a command that the page has no action for keeps what stands before the colon, or is left out.
+    """
+    actions = context["actions"]
+    if not actions:
+        return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible(str(text))))))  # noqa: S704 - escaped
+    clauses = []
+    for clause in str(text).split("; "):
+        before, command, _ = COMMAND.split(clause, maxsplit=1) if COMMAND.search(clause) else (clause, "", "")
+        known = next((action for typed, action in actions.items() if command.startswith(typed)), None)
+        said = escape(_visible(before))
+        if command and known is None:
+            said = escape(_visible(before.rpartition(":")[0].removesuffix(", then")))
+        elif known is not None:
+            shown = '<a href="{0}{1}">{2}</a>' if known[0] else "<strong>{2}</strong>"
+            said += Markup(shown).format(context["base"], *known)  # noqa: S704 - format escapes
+        clauses += [said] * bool(said)
+    return Markup("; ").join(clauses)
 
 
 def _shown_plural(count: int, one: str, many: str = "") -> Markup:

@@ -60,6 +60,7 @@ class PageSettings:
         menu: (address, name, least role) of each screen.
         packages: modules whose templates belong to this page.
         notice: stands above every screen; "" for none.
+        actions: as of :func:`undersong_common.pages.rendering.environment`.
     """
 
     title: str
@@ -70,6 +71,7 @@ class PageSettings:
     menu: tuple[tuple[str, str, Role], ...]
     packages: tuple[str, ...]
     notice: str = ""
+    actions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def cookie(self) -> str:
@@ -200,7 +202,7 @@ class Site:
         self.violations: list[str] = []
         self.ending = threading.Event()  # set when the program is asked to end
         self.entrances: list[tuple[str, str]] = []  # (address, words) of further ways to log in
-        self._templates = environment(settings.packages)
+        self._templates = environment(settings.packages, settings.actions)
         self._templates.globals |= {
             "site_title": settings.title,
             "site_notice": settings.notice,
@@ -319,7 +321,8 @@ class Site:
             said = {"problem": f"internal error: {place_of(error)}", "remedy": "please report these words"}
             status, code = 500, "internal-error"
         if _wants_json(request):
-            return JSONResponse({**said, "code": code}, status_code=status)
+            shown = self.render("problem.html.j2", {**said, "base": visit.base})
+            return JSONResponse({**said, "code": code, "shown": shown}, status_code=status)
         return visit.show("error.html.j2", "That did not work", status=status, **said)
 
     def _check_form(self, visit: Visit) -> None:

@@ -314,14 +314,17 @@ def generators(
 @release_app.command()
 def export(
     name: RunName,
-    out: Annotated[Path, typer.Option("--out", help="The folder to write into.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write into, or FILE.zip for one archive.")],
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
     exported = operations.releases.export(home, name, out)
-    words = f"wrote {', '.join(exported.files)} into {out}; check it with: undersong verify {shell_path(out)}"
+    checked = f"check it with: undersong verify {shell_path(out)}"
+    words = f"wrote {', '.join(exported.files)} into {out}; {checked}"
+    if out.suffix == ".zip":
+        words = f"wrote {out}, with the dossier; unpack it to check it"
     print_result(exported, words, as_json=as_json, quiet=quiet)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 
 from fastapi.responses import Response
@@ -26,6 +27,17 @@ MENU: tuple[tuple[str, str, Role], ...] = (
     ("/audit", "Audit", "viewer"),
     ("/people", "People", "administrator"),
 )
+# The console's own actions, by the commands that remedies name.
+ACTIONS: Mapping[str, tuple[str, str]] = {
+    "undersong invite": ("/parties/invite", "Invite a hospital"),
+    "undersong sign": ("/parties/sign", "Sign a request"),
+    "undersong parties": ("/parties", "Parties"),
+    "undersong run list": ("/runs", "Runs"),
+    "undersong run plan": ("/runs/new", "New run"),
+    "undersong run resume": ("", "Resume"),
+    "undersong run start": ("", "Start"),
+    "undersong run generators": ("/generators", "Generators"),
+}
 MOST_NEEDS = 20
 
 
@@ -41,6 +53,7 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
         menu=MENU,
         packages=("undersong_server.console",),
         notice=COORDINATOR_WORDS if facts.drill else "",
+        actions=ACTIONS,
     )
     site = Site(settings)
     Stream(site, context.pulse)
@@ -60,7 +73,11 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
     parts: dict[str, Part] = {
         "needs": lambda: {"needs": needs()[:MOST_NEEDS], "more": max(0, len(needs()) - MOST_NEEDS)},
         "under_way": lambda: {
-            "under_way": [run for run in runs() if run.status.state in overview.UNDER_WAY][:20],
+            "under_way": [
+                run
+                for run in runs()
+                if run.status.state in overview.UNDER_WAY and run.run not in {need.name for need in needs()}
+            ][:20],
             "latest": runs()[:5],
         },
         "figures": lambda: {

@@ -47,6 +47,7 @@ class RunScreens:
                 f"{one}/result": self._result,
                 f"{one}/file/{{name}}": self._file,
                 f"{one}/report": self._report,
+                f"{one}/archive.zip": self._archive,
                 "/compare": self._compare,
             }
         )
@@ -254,7 +255,7 @@ class RunScreens:
         requested = act(self._home, run)
         visit.note(f"run {action}", run)
         condition = "" if requested is None or requested.served else " This takes effect once the coordinator runs."
-        return visit.go(f"/runs/one/{quote(run)}", words + condition)
+        return visit.go("/" if action == "put-away" else f"/runs/one/{quote(run)}", words + condition)
 
     # Results
 
@@ -281,6 +282,11 @@ class RunScreens:
         data = releases.read_file(self._home, run, name)
         visit.note("export", f"{run}: {name}")
         return download(data, f"{run}-{name}")
+
+    def _archive(self, visit: Visit) -> Response:
+        run = visit.path["run"]
+        visit.note("export", f"{run}: everything")
+        return download(releases.archive(self._home, run), f"{run}.zip", "application/zip")
 
     def _report(self, visit: Visit) -> Response:
         """The report as it was published: its own small script runs in a sandbox without origin, cookies or network."""

@@ -105,13 +105,14 @@ def _read(path: Path, mark: tuple[int, int], known: Any) -> tuple[tuple[int, int
 
 @dataclass(frozen=True)
 class Need:
-    """Something that needs the operator's attention; ``remedy`` says what to do."""
+    """Something that needs the operator's attention; ``remedy`` says what to do. A failed run can be put away."""
 
     grade: Literal["soon", "now"]
     kind: Literal["coordinator", "party", "run"]
     name: str
     says: str
     remedy: str = ""
+    failed: bool = False
 
 
 def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> tuple[Need, ...]:
@@ -121,7 +122,15 @@ def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts])
     now = time.time()
     if not facts.served:
         says = "is not running"
-        found.append(Need("now", "coordinator", facts.name, says, "start it: `undersong coordinator serve`"))
+        found.append(
+            Need(
+                "now",
+                "coordinator",
+                facts.name,
+                says,
+                "start its service on its machine: `undersong coordinator serve`",
+            )
+        )
     if facts.certificate_expires_at - now < CERTIFICATE_DAYS * 86400:
         says = f"has a certificate that ends in {_days(facts.certificate_expires_at - now)}"
         found.append(Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself"))
@@ -140,7 +149,9 @@ def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts])
     for run in runs:
         status = run.status
         if status.error is not None and not is_put_away(home, run.run):
-            found.append(Need("now", "run", run.run, f"failed: {status.error.problem}", status.error.remedy))
+            found.append(
+                Need("now", "run", run.run, f"failed: {status.error.problem}", status.error.remedy, failed=True)
+            )
         elif status.state == "paused":
             found.append(Need("soon", "run", run.run, "is paused", "resume or stop it"))
     return tuple(sorted(found, key=lambda need: need.grade == "soon"))
@@ -156,14 +167,14 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, await
     ends = party.certificate_expires_at
     if ends is not None and ends - now < CERTIFICATE_DAYS * 86400:
         says = "has a certificate that " + (f"ends in {_days(ends - now)}" if ends > now else "has ended")
-        remedy = "its daemon renews it while it runs; else the hospital types `undersong-party enroll --renew`"
+        remedy = "its daemon renews it while it runs; else the hospital renews it on its page, under Coordinator"
         found.append(Need("soon" if ends > now else "now", "party", party.name, says, remedy))
     if awaited:
         return found
     away_s = now - (party.last_seen or party.enrolled_at or now)
     grade: Literal["soon", "now"] = "now" if needed else "soon"
     if party.does_not_start and each.away_because:
-        remedy = "`undersong-party status` tells the hospital the whole reason and what to do"
+        remedy = "the hospital's page tells the whole reason and what to do, under Now"
         found.append(Need(grade, "party", party.name, f"is away: {each.away_because}", remedy))
     elif served and not each.connected and away_s > AWAY_S:
         says = f"is away for {_days(away_s)}" if party.last_seen else "has never connected"

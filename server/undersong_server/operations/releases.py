@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import time
+import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Compared", "Exported", "Found", "Verdict", "compare", "dossier", "export", "files", "read_file", "search"]
 __all__ += ["verdict", "verify"]
+DOSSIER_NAME = "dossier.html"
 EVALUATION_FILE = "evaluation.json"  # in a run's folder: its figures beside a test file
 
 
@@ -46,10 +51,15 @@ class Exported:
 def export(home: Path, run: str, folder: Path) -> Exported:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into ``folder``.
 
+    A name that ends in ".zip" becomes one file of these and the dossier (:func:`archive`).
+
     Raises ConfigurationError for a run that is unknown or has not finished, and if the folder cannot be written or
     holds another run.
     """
     found = CoordinatorHome(home).finished(run, "export it when it has finished")
+    if folder.suffix == ".zip":
+        replace_file(folder, archive(home, run), durable=True)
+        return Exported(run, folder.parent, (folder.name,))
     _check_target(folder, found.output)
     return Exported(run, folder, tuple(copy_outputs(found.output, folder)))
 
@@ -78,6 +88,20 @@ def dossier(
     found = None if audit is None else impact.read_audit(audit)
     verdict = verify(folder, fingerprint=fingerprint, parties=parties)
     return pages.dossier(folder, verdict, fingerprint=fingerprint, audit=found), verdict
+
+
+def archive(home: Path, run: str) -> bytes:
+    """A ZIP file of everything that a finished run published, and its dossier.
+
+    Raises ConfigurationError for a run that has not finished.
+    """
+    page, _ = dossier(home, run, fingerprint=None, parties={}, audit=None)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in files(home, run):
+            packed.writestr(f"{run}/{name}", read_file(home, run, name))
+        packed.writestr(f"{run}/{DOSSIER_NAME}", page.html(at=time.strftime("%Y-%m-%d %H:%M %Z")))
+    return buffer.getvalue()
 
 
 def _check_target(folder: Path, output: Path) -> None:

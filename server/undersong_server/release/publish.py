@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,8 @@ def publish(
     Args:
         signer: the coordinator, or the simulation, that signs it.
     """
+    if signer is not None:
+        report = replace(report, publisher=signer.publisher)
     hashed = {
         **corpus_files(outcome.samples),
         **_sequences(outcome),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -39,6 +39,11 @@ class Signer:
     authority: Authority
     identities: Mapping[str, bytes]
 
+    @property
+    def publisher(self) -> tuple[str, str]:
+        """Name and fingerprint, for the data set's card."""
+        return self.name, self.authority.fingerprint
+
     def sign(self, published: Mapping[str, Any]) -> dict[str, Any]:
         """``manifest.json`` with the signature; ``published`` is all of it but that, JSON-able and finite."""
         publisher = {
@@ -58,6 +63,7 @@ class SimulationSigner:
     """A simulation that publishes: the keys of all its parties by name."""
 
     identities: Mapping[str, Ed25519PrivateKey]
+    publisher: ClassVar[tuple[str, str]] = ("", "")  # no coordinator
 
     def sign(self, published: Mapping[str, Any]) -> dict[str, Any]:
         """``manifest.json`` with every party's signature; ``published`` is all of it but these."""

@@ -58,7 +58,7 @@ def render_card(data: ReportData) -> str:
         f"Length in words: {_lengths(data)}.",
         "## How to read it",
         SNIPPETS,
-        "## Licence and intended use",
+        "## Makers, licence and intended use",
         *_terms_of_use(data),
         "## How it was made",
         _settings(data),
@@ -111,7 +111,10 @@ def _header_of(said: PublicationSection) -> list[str]:
 
 def _terms_of_use(data: ReportData) -> list[str]:
     said = data.publication
+    makers = _md(said.makers or data.publisher[0])
     return [
+        f"Made by {makers}." if makers else "Its makers have not named themselves.",
+        f"Contact: {_md(said.contact)}." if said.contact else "Its makers have stated no contact.",
         f"Licence: {_md(said.licence)}."
         if said.licence
         else "Its makers have stated no licence: ask them before you use or pass on the texts.",
@@ -239,6 +242,15 @@ def _verification(data: ReportData) -> list[str]:
     ]
     if data.plan_hash:
         found.append(f"The SHA-256 they signed is {_md(data.plan_hash)}.")
+    name, fingerprint = data.publisher
+    if fingerprint:
+        found += [
+            f"`undersong verify . --fingerprint {fingerprint}`, typed in this folder, recomputes every figure offline"
+            f" and checks who signed it; `pip install undersong` installs the program. The fingerprint is that of the"
+            f" coordinator {_md(name)}.",
+            "Compare the fingerprint first: each of the hospitals that took part has it, and the makers tell it over"
+            " their contact. Whoever changed these files would have changed it here, too.",
+        ]
     found += [
         "`ledger.jsonl` holds what each party charged for this run before it sent anything, as in its signed receipt; "
         "the charges compose to the statement above.",

@@ -177,6 +177,7 @@ class ReportData:
         created: date and time in words; "" where the output must not depend on the time.
         plan_hash: SHA-256 (hex) of the manifest that every party signed; "" where there is none.
         publication: what its makers say to those who receive it.
+        publisher: name and fingerprint of the coordinator that signs it; "" for both where none does.
         remarks: sentences about this run that its reader should see.
     """
 
@@ -203,6 +204,7 @@ class ReportData:
     embedder: str = ""
     remarks: tuple[str, ...] = ()
     publication: PublicationSection = field(default_factory=PublicationSection)
+    publisher: tuple[str, str] = ("", "")
 
     @property
     def published_accuracy(self) -> tuple[Accuracy, ...]:

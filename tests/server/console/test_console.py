@@ -29,8 +29,8 @@ from undersong_server.console.application import build
 from undersong_server.console.context import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import drafts, enrolment, runs
-from undersong_server.runs.folder import RunFailure, RunStatus, replace_json
+from undersong_server.operations import drafts, enrolment, overview, runs
+from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus, replace_json
 
 pytestmark = pytest.mark.heavy
 
@@ -98,7 +98,8 @@ def test_every_screen_of_a_new_coordinator_says_something(tmp_path):
         assert "cannot be shown" not in answer.text, path
     assert "Nobody was invited yet" in console.get("/parties").text
     assert "No run was planned yet" in console.get("/runs").text
-    assert "undersong coordinator serve" in console.get("/").text
+    assert "start its service" in console.get("/").text
+    assert "undersong coordinator" not in console.get("/").text
     site.close()
 
 
@@ -281,6 +282,41 @@ def test_a_rejected_run_leads_to_its_revision(console, home, tasks):
     assert ">refused</strong>" not in console.get("/?part=needs").text
 
 
+def test_a_run_and_the_parties_that_it_waits_for_are_one_entry_of_home(home, tasks):
+    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="waits", parties=PARTIES))
+    now = time.time()
+    waiting = Awaited((AwaitedParty("beta", False, 900.0),), now - 900, now + 60, 2, "waiting for beta")
+    CoordinatorHome(home).run("waits").write_status(RunStatus("running", 1, waiting=waiting))
+    parties = [
+        replace(each, connected=False, party=replace(each.party, last_seen=now - 900, paused=True, contact="Dr. Ada"))
+        for each in enrolment.parties(home)
+    ]
+    listed = [each for each in runs.list_runs(home) if each.run == "waits"]
+    found = [each for each in overview.needs(home, listed, parties) if each.kind != "coordinator"]
+    about = [each for each in found if "beta" in f"{each.name} {each.says} {each.remedy}"]
+    assert [(each.kind, each.name) for each in about] == [("run", "waits")]
+    assert "Dr. Ada" in about[0].remedy
+    assert {each.name for each in found if each.kind == "party"} >= {"alpha", "gamma"}
+
+
+def test_remedies_name_the_page_s_own_actions_and_no_command(console, home, tasks):
+    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="told"))
+    folder = CoordinatorHome(home).run("told")
+    remedies = {
+        "see `undersong parties`": 'see <a href="/s/',
+        "correct the key, then: undersong run resume": "correct the key, then: <strong>Resume</strong>",
+        "start it: `undersong coordinator serve`; wait <b>": "start it; wait &lt;b&gt;",
+        "`undersong-party check` says more": "",
+    }
+    for remedy, shown in remedies.items():
+        folder.write_status(RunStatus("failed", 1, error=RunFailure("no", remedy, 2)))
+        text = console.get("/runs/one/told?part=standing").text
+        said = text.partition("<strong>Remedy:</strong> ")[2].partition("</p>")[0]
+        assert said.startswith(shown), remedy
+        assert "undersong " not in said
+        assert "undersong-party" not in said
+
+
 def test_a_failed_run_is_put_away(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="over"))
     CoordinatorHome(home).run("over").write_status(RunStatus("failed", 1, error=RunFailure("no", "", 2)))
@@ -294,7 +330,7 @@ def test_the_page_s_own_script_is_told_and_the_form_stays(console):
     headers = {"accept": "application/json"}
     refused = console.post("/parties/invite", name="not a name!", headers=headers)
     assert refused.status_code == 409
-    assert refused.json().keys() == {"problem", "remedy", "code"}
+    assert refused.json().keys() == {"problem", "remedy", "code", "shown"}
     done = console.post("/parties/invite", name="epsilon", headers=headers)
     assert done.json()["location"].startswith(console.client.base)
 
@@ -576,7 +612,7 @@ def test_a_chart_has_the_runs_numbers(console, home, tasks):
     assert weights["series"][1]["high"] == pytest.approx([0.5, 0.7])
     speed = re.search(r'data-name="Answers/s".*?</td>', text)[0]
     assert ">2<" in speed
-    assert "1.2 s a call" in speed
+    assert "1.25 s a call" in speed
     assert "/generators/test" in console.get("/generators").text
     shares = next(each for each in charts if each["across"] == "private sum with votes")
     assert shares["series"][0]["low"] == [pytest.approx(0.4)]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+import zipfile
 
 import pytest
 
 from tests.doubles.published import PARTIES
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
 from tests.doubles.typed import typed
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.app import app
+from undersong_server.defaults import RunOptions
+from undersong_server.operations import releases, runs
 from undersong_server.release.verify import verify
+from undersong_server.runs.folder import RunStatus
 
 
 @pytest.fixture
@@ -45,6 +52,21 @@ def test_a_confirmed_data_set_says_what_was_opened_spent_and_by_whom(folder, sig
         assert part in page, part
     assert "never opened" in page  # the third sum
     assert "only its name is known" not in page
+
+
+def test_everything_of_a_result_is_one_archive_with_the_dossier(folder, tmp_path):
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
+    run = home.run("first")
+    run.write_status(RunStatus("finished"))
+    shutil.copytree(folder, run.output)
+    (run.output / "synthetic.jsonl").write_text("{}\n")
+    releases.export(home.path, "first", tmp_path / "first.zip")
+    with zipfile.ZipFile(tmp_path / "first.zip") as packed:
+        names = {"first/manifest.json", "first/synthetic.jsonl", "first/dossier.html"}
+        assert set(packed.namelist()) == names
+        assert packed.read("first/synthetic.jsonl") == b"{}\n"
+        assert b"Article 35(7)" in packed.read("first/dossier.html")
 
 
 def test_what_nothing_confirms_says_so_and_has_verifys_exit_code(folder):

@@ -253,6 +253,21 @@ def test_the_card_is_safe_markdown_and_states_the_terms():
         assert piece in card
 
 
+def test_the_card_names_makers_contact_and_the_way_to_verify():
+    terms = PublicationSection(
+        makers="Five <b>clinics", contact="data@clinics.example", licence="CC0-1.0", language="en"
+    )
+    card = render_card(run(publication=terms, publisher=("north", "1a2b-3c4d")))
+    assert "Made by Five &lt;b&gt;clinics." in card
+    for piece in ("data@clinics.example", "CC0-1.0", 'language: ["en"]', "undersong verify . --fingerprint 1a2b-3c4d"):
+        assert piece in card
+    unnamed = render_card(run(publisher=("north", "1a2b-3c4d")))
+    assert "Made by north." in unnamed
+    nobody = render_card(run())
+    assert "--fingerprint" not in nobody
+    assert "no contact" in nobody
+
+
 def test_a_figure_that_reads_private_records_is_on_the_screen_only():
     private = Accuracy("own notes", 0.777, 0.777, 0.777, 0.777, reads_private=True)
     data = run(accuracy=(private,))

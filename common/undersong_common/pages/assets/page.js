@@ -130,7 +130,7 @@
       if (answer.status === 401) return ended();
       told = await answer.json();
     } catch {
-      told = { problem: "The page's program does not answer", remedy: "try again; nothing that you typed is lost" };
+      told = { shown: "<p>The page's program does not answer. Try again: nothing that you typed is lost.</p>" };
     }
     if (told.location) {
       const there = new URL(told.location, location.href);
@@ -144,7 +144,7 @@
     why.className = "problem refused";
     why.setAttribute("role", "alert");
     why.tabIndex = -1;
-    why.textContent = told.problem + (told.remedy ? ". " + told.remedy[0].toUpperCase() + told.remedy.slice(1) + "." : "");
+    why.innerHTML = told.shown;  // the page's own, escaped where it was made
     if (button) button.before(why); else form.append(why);
     why.focus();
   });
