@@ -91,6 +91,7 @@ class ScriptedCoordinator:
         self.streams: queue.Queue[Stream] = queue.Queue()
         self.keepalive_s = keepalive_s
         self.refuse = ""
+        self.clock = time.time
         self.version = framing.VERSION
         self.welcome_held: list[wire.Held] = []
         self._server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
@@ -132,7 +133,7 @@ class ScriptedCoordinator:
             version=self.version,
             coordinator="coordinator",
             software="scripted",
-            clock_s=time.time(),
+            clock_s=self.clock(),
             keepalive_s=self.keepalive_s,
             held=self.welcome_held,
         )

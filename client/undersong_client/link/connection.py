@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import math
 import queue
 import threading
 import time
@@ -284,6 +285,8 @@ class Connection:
                     f" {message.welcome.version} of the transport, this program ({SOFTWARE}) speaks {framing.VERSION}",
                     "run the same version of Undersong at the coordinator and at every party",
                 )
+            if not math.isfinite(message.welcome.clock_s):  # the status would be no JSON for other programs
+                raise PeerFault("coordinator", "states a time that is no number", "tell its operator")
             with self._state.changed:
                 self._state.welcome = message.welcome
                 self._state.changed.notify_all()

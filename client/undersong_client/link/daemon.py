@@ -343,7 +343,8 @@ class Daemon:
         if ended.refused:
             return self._backoff.refused_s * (0.5 + self._random.random())
         if ended.reconnect_after_s > 0:
-            return min(ended.reconnect_after_s, 3600.0) * (1.0 + 0.2 * self._random.random())
+            wait_s = max(self._backoff.first_s, min(ended.reconnect_after_s, 3600.0))
+            return wait_s * (1.0 + 0.2 * self._random.random())
         return self._backoff.wait_s(failures, self._random.random())
 
     def _wait(self, seconds: float, ended: Ended) -> None:

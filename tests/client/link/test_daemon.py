@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import threading
 import time
 from datetime import timedelta
@@ -23,6 +24,7 @@ from undersong_client.answering.computation import HospitalComputation
 from undersong_client.answering.party import Answer
 from undersong_client.consent import trust
 from undersong_client.home import PartyHome, read_json
+from undersong_client.link.connection import Ended
 from undersong_client.link.daemon import Backoff, Daemon
 from undersong_client.storage.outbox import Outbox
 from undersong_common.embedding import Embedder
@@ -315,6 +317,20 @@ def test_another_version_of_the_transport_is_left(tmp_path, home, coordinator):
         words = "(scripted) speaks version 2 of the transport, this program (undersong"
         until(lambda: words in status(home).get("problem", ""))
         assert "run the same version" in status(home)["problem"]
+
+
+def test_a_time_that_is_no_number_is_not_written_into_the_status(tmp_path, home, coordinator):
+    coordinator.clock = lambda: math.nan
+    with contextlib.closing(Started(home, tmp_path)):
+        until(lambda: "protocol fault" in status(home).get("problem", ""))
+        assert "clock_offset_s" not in status(home)
+
+
+@pytest.mark.parametrize("asked_s", [5e-324, 1e-9, 2.0, 1e300, math.inf])
+def test_a_coordinator_cannot_make_the_daemon_dial_without_a_pause(asked_s):
+    daemon = SimpleNamespace(_backoff=Backoff(), _random=SimpleNamespace(random=lambda: 0.0))
+    waits_s = Daemon._pause_after(daemon, Ended("a goodbye", asked_s, welcomed=True), 0)
+    assert waits_s == min(max(asked_s, Backoff().first_s), 3600.0)
 
 
 def test_a_pause_leaves_requests_unanswered_until_it_ends(running, coordinator, home):
