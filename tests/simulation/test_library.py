@@ -187,6 +187,14 @@ def test_a_method_that_returns_a_text_several_times_publishes_it_once(monkeypatc
     assert (repeated["label"] != once["label"]).tolist() == [True] + [False] * (len(once) - 1)
 
 
+@pytest.mark.parametrize("returned", [None, "a text", ["a text"], [None], {"a": 1}])
+def test_a_method_that_returns_no_samples_is_named(monkeypatch, returned):
+    plugged = replace(methods.load("mixture"), run=lambda _options, _run: returned)
+    monkeypatch.setattr(execution.methods, "load", lambda name: plugged)
+    with raises(ConfigurationError, "method-return"):
+        us.simulate(task(method="mixture", options={"samples": 8}), insecure_noise_seed=1, progress=Silent())
+
+
 @pytest.mark.heavy
 def test_a_comparison_is_a_table(tmp_path):
     found = us.compare(

@@ -111,7 +111,7 @@ def new_method(name: str, folder: Path) -> tuple[str, ...]:
         autoescape=False,  # noqa: S701 - Python and TOML are written, of a name that was checked
     )
     words = {"name": name, "module": module}
-    files = {"pyproject.toml": "pyproject.toml", f"{module}.py": "method.py", f"tests/test_{module}.py": "test.py"}
+    files = {"pyproject.toml": "pyproject.toml", f"src/{module}.py": "method.py", f"tests/test_{module}.py": "test.py"}
     for target, template in files.items():
         path = folder / target
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -112,7 +112,15 @@ def execute(
     method = methods.load(run_plan.task.method.name)
     if lengths.NAME in {planned.name for planned in run_plan.plan.sums}:
         author.draw_words_by(lengths.draw_by(run.private_sum(lengths.NAME, [])))
-    samples = each_once(method.run(run_plan.task.options, run))  # a plug-in may return a text several times
+    returned = method.run(run_plan.task.options, run)
+    listed = returned if isinstance(returned, Sequence) else [returned]
+    if wrong := [type(each).__name__ for each in listed if not isinstance(each, Sample)]:
+        raise ConfigurationError(
+            f"the method {run_plan.task.method.name} returned {wrong[0]}: a method returns a sequence of Sample",
+            "correct its run(); what was opened and written is kept",
+            code="method-return",
+        )
+    samples = each_once(returned)  # a plug-in may return a text several times
     if not samples:
         raise ConfigurationError(
             "the run ended without a single sample", "look at the generators' counts above", code="no-samples"

@@ -23,8 +23,8 @@ def begun(tmp_path, monkeypatch):
     """The package, installed as `pip install -e` does: on the import path, with its entry points beside it."""
     folder = tmp_path / "package"
     assert "pyproject.toml" in new_method("better-half", folder)
-    write_metadata(folder, "undersong_better_half", "0.1.0", (folder / "pyproject.toml").read_text())
-    monkeypatch.syspath_prepend(str(folder))
+    write_metadata(folder / "src", "undersong_better_half", "0.1.0", (folder / "pyproject.toml").read_text())
+    monkeypatch.syspath_prepend(str(folder / "src"))
     yield folder
     sys.modules.pop("better_half", None)
 
