@@ -111,7 +111,7 @@ class PartyHome:
         if not (self.path / "settings.json").exists():
             raise ConfigurationError(
                 f"{path}: no party lives here",
-                "make one with `undersong-party init NAME`, or name it with --home",
+                "make one with `undersong-party enroll PACKAGE` or `init NAME`, or name it with --home",
                 code="no-party",
             )
         self.check_modes()

@@ -125,7 +125,10 @@ def enroll(
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
-    """Joins a coordinator: package in, request out; then `enroll --grant FILE`. Sends nothing by itself."""
+    """Joins a coordinator: package in, request out; makes the party's folder where there is none. Sends nothing.
+
+    The operator's answer is put to use by `run --grant FILE`, or by `enroll --grant FILE` before a service starts.
+    """
     from undersong_client.operations import joining
 
     folder = home_of(home)
@@ -142,17 +145,19 @@ def enroll(
         )
         return
     if package is not None:
+        fresh = not (folder / "settings.json").exists()
         made = joining.accept(folder, read_input(package), lambda name: fingerprint or _ask_fingerprint(name))
     else:
-        made = joining.renew(folder)
+        fresh, made = False, joining.renew(folder)
     target = request or Path(f"{made.party}.request.json")
     replace_file(target, made.data)
     print_result(
         as_json,
         {"request": str(target), "fingerprint": made.fingerprint},
+        *([f"made {folder}; back it up: keys and ledger are in it"] if fresh else ()),
         f"wrote {target}: hand it to the operator (it holds no secret)",
         f"the operator compares this party's fingerprint: {made.fingerprint}",
-        "next, with the operator's answer: undersong-party enroll --grant FILE",
+        "next, with the operator's answer: undersong-party run --grant FILE",
         quiet=made.fingerprint if quiet else None,
     )
 
@@ -196,6 +201,9 @@ def run(
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
     proxy: Annotated[bool, typer.Option("--proxy/--no-proxy", help="Dial through the configured proxy.")] = True,
     warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Embed the records before a run asks for it.")] = True,
+    grant: Annotated[
+        Path | None, typer.Option(help="The operator's answer, put to use if there is no certificate yet.")
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
     home: HomeFolder = None,
 ) -> None:
@@ -215,6 +223,12 @@ def run(
     set_up_log()
     entry.only_tls_1_3()
     opened = PartyHome(home_of(home))
+    if grant is not None:
+        from undersong_client import keys
+        from undersong_client.operations import joining
+
+        if not keys.is_enrolled(opened):
+            joining.install(opened.path, read_input(grant))
     with opened.running():
         from undersong_client.answering.assemble import assemble
         from undersong_client.link.daemon import Daemon, check_start

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,9 @@ from undersong_client.cli.options import (
     print_json,
     print_result,
     spending_words,
+    warn,
 )
+from undersong_client.cli.rules import budget_lines
 from undersong_client.home import PartyHome, unit_word
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
@@ -111,6 +114,9 @@ def add(
         bool,
         typer.Option("--dry-run", help="Read and count, show three masked records and what is skipped; seal nothing."),
     ] = False,
+    epsilon: Annotated[float | None, typer.Option(help="Sets the budget too, as `budget set` does.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Of that budget.")] = None,
+    per_run: Annotated[float | None, typer.Option(help="Of that budget: the most of one run.")] = None,
     cache_dir: Annotated[
         Path | None, typer.Option(help="Where encrypted embeddings are kept (default: beside the data).")
     ] = None,
@@ -128,10 +134,12 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Declares the data set and says what is in it: counts, empty records, duplicates. Sends nothing."""
-    from undersong_client.operations import data
+    from undersong_client.operations import data, rules
     from undersong_client.records.declared import Declared
 
     folder = home_of(home)
+    if (epsilon is None) != (delta is None) or (per_run is not None and epsilon is None):
+        raise ConfigurationError("a budget has an epsilon and a delta", "give --epsilon and --delta, or neither")
     exclusions = "" if no_exclude else str(exclude or PartyHome(folder).settings.exclusions)
     declared = Declared(
         str(file),
@@ -148,6 +156,7 @@ def add(
     if dry_run:
         _print_look(data.look(folder, declared), user_field, as_json)
         return
+    confirm, budget = partial(confirm_cautions, confirmed=despite_cautions), []
     added = data.add(
         folder,
         declared,
@@ -158,14 +167,19 @@ def add(
         backup=restore_ledger,
         charge_missing=charge_missing,
         receipts=receipts or (),
-        confirm=lambda found: confirm_cautions(found, despite_cautions),
+        confirm=confirm,
         progress=_progress(time.monotonic()),
     )
+    if epsilon is not None and delta is not None:
+        found = rules.set_budget(folder, epsilon=epsilon, delta=delta, per_run=per_run, confirm=confirm)
+        warn(found.warnings)
+        budget = budget_lines(found)
     if as_json:
         print_json(added.to_json())
         return
     _print_survey(added.survey, user_field)
     _print_without_vector(added.without_vector)
+    show_lines(budget)
     print(f"data set {added.fingerprint[:16]}...; nothing was sent")
     if added.restored is not None:
         _print_restored(added.restored)

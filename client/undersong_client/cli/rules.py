@@ -55,7 +55,7 @@ def set_budget(
         confirm=lambda against: confirm_cautions(against, despite_cautions),
     )
     warn(found.warnings)
-    _print_budget(found, as_json)
+    print_result(as_json, found.to_json(), *budget_lines(found))
 
 
 @budget_app.command("show")
@@ -63,10 +63,12 @@ def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The budget, and what is left of it."""
     from undersong_client.operations import rules
 
-    _print_budget(rules.budget(home_of(home)), as_json)
+    found = rules.budget(home_of(home))
+    print_result(as_json, found.to_json(), *budget_lines(found))
 
 
-def _print_budget(found: BudgetFacts, as_json: bool) -> None:
+def budget_lines(found: BudgetFacts) -> list[str]:
+    """The budget, and what is left of it, for a person."""
     allowed = found.allowed
     lines = ["no budget is set: every run is refused"]
     if allowed.has_budget:
@@ -74,7 +76,7 @@ def _print_budget(found: BudgetFacts, as_json: bool) -> None:
         whole = f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g}{divided} in all"
         spent = [] if found.spent is None else [f"spent {found.spent:.4g}, left {found.left:.4g}"]
         lines = [f"{whole}; at most {allowed.run_epsilon:g} a run", *spent]
-    print_result(as_json, found.to_json(), *lines)
+    return lines
 
 
 @policy_app.command("set")

@@ -81,7 +81,9 @@ def _standing(request: Request) -> str:
 
 
 def preview(
-    run: RunName,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="The run's name; the one that waits for you if not given.")
+    ] = None,
     page: Annotated[
         Path | None, typer.Option("--print", metavar="FILE.html", help="Write the page as HTML, to print and sign.")
     ] = None,
@@ -93,7 +95,7 @@ def preview(
     from undersong_client.operations import runs
 
     folder = home_of(home)
-    found = runs.consent(folder, run, checkpoints=checkpoints_folder())
+    found = runs.consent(folder, run or runs.only_waiting(folder), checkpoints=checkpoints_folder())
     if page is not None:
         found.sheet.write(page, at=local_time(time.time()))
     if as_json:
@@ -109,8 +111,8 @@ def preview(
     elif request.suspended:
         print(f"suspended {local_time(request.suspended_s)}: {request.suspended}")
     elif request.decision == "pending":
-        run = shell_word(request.run)
-        print(f"next: undersong-party approve {run} WORDS, or undersong-party reject {run}")
+        name = shell_word(request.run)
+        print(f"next: undersong-party approve {name} WORDS, or undersong-party reject {name}")
     else:
         print(f"decided: {request.decision}")
     approvals.note_shown(PartyHome(folder), request.run, request.manifest, found.hash, at=time.time())

@@ -92,6 +92,15 @@ def check_package(home: PartyHome, data: bytes, *, now_s: float) -> Package:
     return package
 
 
+def compare(package: Package, stated: str) -> None:
+    """Raises ConfigurationError if the package has another fingerprint than the operator told by another way."""
+    if not enrolment.same_fingerprint(stated, package.fingerprint):
+        raise ConfigurationError(
+            "the package's fingerprint is not the one that was stated; it may have been replaced on its way",
+            "compare it with the operator by telephone, and do not go on until both are equal",
+        )
+
+
 def accept(home: PartyHome, package: Package, stated: str) -> bytes:
     """Trusts the package's coordinator and answers with an enrolment request (the file's bytes).
 
@@ -101,11 +110,7 @@ def accept(home: PartyHome, package: Package, stated: str) -> bytes:
     Raises:
         ConfigurationError: it is another one; nothing is kept.
     """
-    if not enrolment.same_fingerprint(stated, package.fingerprint):
-        raise ConfigurationError(
-            "the package's fingerprint is not the one that was stated; it may have been replaced on its way",
-            "compare it with the operator by telephone, and do not go on until both are equal",
-        )
+    compare(package, stated)
     write_json(
         home.coordinator,
         {

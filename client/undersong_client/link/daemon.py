@@ -270,6 +270,8 @@ class Daemon:
             if known is not None and known != request.decision:
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
+            elif known is None and request.undecided:
+                log.info("run %r waits for a decision: see `undersong-party preview`", request.run)
             if request.ended_s and self._under_way.get(request.manifest):
                 self._notices.tell("run-ended", request.manifest, about=request.run)
             self._under_way[request.manifest] = not request.ended_s

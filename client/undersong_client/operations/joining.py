@@ -21,7 +21,7 @@ from undersong_common.errors import UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import MAX_WINDOWS
 from undersong_protocol import statistics
-from undersong_protocol.agreement.enrolment import check_party_name, party_fingerprint
+from undersong_protocol.agreement.enrolment import Package, check_party_name, party_fingerprint
 
 DRILL_RECORDS = 120
 
@@ -74,12 +74,20 @@ class MadeRequest:
 def accept(home: Path, package: bytes, stated: Callable[[str], str]) -> MadeRequest:
     """Trusts the coordinator of a package whose fingerprint was compared, and makes the request.
 
+    Where ``home`` holds no party yet, that of the package's name is made first.
+
     Args:
         stated: gives the fingerprint as the operator told it by another way, for the name that the package states; what
             the package says itself must not be shown before.
 
     Raises ConfigurationError where the package is not this party's, or the fingerprint is another.
     """
+    if not (home / "settings.json").exists():
+        invited = Package.parse(package)
+        said = stated(invited.coordinator)
+        trust.compare(invited, said)
+        create(home, invited.party)
+        return accept(home, package, lambda _coordinator: said)
     opened = PartyHome(home)
     read = trust.check_package(opened, package, now_s=time.time())
     return _made(opened, trust.accept(opened, read, stated(read.coordinator)))

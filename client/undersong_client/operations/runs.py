@@ -14,7 +14,7 @@ from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Decision, Request, Requests
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
-from undersong_common.printable import finite, shell_word
+from undersong_common.printable import counted, finite, shell_word
 
 if TYPE_CHECKING:
     from undersong_common.printed_page import Page
@@ -51,6 +51,18 @@ class Consent:
 
     def to_json(self) -> dict[str, Any]:
         return {**self.figures, "decision": self.request.decision}
+
+
+def only_waiting(home: Path) -> str:
+    """The hash of the one plan that waits for a decision. Raises ConfigurationError where there are none or several."""
+    waiting = [each for each in Requests(PartyHome(home)).all() if each.undecided]
+    if len(waiting) != 1:
+        raise ConfigurationError(
+            f"{counted(len(waiting), 'plan waits', 'plans wait')} for a decision",
+            "see `undersong-party requests`, and name the RUN",
+            code="which-run",
+        )
+    return waiting[0].manifest
 
 
 def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:

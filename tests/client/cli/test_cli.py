@@ -132,6 +132,41 @@ def test_enrolment_needs_the_right_fingerprint_and_keeps_nothing_without_it(tmp_
     assert "belongs to the coordinator" in command("enroll", foreign, "--fingerprint", wrong, "--home", home, code=2)
 
 
+def test_a_package_makes_the_party_it_was_written_for_once_its_fingerprint_is_compared(tmp_path, authority):
+    home, package = tmp_path / "party", tmp_path / "p"
+    package.write_bytes(authority.package_bytes("alpha"))
+    right = authority.package("alpha").fingerprint
+    out = ("--request-out", tmp_path / "request", "--home", home)
+    command("enroll", package, "--fingerprint", right.replace(right[0], "z"), *out, code=2)
+    assert not home.exists()
+    assert f"made {home}" in command("enroll", package, "--fingerprint", right, *out)
+    assert PartyHome(home).settings.party == "alpha"
+    keys = sorted((home / "keys").iterdir())
+    before = [each.read_bytes() for each in keys if "identity" in each.name]
+    assert f"made {home}" not in command("enroll", package, "--fingerprint", right, *out)  # the same party once more
+    assert [each.read_bytes() for each in keys if "identity" in each.name] == before != []
+
+
+def test_data_add_sets_the_budget_where_one_is_given(home, tmp_path):
+    notes = write_notes(tmp_path / "further.jsonl")
+    add = ("data", "add", notes, "--label-field", "label", "--user-field", "patient", "--new-version", "--home", home)
+    command(*add, "--epsilon", 2, code=2)
+    said = command(*add, "--epsilon", 3, "--delta", "1e-4", "--per-run", 1)
+    assert "epsilon 3 at delta 0.0001 in all; at most 1 a run" in said
+    allowed = json.loads(command("budget", "show", "--home", home, "--json"))
+    assert (allowed["epsilon"], allowed["delta"], allowed["per_run"]) == (3, 1e-4, 1)
+
+
+def test_the_one_plan_that_waits_is_shown_without_its_name(home):
+    with raises(ConfigurationError, "which-run"):
+        runs.only_waiting(home)
+    proposed(home, run="spring")
+    assert "Run 'spring'" in command("preview", "--home", home)
+    proposed(home, run="summer")
+    with raises(ConfigurationError, "which-run"):
+        runs.only_waiting(home)
+
+
 def test_packages_for_others_or_out_of_date_are_refused(tmp_path, authority):
     home = tmp_path / "h"
     command("init", "alpha", "--home", home)

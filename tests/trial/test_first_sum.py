@@ -1,0 +1,168 @@
+"""docs/hospital.md, typed as it stands: three empty machines, three sources, six commands each, one opened sum."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shlex
+import sqlite3
+import time
+
+import pytest
+
+from tests.doubles.hospitals import operator
+from tests.doubles.processes import HOSPITAL, ROOT, WEIGHTLESS, CoordinatorProcess, Process, environment, free_port
+from tests.trial.stranger import started
+
+PAGE = (ROOT / "docs" / "hospital.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("## Six commands to the first sum")[2].partition("\n## ")[0]
+FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+BLOCKS = [text for kind, text in FENCED if not kind]
+QUERY = dict(FENCED)["sql"]
+NOTES = [(f"note {number} of a patient", "discharge" if number % 3 else "other", number // 2) for number in range(40)]
+TASK = """\
+[task]
+name = "letters"
+description = "a letter"
+labels = ["discharge", "other"]
+[privacy]
+epsilon = 3.0
+delta = 1e-7
+unit = "user"
+max_per_user = 4
+[federation]
+parties = 3
+tolerated_dropouts = 0
+colluders = 0
+[method]
+name = "undersong"
+samples = 12
+rounds = 2
+[[generators]]
+name = "corpus"
+kind = "ngram"
+corpus = "corpus.jsonl"
+"""
+
+
+def fhir(folder):
+    (folder / "export").mkdir()
+    rows = []
+    for number, (text, label, patient) in enumerate(NOTES):
+        code = "18842-5" if label == "discharge" else "34109-9"
+        data = base64.b64encode(text.encode()).decode()
+        row = {"resourceType": "DocumentReference", "id": str(number), "status": "current"}
+        row["subject"] = {"reference": f"Patient/{patient}"}
+        row["type"] = {"coding": [{"system": "http://loinc.org", "code": code}]}
+        row["content"] = [{"attachment": {"contentType": "text/plain", "data": data}}]
+        rows.append(json.dumps(row) + "\n")
+    (folder / "export" / "DocumentReference.ndjson").write_text("".join(rows))
+
+
+def omop(folder):
+    pytest.importorskip("sqlalchemy")
+    with sqlite3.connect(folder / "omop.sqlite") as database:
+        database.execute("CREATE TABLE note (note_id, person_id, note_text, note_class_concept_id)")
+        database.execute("CREATE TABLE concept (concept_id, concept_name)")
+        database.executemany("INSERT INTO concept VALUES (?, ?)", [(1, "Discharge summary"), (2, "Consult note")])
+        rows = [(n, who, text, 1 if label == "discharge" else 2) for n, (text, label, who) in enumerate(NOTES)]
+        database.executemany("INSERT INTO note VALUES (?, ?, ?, ?)", rows)
+    (folder / "notes.sql").write_text(QUERY)
+    (folder / "url.txt").touch(mode=0o600)
+    (folder / "url.txt").write_text("sqlite:///omop.sqlite\n")
+
+
+def excel(folder):
+    book = pytest.importorskip("openpyxl").Workbook()
+    book.active.append(["Text", "Klasse", "Fall"])
+    for text, label, patient in NOTES:
+        book.active.append([text, "Arztbrief" if label == "discharge" else "Befund", patient])
+    book.save(folder / "notes.xlsx")
+
+
+SOURCES = {"fhir": fhir, "omop": omop, "excel": excel}
+
+
+def test_each_source_takes_six_commands_and_the_query_is_the_one_that_ships():
+    assert [len(block.splitlines()) for block in BLOCKS] == [6, 6, 6]
+    shipped = (ROOT / "examples" / "omop" / "notes.sql").read_text(encoding="utf-8").splitlines()
+    assert QUERY.splitlines() == [line for line in shipped if not line.startswith("--")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_six_commands_lead_from_nothing_to_an_opened_sum(tmp_path):
+    home, port = tmp_path / "coordinator", free_port()
+    operator(
+        *("coordinator", "init", "--home", home, "--metrics", ""),
+        *("--address", f"localhost:{port}", "--bind", f"127.0.0.1:{port}"),
+    )
+    fingerprint = json.loads(operator("coordinator", "show", "--home", home, "--json"))["fingerprint"]
+    (tmp_path / "task.toml").write_text(TASK)
+    texts = [json.dumps({"text": text, "label": label}) + "\n" for text, label, _ in NOTES]
+    (tmp_path / "corpus.jsonl").write_text("".join(texts))
+    daemons = []
+    try:
+        with CoordinatorProcess(home, port, weights=False):
+            hospitals = {}
+            for (name, make), block in zip(SOURCES.items(), BLOCKS, strict=True):
+                folder = tmp_path / name
+                folder.mkdir()
+                make(folder)
+                hospitals[name] = Machine(folder, block, name, fingerprint)
+                operator("invite", name, "--home", home, "--out", folder / f"{name}.package")
+                hospitals[name].type("enroll")
+                stated = re.search(r"fingerprint: ([0-9a-f-]+)", hospitals[name].said)[1]
+                request, grant = folder / f"{name}.request.json", folder / f"{name}.grant"
+                operator("sign", request, "--home", home, "--fingerprint", stated, "--out", grant)
+                hospitals[name].type("data add")
+                assert "discharge 26, other 14" in hospitals[name].said
+                daemons.append(hospitals[name].daemon())
+                daemons[-1].start()
+            operator("run", "plan", tmp_path / "task.toml", "--home", home, "--name", "first")
+            operator("run", "start", "first", "--home", home)
+            for each, daemon in zip(hospitals.values(), daemons, strict=True):
+                wait_for(lambda daemon=daemon: "waits for a decision" in daemon.text(), daemon)
+                each.type("preview")
+                run = re.match(r"Run '(\w+)'", each.said)[1]
+                words = re.search(r"over the telephone:\n +(.+)\n", each.said)[1].split()
+                each.type("approve", RUN=[run], WORDS=words)
+            status = home / "runs" / "first" / "status.json"
+            wait_for(lambda: json.loads(status.read_text())["state"] in ("finished", "failed"), daemons[0])
+            assert json.loads(status.read_text())["state"] == "finished", status.read_text()
+    finally:
+        for daemon in daemons:
+            daemon.end()
+
+
+class Machine:
+    """A person at an empty machine, with the page's block of commands."""
+
+    def __init__(self, folder, block, name, fingerprint):
+        self._folder = folder
+        self._lines = [line.replace("NAME", name).replace("1a2b-...", fingerprint) for line in block.splitlines()]
+        self._env = {"HOME": str(folder), "XDG_CONFIG_HOME": "", "XDG_STATE_HOME": "", "UNDERSONG_PARTY_HOME": ""}
+        self.said = ""
+
+    def words(self, command):
+        found = [line for line in self._lines if line.startswith(f"undersong-party {command} ")]
+        return shlex.split(found[0] if found else f"undersong-party {command}")[1:]
+
+    def type(self, command, **meant):
+        words = [each for word in self.words(command) for each in meant.get(word, [word])]
+        path = f"{WEIGHTLESS}:{environment()['PYTHONPATH']}"
+        done = started("undersong-party", words, self._folder, {**self._env, "PYTHONPATH": path})
+        assert done.code == 0, (words, done)
+        self.said = done.out
+
+    def daemon(self):
+        grant = [str(self._folder / word) if word.endswith(".grant") else word for word in self.words("run")]
+        return Process(HOSPITAL, grant, self._folder / "daemon.log", self._env, weights=False)
+
+
+def wait_for(condition, daemon, timeout_s=300.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, daemon.text()[-3000:]
+        time.sleep(0.2)
