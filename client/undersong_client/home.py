@@ -25,7 +25,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from undersong_common.printable import shell_path
 if TYPE_CHECKING:
     from undersong_common.embedding import Embedder
 
+VERSION = 2  # of the folder's files together; 1 had no number
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 REFUSED_START = "the daemon refuses to start"
@@ -63,6 +64,7 @@ class PartySettings:
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy at all.
         drill: a rehearsal with invented records; set when the folder is made, by nothing that anybody sends.
         drill_sha256: of the file of invented records, hex; no other records enter a drill's folder.
+        format: of all files of the folder; another version's folder is refused whole and left as it is.
     """
 
     party: str
@@ -87,6 +89,7 @@ class PartySettings:
     insecure_noise_seed: int | None = None
     drill: bool = False
     drill_sha256: str = ""
+    format: int = 1
 
     def load_embedder(self) -> Embedder:
         """Raises ConfigurationError as :func:`undersong_common.embedders.load`."""
@@ -115,6 +118,8 @@ class PartyHome:
                 code="no-party",
             )
         self.check_modes()
+        if self.settings.format != VERSION:
+            raise self._other_version
 
     def __repr__(self) -> str:
         return f"PartyHome({str(self.path)!r})"
@@ -131,7 +136,7 @@ class PartyHome:
         os.chmod(path, FOLDER_MODE)
         for name in ("keys", "requests", "blocks"):
             make_folder(path / name)
-        write_json(path / "settings.json", asdict(settings))
+        write_json(path / "settings.json", asdict(replace(settings, format=VERSION)))
         return cls(path)
 
     @property
@@ -140,9 +145,15 @@ class PartyHome:
         try:
             return PartySettings(**value)
         except TypeError:
-            raise WrittenByAnotherVersion(
-                f"{self.path / 'settings.json'}: was written by another version", "run the version that wrote it"
-            ) from None
+            raise self._other_version from None
+
+    @property
+    def _other_version(self) -> WrittenByAnotherVersion:
+        return WrittenByAnotherVersion(
+            f"{self.path}: was set up by another version of this program; nothing in it was changed",
+            'run that version, or go on in a new folder: docs/service.md, "Upgrade"',
+            code="other-version",
+        )
 
     def change(self, **changes: Any) -> PartySettings:
         """Writes changed settings."""

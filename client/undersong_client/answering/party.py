@@ -227,7 +227,7 @@ class Party:
                 self._consent.check(manifest)
             except PrivacyRefusal as refusal:
                 return refusal.problem
-            return left
+            return left or ("the run has ended here" if self._ledger.is_closed(manifest.run) else "")
 
         if not self._lock.acquire(blocking=False):
             return False

@@ -14,6 +14,7 @@ from typing import Any
 from undersong_client.consent import policy
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import PartyHome, read_input
+from undersong_client.operations.runs import end_attempts
 from undersong_client.records import sources
 from undersong_client.records.declared import Declared
 from undersong_client.storage import datasets, recovery
@@ -126,7 +127,7 @@ def add(
     The embedder is tried out first, and embeds the records at once: no sum waits for a text.
 
     Args:
-        abandon: ends the runs that are under way, at what they have charged.
+        abandon: ends the runs that are under way, at what they have charged, and destroys their secrets.
         checkpoints: the user's folder for heads of ledgers.
         backup, charge_missing, receipts: as of :func:`restore_ledger`, where releases were made before.
         confirm: called with what speaks against this data set, where something does; may refuse.
@@ -158,6 +159,8 @@ def add(
             at=time.time(),
         )
         without = embed(opened, embedder, progress)[1]
+    if abandon:
+        end_attempts(opened, checkpoints)
     restored = None if added.recovered is None else _restored(added.recovered, allowed)
     return AddedData(added.survey, added.ledger.fingerprint, len(added.ledger.entries()), restored, without)
 

@@ -264,7 +264,7 @@ def revoke(home: Path, run: str, reason: str = "", *, checkpoints: Path) -> Deci
         ledger, kept = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=at)
         ledger.close(request.run, request.manifest, at=at)
         kept.keep(ledger)
-    _end_attempts(opened, checkpoints)
+    end_attempts(opened, checkpoints)
     return decided
 
 
@@ -275,7 +275,7 @@ def leave(home: Path, *, checkpoints: Path) -> None:
     opened = PartyHome(home)
     trust.coordinator(opened)
     trust.leave(opened)
-    _end_attempts(opened, checkpoints)
+    end_attempts(opened, checkpoints)
 
 
 def which_plan(run: str) -> ConfigurationError:
@@ -292,7 +292,7 @@ def _approved(known: Requests, run: str, request: Request) -> list[Request]:
     return [each for each in others if each.decision == "approved"]
 
 
-def _end_attempts(home: PartyHome, checkpoints: Path) -> None:
+def end_attempts(home: PartyHome, checkpoints: Path) -> None:
     """Destroys the secrets of attempts that will not go on; a daemon that runs does so within a second.
 
     Args:

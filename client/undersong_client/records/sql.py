@@ -50,7 +50,9 @@ def select(query: Path, database: str) -> Iterator[dict[str, Any]]:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool, hide_parameters=True)
     except ImportError as error:
         raise ConfigurationError(
-            f"{query}: the database's driver {error.name!r} is not installed", "install it", code="no-package"
+            f"{query}: the database's driver {error.name!r} is not installed",
+            "the extra sql brings PostgreSQL's (postgresql+psycopg://); install any other one beside undersong",
+            code="no-package",
         ) from None
     except (SQLAlchemyError, ValueError):
         raise ConfigurationError(

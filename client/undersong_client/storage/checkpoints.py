@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -64,7 +65,7 @@ class LedgerCheckpoints:
         return found
 
     def _marks(self) -> list[dict[str, Any]]:
-        return [read_json(path) for path in self._paths if path.exists()]
+        return [mark for path in self._paths if path.exists() for mark in _marks(path)]
 
     def keep(self, ledger: Ledger) -> None:
         """Writes the present head; before a reply leaves. Raises PrivacyRefusal if no path can be written."""
@@ -148,3 +149,10 @@ def holds(ledger: Ledger, heads: Sequence[str]) -> bool:
 def budget_of(policy: HospitalPolicy) -> Budget:
     """The policy's budget as a ledger declares it. An unset budget is the smallest there is, never none."""
     return Budget(policy.total_epsilon or UNSET_EPSILON, policy.total_delta, policy.total_parts)
+
+
+def _marks(path: Path) -> list[dict[str, Any]]:
+    """The checkpoints in a file; version 0.2.0 wrote two lines: a checksum, an order and the object."""
+    lines = re.findall(rb"([0-9a-f]{64}) (\d+ (\{.*\}))", path.read_bytes())
+    whole = [json.loads(found) for stated, line, found in lines if hashlib.sha256(line).hexdigest() == stated.decode()]
+    return whole or [read_json(path)]

@@ -167,6 +167,11 @@ class Ledger:
         """Number of attempts at a sum that are void; this party's vector left in each of them."""
         return sum(state == "void" for state in self.attempts(run, query).values())
 
+    def is_closed(self, run: str) -> bool:
+        """Returns True if a run has ended here: nothing more of it is charged."""
+        self.refresh()
+        return self._runs[run].closed
+
     def is_begun(self, run: str) -> bool:
         """Returns True if the plan of a run stands here (:meth:`begin`)."""
         self.refresh()

@@ -19,7 +19,7 @@ from undersong_common.files import sync_folder
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.runs.folder import ENDED, RunFolder
 
-FORMAT = 1
+VERSION = 1
 _NOTE = "undersong-backup.json"
 _DATABASE = b"SQLite format 3\0"
 _MADE_ANEW = re.compile(r"\..*|.*\.lock|serving\.json|.*-(wal|shm)")  # by the serving process, by SQLite
@@ -55,7 +55,8 @@ def back_up(home: Path, file: Path) -> Backup:
     if file.exists():
         raise ConfigurationError(f"{file}: exists already", "name another file", code="backup-exists")
     file.parent.mkdir(parents=True, exist_ok=True)
-    note = {"format": FORMAT, "made_at": time.time(), "fingerprint": opened.authority().fingerprint}
+    opened.registry().close()  # another version's is refused by name
+    note = {"format": VERSION, "made_at": time.time(), "fingerprint": opened.authority().fingerprint}
     with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as folder:
         made = Path(folder) / "backup"
         with zipfile.ZipFile(made, "x", zipfile.ZIP_DEFLATED) as archive:
@@ -122,12 +123,12 @@ def _add(archive: zipfile.ZipFile, path: Path, name: Path, scratch: Path) -> Non
 def _unpack(file: Path, folder: Path) -> Backup:
     damaged = ConfigurationError(f"{file}: is damaged, or no backup", "use another backup", code="backup-damaged")
     other = ConfigurationError(
-        f"{file}: is of another format than {FORMAT}", "restore it with the program that made it", code="backup-format"
+        f"{file}: is of another format than {VERSION}", "restore it with the program that made it", code="backup-format"
     )
     try:
         with zipfile.ZipFile(file) as archive:
             note = json.loads(archive.read(_NOTE))
-            if note["format"] != FORMAT:
+            if note["format"] != VERSION:
                 raise other
             archive.extractall(folder)
         for path in (folder, *folder.rglob("*")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -88,6 +89,28 @@ def test_a_place_of_which_nothing_can_be_read_is_damaged(kept):
         place.write_bytes(damaged)
         with pytest.raises(ConfigurationError):
             datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
+
+
+def test_the_two_lines_that_version_0_2_0_wrote_are_read_and_a_broken_one_of_them_is_not(kept):
+    def slots(*orders):
+        contents = [b"%016d %s" % (order, kept.marks[order][0]) for order in orders]
+        return b"".join(
+            (hashlib.sha256(each).hexdigest().encode() + b" " + each + b"\n").ljust(8192) for each in contents
+        )
+
+    def starts(ledger, data):
+        kept.places[1].unlink(missing_ok=True)
+        kept.places[0].write_bytes(data)
+        return kept.starts(ledger)
+
+    second, third = slots(1), slots(2)
+    broken = third.replace(b'"ledger_entries"', b'"Ledger_entries"')
+    assert not starts(kept.ledgers[1], third + second)
+    assert starts(None, third + second)
+    assert not starts(kept.ledgers[0], broken + second)
+    assert starts(kept.ledgers[1], broken + second)
+    with pytest.raises(ConfigurationError):
+        starts(None, broken)
 
 
 def test_one_place_that_takes_nothing_is_enough_of_two_and_not_of_none(kept, monkeypatch):

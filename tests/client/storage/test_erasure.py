@@ -7,13 +7,14 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.erasure import OF_PEERS, Secrets
-from tests.doubles.party_home import command
-from tests.doubles.restarts import ME, Federated, Hospital
+from tests.doubles.party_home import command, write_notes
+from tests.doubles.restarts import LABELS, ME, Federated, Hospital
 from undersong_client.answering.journaled import LOOK_AFTER_S, JournaledParty
 from undersong_client.home import PartyHome
 from undersong_client.storage import attempts, store
@@ -127,6 +128,14 @@ def abandoned(erased: Erased) -> None:
     erased.party.answer(wire.Request(version=codec.VERSION, introduce=wire.Introduce()).SerializeToString())
 
 
+def abandoned_for_another_version(erased: Erased) -> None:
+    store.close(erased.hospital.path / "journal.sqlite")
+    write_notes(erased.hospital.notes, labels=LABELS, start=3)
+    columns = ("--label-field", "label", "--user-field", "patient", "--home", erased.hospital.path)
+    with patch.dict(os.environ, XDG_STATE_HOME=str(erased.hospital.folder / "state")):
+        command("data", "add", erased.hospital.notes, "--new-version", "--abandon-runs", *columns)
+
+
 ENDINGS: dict[str, Callable[[Erased], None]] = {
     each.__name__: each
     for each in (
@@ -138,6 +147,7 @@ ENDINGS: dict[str, Callable[[Erased], None]] = {
         revoked_while_nothing_runs,
         left,
         abandoned,
+        abandoned_for_another_version,
     )
 }
 
