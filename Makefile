@@ -44,7 +44,7 @@ quick: check-light
 test: check
 	$(PYTEST)
 
-test-all: check docs
+test-all: check docs $(RELEASE_STAMP)
 	$(PYTEST) -m ''
 
 # A hostile coordinator against two copies of a party, with fresh seeds: an hour, or `make soak SOAK_S=600`.
@@ -79,7 +79,7 @@ $(DOCS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-# Wheel, sdist, SBOM, the images' context and their checksums in dist/, checked in empty environments; `make release SIGN=KEY` signs.
+# Wheel, sdist, SBOM, offline bundle, Debian package, the images' context and their checksums in dist/, checked in empty environments; `make release SIGN=KEY` signs.
 release: $(RELEASE_STAMP)
 	$(BIN)/python -m tests.release $(if $(SIGN),--sign $(SIGN))
 

@@ -13,7 +13,7 @@ COPY protocol protocol
 COPY client client
 COPY server server
 COPY simulation simulation
-RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt '.[coordinator]' \
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt '.[coordinator,console]' \
     && /opt/undersong/bin/python -m pip uninstall --quiet --yes pip
 # What nobody imports here: torch's headers and tests, pyarrow's network services, what downloads models, compiles
 # extensions or draws graphs, stubs, second copies of pyarrow's libraries, word lists of other languages, every package's own tests.

@@ -3,6 +3,8 @@
     wheel and sdist       of a clean tree (tests/packaging/test_versions.py: one version everywhere); the sdist builds
                           the same wheel again
     sbom.json             CycloneDX: what an empty environment holds after the wheel's base install (a hospital's)
+    undersong-offline-*.tar, undersong-party_*.deb
+                          the same for machines without a registry (tests/packages.py); the package where dpkg-deb is
     images-context.tar.gz the tree that both images are built from
     SHA256SUMS            of all of it, written last; with --sign KEY also its signature, by `ssh-keygen -Y`, kept only
                           where it verifies
@@ -22,9 +24,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests import packages
+from tests.doubles import wheels as party
 from undersong_common.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,6 +103,20 @@ def installed(bin_folder: Path, wheel: Path, python: str) -> None:
             raise SystemExit(f"{program} --version on Python {python}: {said}")
 
 
+def packages_of(wheel: Path, bin_folder: Path, dist: Path) -> Iterator[Path]:
+    """The offline bundle, and the hospital's Debian package, from the same downloaded wheels."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheels = Path(folder) / "wheels"
+        packages.download(bin_folder / "python", wheel, wheels)
+        yield packages.bundle(wheels, dist)
+        if shutil.which("dpkg-deb") is None:
+            print("dpkg-deb is not here: NO Debian package")
+            return
+        (wheels / wheel.name).unlink()
+        party.build(party.copy_for(ROOT / "docker" / "party.Dockerfile", Path(folder) / "source"), wheels)
+        yield packages.debian_package(wheels, dist)
+
+
 def bill_of_materials(bin_folder: Path, target: Path) -> int:
     """Writes the SBOM of an environment; how many components it lists."""
     cyclonedx = Path(sys.executable).parent / "cyclonedx-py"
@@ -157,6 +175,8 @@ def main() -> None:
             installed(bin_folder, wheel, python)
             print(f"Python {python}: installed and asked")
             if python == PYTHONS[0]:
+                for made in packages_of(wheel, bin_folder, given.dist):
+                    print(f"{made.name}: {made.stat().st_size / 2**20:.0f} MB")
                 count = bill_of_materials(bin_folder, given.dist / "sbom.json")
                 print(f"sbom.json lists {count} components")
     images_context(given.dist / "images-context.tar.gz")

