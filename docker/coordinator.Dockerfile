@@ -1,5 +1,7 @@
 # The coordinator. Build from the repository's root: docker build -f docker/coordinator.Dockerfile -t undersong-coordinator .
-FROM python:3.11-slim AS build
+# Pin it: --build-arg BASE=python:3.11-slim@sha256:...
+ARG BASE=python:3.11-slim
+FROM $BASE AS build
 WORKDIR /src
 RUN python3 -m venv /opt/undersong
 COPY pyproject.toml constraints.txt README.md LICENSE ./
@@ -28,7 +30,7 @@ RUN cd /opt/undersong/lib/python3.11/site-packages \
     && /opt/undersong/bin/python -m compileall -q undersong* \
     && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import sklearn.linear_model, openai, jinja2, prometheus_client, pyarrow.parquet, grpc, torch; from undersong_common.embedding import Embedder; Embedder.load().encode(['compiles what is imported, and no more'])"
 
-FROM python:3.11-slim
+FROM $BASE
 RUN groupadd --gid 10001 undersong \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin undersong \
     && install --directory --owner=10001 --group=10001 --mode=0700 /data /exchange /published

