@@ -32,11 +32,12 @@ def file_identity(found: os.stat_result) -> FileIdentity:
     return found.st_dev, found.st_ino
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Writes or replaces a file (mode 0600); ``durable``: it is on the disk when this returns. Raises OSError."""
+def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
+    """Writes or replaces a file; ``durable``: it is on the disk when this returns. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
             file.write(data)
             if durable:
                 file.flush()

@@ -204,6 +204,9 @@ def run(
     grant: Annotated[
         Path | None, typer.Option(help="The operator's answer, put to use if there is no certificate yet.")
     ] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--metrics", help="A file for Prometheus's textfile collector, written every 5 s.")
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
     home: HomeFolder = None,
 ) -> None:
@@ -239,7 +242,7 @@ def run(
         except UndersongError as refusal:
             opened.note_refused_start(refusal.problem, refusal.remedy, at=time.time())
             raise
-        daemon = Daemon(opened, assembled, use_proxy=proxy, warm=warm)
+        daemon = Daemon(opened, assembled, use_proxy=proxy, warm=warm, figures=figures)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: daemon.stop())
         daemon.run()

@@ -10,7 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from undersong_client import keys
@@ -19,11 +21,12 @@ from undersong_client.answering.journaled import Answering
 from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, WrittenByAnotherVersion, clock_words, write_json
+from undersong_client.link import metrics
 from undersong_client.link.connection import Connection, Ended
 from undersong_client.storage import datasets
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
-from undersong_common.files import FileState, file_state
+from undersong_common.files import FileState, file_state, replace_file
 from undersong_common.notices import EXPIRES_SOON_S, Notices
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
@@ -66,6 +69,7 @@ class Daemon:
         assembled: the party.
         clock: seconds since the epoch.
         warm: compute the embeddings before they are asked for.
+        figures: file of :mod:`undersong_client.link.metrics` for a monitor; None writes none.
     """
 
     def __init__(
@@ -77,8 +81,11 @@ class Daemon:
         use_proxy: bool = True,
         warm: bool = True,
         clock: Callable[[], float] = time.time,
+        figures: Path | None = None,
     ) -> None:
         self._home = home
+        self._figures = figures
+        self._contact_s: float | None = None
         self._assembled = assembled
         self._backoff = backoff or Backoff()
         self._use_proxy = use_proxy
@@ -382,8 +389,28 @@ class Daemon:
         current = {"refused": refused, "cautions": dict(self._assembled.party.cautions), "written_s": self._clock()}
         try:
             write_json(self._home.status, {**self._facts, **answered, **current})
+            self._write_figures()
         except OSError as error:
-            log.warning("the status cannot be written: %s", error.strerror)
+            log.warning("the status cannot be written: %s: %s", error.filename, error.strerror)
+
+    def _write_figures(self) -> None:
+        """Writes the file for a monitor, which another account reads."""
+        if self._figures is None:
+            return
+        state, until, budget = self._facts["state"], self._facts.get("certificate_until"), self._assembled.ledger.budget
+        if state in ("connected", "paused"):
+            self._contact_s = self._clock()
+        values = {
+            "connected": float(state == "connected"),
+            "paused": float(self._home.pause.exists()),
+            "last_contact_seconds": self._contact_s,
+            "requests_waiting": self._facts.get("waiting"),
+            "certificate_expires_seconds": None if until is None else datetime.fromisoformat(until).timestamp(),
+            "epsilon_budget": None if budget is None else budget.epsilon,
+            "epsilon_left": None if budget is None else self._epsilon_left(),
+            "written_seconds": self._clock(),
+        }
+        replace_file(self._figures, metrics.text(values).encode("ascii"), durable=False, mode=0o644)
 
 
 def _hello_text(hello: wire.Hello, address: str) -> str:

@@ -6,6 +6,8 @@ import contextlib
 import json
 import logging
 import math
+import shutil
+import subprocess
 import threading
 import time
 from datetime import timedelta
@@ -17,13 +19,14 @@ import pytest
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.parties import EMBEDDER
-from tests.doubles.party_home import HashedEmbedder, command, joined
+from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import HospitalComputation
 from undersong_client.answering.party import Answer
 from undersong_client.consent import trust
 from undersong_client.home import PartyHome, read_json
+from undersong_client.link import metrics
 from undersong_client.link.connection import Ended
 from undersong_client.link.daemon import Backoff, Daemon
 from undersong_client.storage.outbox import Outbox
@@ -131,6 +134,33 @@ def test_it_says_who_it_is_answers_and_writes_down_what_left(running, coordinato
     assert (hello.kind, introduction.kind, introduction.answer_to) == ("hello", "introduction", "introduce")
     assert Outbox(home).data(introduction.number) == data
     until(lambda: status(home).get("state") == "connected")
+
+
+def test_a_monitor_reads_figures_that_no_record_changes(tmp_path, authority, coordinator):
+    read = []
+    for records in (12, 40):
+        folder = tmp_path / f"{records}"
+        folder.mkdir()
+        notes = write_notes(folder / "notes.jsonl", records)
+        home = PartyHome(joined(folder, authority, address=coordinator.address, notes=notes))
+        file = home.path.parent / "undersong.prom"
+        with contextlib.closing(Started(home, home.path.parent)) as started:
+            started.daemon._figures = file
+            coordinator.next_stream()
+            until(lambda file=file: file.exists() and "undersong_party_connected 1.0" in file.read_text())
+            until(lambda file=file: set(metrics.METRICS) == set(figures(file)))
+            read.append(figures(file))
+        assert file.stat().st_mode & 0o777 == 0o644  # another account reads it
+        assert figures(file)["connected"] == 0.0
+    times = {name for name in metrics.METRICS if name.endswith("_seconds")}
+    assert {name for name in metrics.METRICS if read[0][name] != read[1][name]} <= times
+    if shutil.which("promtool"):
+        subprocess.run(["promtool", "check", "metrics"], input=file.read_bytes(), check=True)
+
+
+def figures(file):
+    lines = [line.split() for line in file.read_text().splitlines() if not line.startswith("#")]
+    return {name.removeprefix("undersong_party_"): float(value) for name, value in lines}
 
 
 @pytest.fixture
