@@ -20,7 +20,7 @@ class Tuning:
     part_examples: float = _constant(2.0, "part of the budget, over all rounds", "examples only steer the prompts")
     part_last_votes: float = _constant(4.0, "part of the budget", "a third; live, the last votes gained most")
     votes: int = _constant(8, "votes per record", "equal votes: their noise per vote is 1 / sqrt(8)")
-    texts_per_vote: int = _constant(15, "texts of a label", "one record must not vote for a large part of a label")
+    texts_per_vote: int = _constant(5, "texts of a label", "a record votes for a fifth of a label at most")
     texts_judged: int = _constant(3, "texts of a generator and label", "with fewer a classifier tells of luck")
     tie: float = _constant(
         1.0, "standard errors", "a generator within this distance of the best is not told from it and stays"
