@@ -121,7 +121,7 @@ CASES = {
         "shares": (6, 1, 4),
         "records": 400,
     },
-    "votes of one generator": {"pools": {"one": wrong(0.4)}, "epsilon": 20.0},
+    "votes of one generator": {"pools": {"one": wrong(0.3)}, "epsilon": 20.0},
     "noisy votes": {"pools": {"one": wrong(0.5, 3)}, "shares": (5, 3, 6), "records": 60, "epsilon": 3.0},
     "rare label": {
         "pools": {"good": wrong(0.05, 3), "bad": [[0.1, 0.3, 0], [0.3, 0.1, 0], [0, 0, 0.3]]},
@@ -168,7 +168,6 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
     assert run.records["label shares"][0][1] == pytest.approx(p.tolist())
 
     chosen, spent, blocks = np.ones(one, dtype=bool), np.zeros(one, dtype=bool), True
-    shortlist: list[list[int]] = [[] for _ in range(case.labels)]
     samples: list[Any] = []
     texts = oracle.Texts(np.zeros((0, 64)), np.zeros(0, dtype=int), np.zeros(0, dtype=int), [])
     for t, (orders, written) in enumerate(run.waves):
@@ -176,9 +175,6 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
         for order in orders:
             asked[setting.generators.index(order.generator), setting.labels.index(order.label)] += 1
         assert asked.tolist() == oracle.orders(case, t, p, texts, chosen, spent).tolist()
-        for label, numbers in enumerate(shortlist):
-            shown = {text for order in orders if order.label == setting.labels[label] for text in order.good}
-            assert shown == {samples[number].text for number in numbers}
         before = oracle.tally(case, texts)
         samples += [each for each in written if each is not None]
         texts = texts_of(samples, run)
@@ -190,9 +186,6 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
             wanted = np.arange(case.labels) if blocks else np.zeros(case.labels)
             assert run.public[who].numbers["blocks"].tolist() == wanted.tolist()
             chosen, blocks = oracle.who(case, opened[who].natural, opened[who].sigma, m, texts, chosen, blocks)
-        if (voted := f"votes/{t + 1}") in planned:
-            votes = oracle.smoothed(opened[voted].natural[: len(samples)], opened[voted].sigma, texts)
-            shortlist = oracle.examples(case, *votes, texts)
     equal_weights = chosen / chosen.sum(axis=0)
     assert run.records["weights"][-1][1] == pytest.approx((equal_weights @ p).tolist())
 
@@ -206,8 +199,7 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
     labels[inside] = oracle.cleaned(case, texts.where(inside), again % 5)
     choice = np.flatnonzero(labels >= 0)
     if "last votes" in planned:
-        votes = oracle.smoothed(opened["last votes"].natural[: len(samples)], opened["last votes"].sigma, texts)
-        choice = np.flatnonzero(oracle.kept(case, p, votes[0], labels))
+        choice = np.flatnonzero(oracle.kept(case, p, opened["last votes"].natural[: len(samples)], labels))
     corpora = ((mixture, cleaned), (choice, labels))
     for n, (rows_, given) in enumerate(corpora):
         head = oracle.linear(texts.x[rows_], given[rows_], case.labels, oracle.STRENGTH)

@@ -5,31 +5,11 @@ import pytest
 
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.label_shares import label_shares, records_shares
-from undersong_server.methods.parts.shrinkage import (
-    shrink_to_mean,
-    smoothed_counts,
-)
+from undersong_server.methods.parts.shrinkage import shrink_to_mean
 
 
 def opened(values, sigma):
     return NoisySum(np.rint(np.array(values) * 256).astype(np.int64), 256, sigma, ("p",))
-
-
-def test_counts_below_the_noise_are_pulled_to_those_of_near_texts_of_their_label():
-    rng = np.random.default_rng(0)
-    place, labels = rng.normal(size=(400, 3)), np.arange(400) % 2
-    x = (place / np.linalg.norm(place, axis=1, keepdims=True)).astype(np.float32)
-    true = 4.0 * (1.0 + np.where(labels, x[:, 0], -x[:, 0]))
-    seen = true + 5.0 * rng.normal(size=400)
-    found, left = smoothed_counts(seen, 5.0, x, labels)
-    assert np.sqrt(((found - true) ** 2).mean()) < 0.4 * 5.0
-    assert left < 0.5 * 5.0
-    drowned, left = smoothed_counts(true + 1e4 * rng.normal(size=400), 1e4, x, labels)
-    assert max(drowned.std(), left) < 2e3
-    # what stands above its noise stays, and a text without fellows of its label keeps its count
-    for counts, noise, where in ((seen, 3.0, labels), (np.array([3.0, 5.0]), 9.0, np.array([0, 1]))):
-        kept, left = smoothed_counts(counts, noise, x[: len(counts)], where)
-        assert (kept.tolist(), left) == (counts.tolist(), noise)
 
 
 def test_shrinking_estimates_better_than_the_noisy_values():
