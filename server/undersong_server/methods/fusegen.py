@@ -31,6 +31,8 @@ from undersong_server.methods.parts.selection import (
 )
 from undersong_server.pool import Sample
 
+STRENGTH = 3.0  # inverse regularisation of its classifiers
+
 
 class Options(PresetOptions):
     """[method] keys.
@@ -111,7 +113,7 @@ def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: in
     """
     weights = np.ones(len(labels))
     for _ in range(boosts):
-        head = consistency.classifier(embeddings, labels, classes, weights=weights)
+        head = consistency.classifier(embeddings, labels, classes, strength=STRENGTH, weights=weights)
         right = consistency.probabilities(head, embeddings).argmax(axis=1) == labels
         weights = weights * np.exp(np.where(right, rate, -rate))
         weights /= weights.mean()
@@ -122,7 +124,7 @@ def _opinions(run: RunContext, embeddings: Float32, label_of: Int64) -> Float64:
     author, classes = run.pool.generator_of, len(run.setting.labels)
     rows = np.arange(len(label_of))
     heads = [
-        consistency.classifier(embeddings[author == k], label_of[author == k], classes)
+        consistency.classifier(embeddings[author == k], label_of[author == k], classes, strength=STRENGTH)
         for k in range(len(run.setting.generators))
     ]
     return np.stack([consistency.probabilities(head, embeddings)[rows, label_of] for head in heads])

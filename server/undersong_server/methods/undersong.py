@@ -204,7 +204,7 @@ class State:
         """Opens how often the generators' classifiers are right; leaves out those clearly worse than the best."""
         run, generators, labels = self.run, *self.chosen.shape
         x, label_of, author = self._texts()
-        heads = consistency.classifiers(x, label_of, author, generators, labels, label_shares=self.shares)
+        heads = consistency.classifiers(x, label_of, author, generators, self.shares, TUNING.strength)
         block_of = np.arange(labels) * self.by_label
         inputs = [run.publish_numbers("classifiers", heads), run.publish_numbers("blocks", block_of.astype(float))]
         found = usefulness(run.private_sum(name, inputs), block_of, self.records, self._table())

@@ -1,6 +1,9 @@
 """The default method: its plan, whom and what the records choose, and that the cleaned mixture stays without them."""
 
+import ast
 import dataclasses
+import inspect
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +18,10 @@ from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.interface import Answer
 from undersong_server.generators.kinds.ngram import NgramGenerator
-from undersong_server.methods import undersong
+from undersong_server.methods import cleaned_mixture, undersong
 from undersong_server.methods.interface import Setting
-from undersong_server.methods.parts import undersong_tuning, verdict
+from undersong_server.methods.parts import consistency, label_shares, shares, shrinkage, undersong_tuning, verdict
+from undersong_server.methods.parts import usefulness as usefulness_part
 from undersong_server.methods.parts.undersong_tuning import TUNING
 from undersong_server.methods.parts.usefulness import usefulness
 from undersong_server.methods.undersong import Options, plan
@@ -92,7 +96,22 @@ def test_texts_written_for_each_published_one_multiply_the_calls():
     assert sum(Options(samples=50, written=4, rounds=3).per_round()) == 200
 
 
+def code_lines(given):
+    """Lines of a module or function without blank lines, comments and docstrings."""
+    source = textwrap.dedent(inspect.getsource(given))
+    tree = ast.parse(source)
+    documented = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    texts = [node.body[0] for node in documented if ast.get_docstring(node) is not None]
+    within = {line for text in texts for line in range(text.lineno, text.end_lineno + 1)}
+    lines = enumerate(source.splitlines(), 1)
+    return sum(bool(line.strip()) and not line.strip().startswith("#") and n not in within for n, line in lines)
+
+
 def test_the_method_is_small():
+    parts = (undersong, undersong_tuning, usefulness_part, verdict, shares, shrinkage, label_shares, consistency)
+    cleaning = (cleaned_mixture.cleaned, cleaned_mixture._out_of)
+    assert sum(map(code_lines, (*parts, *cleaning))) <= 500
+    assert code_lines(undersong.run) <= 60
     assert len(dataclasses.fields(TUNING)) <= 20
     assert all(each.metadata["unit"] and each.metadata["reason"] for each in dataclasses.fields(TUNING))
     page = (Path(__file__).parents[3] / "docs" / "method.md").read_text(encoding="utf-8")

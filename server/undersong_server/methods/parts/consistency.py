@@ -8,15 +8,13 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.classifier_votes import NEVER
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 
-STRENGTH = 3.0  # inverse regularisation
-
 
 def classifier(
     embeddings: Float32,
     labels: Int64,
     classes: int,
     *,
-    strength: float = STRENGTH,
+    strength: float,
     weights: Float64 | None = None,
 ) -> Float64:
     """A linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
@@ -40,27 +38,18 @@ def classifier(
 
 
 def classifiers(
-    embeddings: Float32,
-    labels: Int64,
-    author: Int64,
-    generators: int,
-    classes: int,
-    *,
-    strength: float = STRENGTH,
-    label_shares: Float64 | None = None,
+    embeddings: Float32, labels: Int64, author: Int64, generators: int, label_shares: Float64, strength: float
 ) -> Float64:
-    """One classifier per generator, trained on its own texts alone: float64 [K, d + 1, classes].
+    """One classifier per generator, trained on its own texts alone: float64 [K, d + 1, C].
 
-    On the grid on which parties take them (undersong_protocol.statistics.classifier_votes). With ``label_shares``,
-    float64 [classes], labels weigh as those say, so that a classifier is tried on records as common as it learnt.
+    On the grid on which parties take them (undersong_protocol.statistics.classifier_votes). Labels weigh as
+    ``label_shares``, float64 [C], say, so that a classifier is tried on records as common as it learnt.
     """
     heads = []
     for k in range(generators):
         mine, own = embeddings[author == k], labels[author == k]
-        weights = None
-        if label_shares is not None and len(own):
-            weights = (label_shares / np.maximum(np.bincount(own, minlength=classes), 1))[own]
-        heads.append(classifier(mine, own, classes, strength=strength, weights=weights))
+        weights = (label_shares / np.maximum(np.bincount(own, minlength=len(label_shares)), 1))[own]
+        heads.append(classifier(mine, own, len(label_shares), strength=strength, weights=weights))
     return COEFFICIENTS.quantised(np.stack(heads))
 
 

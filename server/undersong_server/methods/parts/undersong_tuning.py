@@ -38,8 +38,9 @@ class Tuning:
     certainty: float = _constant(2.0, "standard errors of the gain", "below it the cleaned mixture stays")
     kept_share: float = _constant(0.3, "of a label's texts", "the best share in the live prototype")
     rare: float = _constant(0.5, "of an equal share", "a label below it loses no text by a choice")
-    head_strength: float = _constant(3.0, "inverse regularisation (C)", "the weakest that the panel's head chooses")
-    words_strength: float = _constant(3.0, "inverse regularisation (C)", "that of the panel's words")
+    strength: float = _constant(
+        3.0, "inverse regularisation (C)", "that of the panel's words; its head chooses among less"
+    )
 
 
 TUNING = Tuning()

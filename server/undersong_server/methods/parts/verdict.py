@@ -1,4 +1,4 @@
-"""The records' verdict on two corpora, by a head and a word classifier of each; docs/method.md, step 4."""
+"""The records' verdict on two corpora, by a head and a word classifier of each; docs/method.md, step 7."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ class Gain(NamedTuple):
 def published(corpora: Sequence[Corpus], labels: int) -> tuple[Float64, Float64]:
     """The corpora's heads, float64 [2, d + 1, C], and word classifiers, float64 [2, BUCKETS + 1, C], on their grid."""
     heads = [
-        consistency.classifier(each.embeddings, each.label_of, labels, strength=TUNING.head_strength)
-        for each in corpora
+        consistency.classifier(each.embeddings, each.label_of, labels, strength=TUNING.strength) for each in corpora
     ]
     by_words = [word_classifier(each.texts, each.label_of, labels) for each in corpora]
     return COEFFICIENTS.quantised(np.stack(heads)), COEFFICIENTS.quantised(np.stack(by_words))
@@ -70,7 +69,7 @@ def word_classifier(texts: Sequence[str], label_of: Int64, labels: int) -> Float
     values = rarity[columns] / np.sqrt(np.repeat(np.maximum(sizes, 1), sizes))
     x = sp.csr_array((values, columns, starts), shape=(len(texts), BUCKETS))
     with one_numpy_thread():
-        model = LogisticRegression(C=TUNING.words_strength, max_iter=MOST_STEPS).fit(x, label_of)
+        model = LogisticRegression(C=TUNING.strength, max_iter=MOST_STEPS).fit(x, label_of)
     # Of two labels scikit-learn has one row, the logit of the second.
     sides = np.array([[-0.5], [0.5]]) if len(present) == 2 else np.eye(len(present))
     found[:-1, present] = (sides @ model.coef_ * rarity).T
