@@ -30,7 +30,7 @@ from undersong_server.methods.interface import Method, MethodOptions, RunContext
 from undersong_server.methods.parts import consistency, shares, verdict
 from undersong_server.methods.parts.label_shares import label_shares, records_of, records_shares
 from undersong_server.methods.parts.metadata import shares_of_counts
-from undersong_server.methods.parts.selection import highest, largest_remainder
+from undersong_server.methods.parts.selection import highest, largest_remainder, sample_without_replacement
 from undersong_server.methods.parts.shrinkage import shrink_to_mean
 from undersong_server.methods.parts.undersong_tuning import TUNING
 from undersong_server.methods.parts.usefulness import usefulness
@@ -71,14 +71,15 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         asked.append(SumRequest("labels", counted, TUNING.part_labels))
     elif labels:
         asked.append(SumRequest("labels", LabelHistogram(labels), TUNING.part_labels))
-    several, voted = labels > 1 and generators > 1, labels > 1 and (generators == 1 or options.written > 1)
+    several, voted = labels > 1 and generators > 1, generators == 1 or labels < 2 or options.written > 1
     for t, size in enumerate(np.cumsum(options.per_round())[:-1].tolist()):
         if several and size >= TUNING.texts_judged * generators * labels:
             judged = ClassifierVotesInBlocks(generators, labels)
             asked.append(SumRequest(f"who/{t + 1}", judged, TUNING.part_who / (options.rounds - 1)))
-        if labels < 2 and generators > 1:
-            asked.append(SumRequest(f"votes/{t + 1}", _votes(size, labels), TUNING.part_who / (options.rounds - 1)))
-    if voted:
+        if voted:
+            part = TUNING.part_examples / (options.rounds - 1)
+            asked.append(SumRequest(f"votes/{t + 1}", _votes(size, labels), part))
+    if voted and labels > 1:
         candidates = options.samples * options.written
         asked.append(SumRequest("last votes", _votes(candidates, labels), TUNING.part_last_votes))
     if labels > 1 and len(asked) > 1:  # there is a choice to judge
@@ -101,14 +102,14 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     # 1. What: the labels' shares, and those of the attributes' values.
     state.count_labels()
     for t, count in enumerate(options.per_round()):
-        # 2. Write: all generators alike first, later the chosen ones.
+        # 2. Write: all generators alike first, later the chosen ones, with examples where votes were asked.
         state.write(t, count)
         # 3. Who: the generators that the records cannot tell from the best.
         if f"who/{t + 1}" in state.asked:
             state.choose_generators(f"who/{t + 1}")
-        # 4. Who, without labels: generators by the votes for their texts.
+        # 4. Which, for the next round: examples that the records vote for.
         if f"votes/{t + 1}" in state.asked:
-            state.weigh_generators(f"votes/{t + 1}")
+            state.choose_examples(f"votes/{t + 1}")
     # 5. Public cleaning: of everything, which is the cleaned mixture of this run, and of what was chosen.
     mixture, ours = state.at_most(state.cleaned(np.arange(len(run.pool)))), state.cleaned(state.published())
     # 6. Which, for the corpus: the texts with the most votes.
@@ -137,6 +138,7 @@ class State:
         records: of each label, estimated, float64 [C].
         chosen: generators for each label, bool [K, C]; weights: their parts of what is written, float64 [K, C].
         spent: the generator has no more texts of the label, bool [K, C].
+        examples: texts for the next round's prompts, of each label.
     """
 
     def __init__(self, options: Options, run: RunContext, asked: Sequence[str]) -> None:
@@ -148,6 +150,7 @@ class State:
         self.weights = np.full((generators, labels), 1.0 / generators)
         self.by_label = True  # until the records have said that generators differ alike on all labels
         self.spent: Bools = np.zeros((generators, labels), dtype=np.bool_)
+        self.examples: list[list[str]] = [[] for _ in range(labels)]
 
     def count_labels(self) -> None:
         """Opens the histogram of labels, and of attributes beside it."""
@@ -197,7 +200,9 @@ class State:
                 terms = tuple(
                     each[int(rng.choice(len(each), p=share))] for each, share in zip(lists, self.values, strict=True)
                 )
-                orders.append(Order(generator, "metadata" if terms else "zero_shot", names[label], terms=terms))
+                good = sample_without_replacement(rng, self.examples[label], TUNING.examples)
+                kind = "contrast" if good else "metadata" if terms else "zero_shot"
+                orders.append(Order(generator, kind, names[label], good=good, terms=terms))
         return orders
 
     def choose_generators(self, name: str) -> None:
@@ -212,14 +217,21 @@ class State:
         self.chosen &= found.chosen(self.chosen)
         self.weights = self.chosen / self.chosen.sum(axis=0)
 
-    def weigh_generators(self, name: str) -> None:
-        """Opens votes for all texts so far; generators write in proportion to the votes for a text of theirs."""
-        opened, author = self._votes(name), self.run.pool.generator_of
-        written = np.maximum(np.bincount(author, minlength=len(self.weights)), 1)
-        rate = np.bincount(author, weights=opened.natural[: len(author)], minlength=len(written)) / written
-        weights = np.maximum(rate.mean() + shrink_to_mean(rate, float(opened.sigma / np.sqrt(written.mean()))), 0.0)
-        if weights.sum() > 0:
-            self.weights = (weights / weights.sum())[:, None]
+    def choose_examples(self, name: str) -> None:
+        """Opens votes for all texts so far. Without labels they also say which generators write more."""
+        opened, (_, label_of, author) = self._votes(name), self._texts()
+        votes = opened.natural[: len(author)]
+        for label in range(len(self.shares)):
+            own = np.flatnonzero(label_of == label)
+            size = min(TUNING.shortlist, round(TUNING.kept_share * len(own)))
+            heard = len(own) > 0 and float(votes[own].std()) >= opened.sigma
+            self.examples[label] = self.run.pool.texts_of(highest(votes, own, size)) if heard else []
+        if len(self.run.setting.labels) < 2 and len(self.weights) > 1:
+            written = np.maximum(np.bincount(author, minlength=len(self.weights)), 1)
+            rate = np.bincount(author, weights=votes, minlength=len(written)) / written
+            weights = np.maximum(rate.mean() + shrink_to_mean(rate, float(opened.sigma / np.sqrt(written.mean()))), 0.0)
+            if weights.sum() > 0:
+                self.weights = (weights / weights.sum())[:, None]
 
     def choose_texts(self, corpus: Rows) -> Rows:
         """Opens the last votes. Returns the texts of the corpus that have the most of each label."""

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 
-PARTS = {"labels": 2, "who": 5, "verdict": 3, "last votes": 4}
+PARTS = {"labels": 2, "who": 5, "verdict": 3, "votes": 2, "last votes": 4}
 TEXTS_JUDGED, TIE, ANSWER_VARIANCE, TRAINING_VARIANCE, BY_LABEL_VARIANCE = 3, 1, 0.12, 0.08, 0.1
-CERTAINTY, KEPT_SHARE, RARE, STRENGTH = 2, 0.3, 0.5, 3
+CERTAINTY, KEPT_SHARE, RARE, SHORTLIST, STRENGTH = 2, 0.3, 0.5, 32, 3
 
 
 @dataclass
@@ -48,13 +48,14 @@ def plan(case: Case) -> dict[str, float]:
     """Step 0: the sums in their order, with their parts of the budget."""
     k, c, t = case.generators, case.labels, case.rounds
     asked = {"labels": float(PARTS["labels"])} if c > 1 else {}
+    votes = k == 1 or c < 2 or case.written > 1
     for number in range(1, t):
         ordered = sum(largest_remainder(np.full(t, case.texts / t))[:number])
         if k > 1 and c > 1 and ordered >= TEXTS_JUDGED * k * c:
             asked[f"who/{number}"] = PARTS["who"] / (t - 1)
-        if k > 1 and c < 2:
-            asked[f"votes/{number}"] = PARTS["who"] / (t - 1)
-    if c > 1 and (k == 1 or case.written > 1):
+        if votes:
+            asked[f"votes/{number}"] = PARTS["votes"] / (t - 1)
+    if votes and c > 1:
         asked["last votes"] = PARTS["last votes"]
     if c > 1 and any(name != "labels" for name in asked):
         asked["verdict"] = PARTS["verdict"]
@@ -165,6 +166,17 @@ def who(case: Case, answer: Any, sigma: float, m: Any, texts: Texts, chosen: Any
 
 def most_voted(votes: Any, rows: Any, count: int) -> Any:
     return rows[np.argsort(-votes[rows], kind="stable")[:count]]
+
+
+def examples(case: Case, votes: Any, sigma: float, texts: Texts) -> list[list[int]]:
+    """Step 4: the numbers of each label's examples."""
+    found = []
+    for label in range(case.labels):
+        rows = np.flatnonzero(texts.label == label)
+        none = not len(rows) or votes[rows].std() < sigma
+        count = min(SHORTLIST, round(KEPT_SHARE * len(rows)))
+        found.append([] if none else sorted(most_voted(votes, rows, count).tolist()))
+    return found
 
 
 def cleaned(case: Case, texts: Texts, fold: Any) -> Any:

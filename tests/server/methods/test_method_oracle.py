@@ -168,6 +168,7 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
     assert run.records["label shares"][0][1] == pytest.approx(p.tolist())
 
     chosen, spent, blocks = np.ones(one, dtype=bool), np.zeros(one, dtype=bool), True
+    shortlist: list[list[int]] = [[] for _ in range(case.labels)]
     samples: list[Any] = []
     texts = oracle.Texts(np.zeros((0, 64)), np.zeros(0, dtype=int), np.zeros(0, dtype=int), [])
     for t, (orders, written) in enumerate(run.waves):
@@ -175,6 +176,9 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
         for order in orders:
             asked[setting.generators.index(order.generator), setting.labels.index(order.label)] += 1
         assert asked.tolist() == oracle.orders(case, t, p, texts, chosen, spent).tolist()
+        for label, numbers in enumerate(shortlist):
+            shown = {text for order in orders if order.label == setting.labels[label] for text in order.good}
+            assert shown == {samples[number].text for number in numbers}
         before = oracle.tally(case, texts)
         samples += [each for each in written if each is not None]
         texts = texts_of(samples, run)
@@ -186,6 +190,9 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
             wanted = np.arange(case.labels) if blocks else np.zeros(case.labels)
             assert run.public[who].numbers["blocks"].tolist() == wanted.tolist()
             chosen, blocks = oracle.who(case, opened[who].natural, opened[who].sigma, m, texts, chosen, blocks)
+        if (voted := f"votes/{t + 1}") in planned:
+            votes = opened[voted].natural[: len(samples)]
+            shortlist = oracle.examples(case, votes, opened[voted].sigma, texts)
     equal_weights = chosen / chosen.sum(axis=0)
     assert run.records["weights"][-1][1] == pytest.approx((equal_weights @ p).tolist())
 

@@ -75,11 +75,10 @@ def ran(task, seed=3):
 
 def test_the_plan_asks_generators_where_there_are_several_and_texts_where_there_is_one():
     assert list(asked()) == ["labels", "who/1", "who/2", "verdict"]
-    assert list(asked(generators=1)) == ["labels", "last votes", "verdict"]
+    assert list(asked(generators=1)) == ["labels", "votes/1", "votes/2", "last votes", "verdict"]
     assert list(asked(labels=0)) == ["votes/1", "votes/2"]
-    assert not asked(labels=0, generators=1)
     assert list(asked(written=3)) == [
-        *("labels", "who/1", "who/2", "last votes", "verdict"),
+        *("labels", "who/1", "votes/1", "who/2", "votes/2", "last votes", "verdict"),
     ]
     assert asked(attributes={"tone": ("calm", "angry")})["labels"].statistic.dimension == 4
     assert asked(written=3, samples=100)["last votes"].statistic.candidates == 300

@@ -17,6 +17,7 @@ class Tuning:
     part_labels: float = _constant(2.0, "part of the budget", "label shares need little precision")
     part_who: float = _constant(5.0, "part of the budget", "several generators only; its noise is spread over labels")
     part_verdict: float = _constant(3.0, "part of the budget", "noise below the chance of 300 records' answers")
+    part_examples: float = _constant(2.0, "part of the budget, over all rounds", "examples only steer the prompts")
     part_last_votes: float = _constant(4.0, "part of the budget", "a third; live, the last votes gained most")
     votes: int = _constant(8, "votes per record", "equal votes: their noise per vote is 1 / sqrt(8)")
     texts_per_vote: int = _constant(5, "texts of a label", "a record votes for a fifth of a label at most")
@@ -38,6 +39,8 @@ class Tuning:
     certainty: float = _constant(2.0, "standard errors of the gain", "below it the cleaned mixture stays")
     kept_share: float = _constant(0.3, "of a label's texts", "the best share in the live prototype")
     rare: float = _constant(0.5, "of an equal share", "a label below it loses no text by a choice")
+    examples: int = _constant(4, "texts in a prompt", "fits the context of a small model")
+    shortlist: int = _constant(32, "texts of a label", "that examples are drawn from, so that prompts differ")
     strength: float = _constant(
         3.0, "inverse regularisation (C)", "that of the panel's words; its head chooses among less"
     )
