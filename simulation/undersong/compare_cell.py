@@ -232,22 +232,24 @@ class Bench:
             self._checked.add(generator)
         return remarks
 
+    def made(self, cell: Cell) -> references.Trained:
+        """Runs the cell's method or reference; ``private-only`` is the records themselves."""
+        task, variant, seed = self.task(cell), cell.variant, cell.seed
+        if variant.method:
+            return self._simulated(task, seed)
+        records = concatenate(list(dealt(task, self._files, seed).values()))
+        if variant.training is None:
+            return references.Trained(records)
+        return variant.training.train(
+            task, records, self.judged_on[0], embed=self._embed_private, seed=seed,
+            insecure_noise_seed=self._noise_seed(seed),
+        )  # fmt: skip
+
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Runs the cell; plain JSON values. NaN never occurs: what cannot be computed is None."""
         start = time.monotonic()
-        task = self.task(cell)
-        test, test_embeddings = self.judged_on
-        variant, seed = cell.variant, cell.seed
-        if variant.name == PRIVATE_ONLY:
-            made = references.Trained(self._private_records(task, seed))
-        elif variant.training is not None:
-            noise, records = self._noise_seed(seed), self._private_records(task, seed)
-            made = variant.training.train(
-                task, records, test, embed=self._embed_private, seed=seed, insecure_noise_seed=noise
-            )
-        else:
-            made = self._simulated(task, seed)
-        simulated = time.monotonic()
+        (test, test_embeddings), variant, seed = self.judged_on, cell.variant, cell.seed
+        made, simulated = self.made(cell), time.monotonic()
         nothing = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None, "rows": None}
         found: dict[str, Any] = {**nothing, **made.facts, **cell.described()}
         if made.corpus is None:
@@ -304,13 +306,10 @@ class Bench:
             "epsilon_spent": run_plan.plan.epsilon() if private_run else None,
             **({"figures": dict(figures)} if figures else {}),
         }
-        return references.Trained(table_of(outcome.samples), facts=facts)
+        return references.Trained(table_of(outcome.samples), facts=facts, records=outcome.records)
 
     def _noise_seed(self, seed: int) -> int | None:
         return None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed
-
-    def _private_records(self, task: Task, seed: int) -> Table:
-        return concatenate(list(dealt(task, self._files, seed).values()))
 
 
 def _embed_nothing(texts: Sequence[str]) -> Float32:

@@ -5,7 +5,7 @@ Other packages declare them as entry points of the group ``undersong.references`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.runs.task import Task
 
-OF_THE_CHECKOUT = ("dp-sgd", "dp-lora", "dp-sgd-classifier", "ghost-classifier")
+OF_THE_CHECKOUT = ("dp-sgd", "dp-lora", "dp-sgd-classifier", "ghost-classifier", "da-dp-sgd", "da-ghost")
 """References in benchmarks/dpsgd."""
 
 
@@ -29,11 +29,13 @@ class Trained:
         corpus: texts with their labels that the trained model wrote; None for a classifier.
         predicted: the label that the trained classifier gives each test text; None for a writer.
         facts: about the training, as plain JSON values.
+        records: of a method's run, what it noted under each name, as (round, value).
     """
 
     corpus: Table | None = None
     predicted: Sequence[str] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    records: Mapping[str, Sequence[tuple[int, Any]]] = field(default_factory=dict)
 
 
 class Reference(BaseModel):

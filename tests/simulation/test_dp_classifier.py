@@ -6,7 +6,7 @@ import pytest
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_bert import write_bert
 from undersong import compare_table, comparison
-from undersong.compare_cell import Bench, Variant
+from undersong.compare_cell import Bench, Cell, Variant
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_dpsgd import dp_classifier
@@ -102,6 +102,25 @@ def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path
     document = compare_table.markdown("t", grid, compare_table.summary(grid, {grid.cells()[0]: value}), "c")
     assert "| - | - | reference |" in document
     assert "centralised" in document
+
+
+@pytest.mark.parametrize("name", ["da-dp-sgd", "da-ghost"])
+def test_a_private_discriminator_selects_the_written_texts_that_are_like_the_records(tmp_path, embedded_by, name):
+    """Labels in the noisy shares of the records (2 : 1); half of the pool begins as the records do, half does not."""
+    embedded_by(embed)
+    rows = [{"text": f"a note {n}", "label": "b" if n % 3 == 0 else "a"} for n in range(240)]
+    pool = [{"text": f"{first} text {n}", "label": label} for n in range(40) for first in "ac" for label in "ab"]
+    task = make_replay_task(tmp_path, rows, generators={"pool": pool}, privacy={"epsilon": 4.0, "delta": 1e-3})
+    bench = Bench(task, (), tmp_path / "test.jsonl", 10, insecure_noise_seed=1)
+    variant = Variant.parse(f"{name}:samples=60+kept=20+epochs=5+batch=60+rate=0.05+tutor_epsilon=1")
+    made = bench.made(Cell(variant, 4.0, None, None, 0))
+    assert len(made.corpus) == 20
+    assert sum(text.startswith("a") for text in made.corpus.texts) >= 18  # of a pool in which half of them do
+    assert 11 <= made.corpus.labels.count("a") <= 16
+    assert 3.9 < made.facts["epsilon_spent"] <= 4.0
+    assert made.facts["generator_calls"] == 60
+    with pytest.raises(ConfigurationError):
+        Variant.parse(f"{name}:tutor_epsilon=4").training.check(tasks.load(task))
 
 
 def test_what_cannot_run_is_refused(task_file):

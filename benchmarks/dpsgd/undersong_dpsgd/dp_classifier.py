@@ -10,7 +10,8 @@ losses in a second pass (Li et al. 2022, section 4): the same noisy sums up to r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -64,11 +65,10 @@ class Options(dpsgd.Training):
     def train(
         self, task: Task, records: Table, test: Table, *, embed: Embed, seed: int, insecure_noise_seed: int | None
     ) -> Trained:
-        """Trains on the records and predicts the labels of the test texts (:func:`predictions`)."""
-        predicted, facts = predictions(
-            task, self, records, test.texts, embed=embed, seed=seed, insecure_noise_seed=insecure_noise_seed
-        )
-        return Trained(predicted=predicted, facts=facts)
+        """Trains on the records (:func:`trained`) and predicts the labels of the test texts."""
+        names = task.task.labels
+        found = trained(task, self, records, names, embed=embed, seed=seed, insecure_noise_seed=insecure_noise_seed)
+        return Trained(predicted=[names[number] for number in found.logits(test.texts).argmax(1)], facts=found.facts)
 
 
 class GhostOptions(Options):
@@ -77,20 +77,28 @@ class GhostOptions(Options):
     name: ClassVar[str] = "ghost-classifier"
 
 
-def predictions(
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """A trained classifier of texts: ``logits`` gives float32 [n, classes]; ``facts`` are plain JSON values."""
+
+    logits: Callable[[Sequence[str]], Any]
+    facts: dict[str, Any]
+
+
+def trained(
     task: Task,
     options: Options,
     records: Table,
-    test: Sequence[str],
+    names: Sequence[str],
     *,
     embed: Embed,
     seed: int,
     insecure_noise_seed: int | None,
-) -> tuple[list[str], dict[str, Any]]:
-    """Trains on the records; the labels that the classifier gives the test texts, and facts as plain JSON values.
+) -> Classifier:
+    """Trains on the records.
 
     Args:
-        records: every private record.
+        records: every private record, labelled by ``names``, which are public.
         embed: texts -> unit embeddings, float32 [n, d]; for ``layers`` 0.
         seed: torch's; public.
         insecure_noise_seed: tests only; makes the Poisson samples and the noise reproducible.
@@ -111,7 +119,6 @@ def predictions(
 
     options.check(task)
     count, plan, source = dpsgd.begun(task, options, records.texts, insecure_noise_seed)
-    names = task.task.labels
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if options.layers:
@@ -142,8 +149,7 @@ def predictions(
             entropy=source,
             oom_remedy=f"lower chunk ({options.chunk})",
         )
-        found = [names[number] for number in trainer.predict(model.read(test))]
-    return found, dpsgd.spending(task, plan)
+    return Classifier(lambda texts: trainer.logits(model.read(texts)), dpsgd.spending(task, plan))
 
 
 def _encoder_folder(task: Task, options: Options) -> Path:

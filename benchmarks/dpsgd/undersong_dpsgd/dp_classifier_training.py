@@ -111,14 +111,14 @@ class ClassifierTrainer(Trainer):
         found: torch.Tensor = self._hooked(*(part.to(self._device) for part in read))
         return found.float()
 
-    def predict(self, read: Sequence[Any]) -> list[int]:
-        """The likeliest label's number of each text."""
-        found: list[int] = []
+    def logits(self, read: Sequence[Any]) -> Any:
+        """Logits of each text, float32 [n, classes], an array."""
         with torch.inference_mode():
-            for at in range(0, len(read), self._chunk):
-                part = [Labelled(each, 0) for each in read[at : at + self._chunk]]
-                found += self._logits(part).argmax(1).tolist()
-        return found
+            parts = [
+                self._logits([Labelled(each, 0) for each in read[at : at + self._chunk]]).cpu()
+                for at in range(0, len(read), self._chunk)
+            ]
+        return torch.cat(parts).numpy()
 
 
 class GhostTrainer(ClassifierTrainer):

@@ -1,0 +1,102 @@
+"""``da-dp-sgd`` and ``da-ghost``: texts of the task's generators that a privately trained discriminator selects.
+
+The baselines "DA with DP-SGD" and "DA with Ghost" of Song et al. 2024 (Table 1): instead of teachers, one trainer who
+sees every record trains a binary classifier of private records against written texts by DP-SGD, or by ghost clipping;
+the texts that it finds likeliest to be private are kept, in the noisy shares of the labels. The tutor and the training
+are charged as the paper adds them: epsilon in two parts, delta in two halves.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from undersong.records import table_of
+from undersong.references import Trained
+from undersong_common.embedding import Embed
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting
+from undersong_common.table import Table
+from undersong_dpsgd import dp_classifier
+from undersong_server.generators.orders import Order
+from undersong_server.journal import Journal
+from undersong_server.methods.discriminator import kept
+from undersong_server.methods.parts.metadata import shares_of_counts
+from undersong_server.methods.parts.selection import largest_remainder
+from undersong_server.progress import Silent
+from undersong_server.runs.planning import build_author
+from undersong_server.runs.task import Task
+
+SIDES = ("written", "private")
+
+
+class Options(dp_classifier.Options):
+    """``da-dp-sgd``: the options of ``dp-sgd-classifier`` train the discriminator.
+
+    Attributes:
+        samples: texts that are written; ``kept`` of them are the corpus.
+        tutor_epsilon: of the task's epsilon, for the label shares.
+    """
+
+    name: ClassVar[str] = "da-dp-sgd"
+
+    samples: Annotated[int, Field(ge=2)] = 6000
+    kept: Annotated[int, Field(ge=1)] = 3750
+    tutor_epsilon: Annotated[float, Field(gt=0)] = 0.4
+
+    def check(self, task: Task) -> None:
+        """Raises ConfigurationError as ``dp-sgd-classifier`` does, or if the tutor has the whole of epsilon."""
+        super().check(task)
+        if self.tutor_epsilon >= task.privacy.epsilon:
+            raise ConfigurationError(
+                f"{self.name}: tutor_epsilon {self.tutor_epsilon:g} leaves nothing of epsilon {task.privacy.epsilon:g}",
+                "lower tutor_epsilon",
+            )
+
+    def train(
+        self, task: Task, records: Table, test: Table, *, embed: Embed, seed: int, insecure_noise_seed: int | None
+    ) -> Trained:
+        """Writes candidates in the noisy shares of the labels, trains the discriminator, and keeps the best texts."""
+        names, delta = task.task.labels, task.privacy.delta / 2
+        multiplier = 1.0 / accounting.gaussian_mu(self.tutor_epsilon, delta)
+        rng = np.random.default_rng(insecure_noise_seed)  # not seeded: fresh bytes of the operating system
+        counts = np.bincount([names.index(label) for label in records.labels or ()], minlength=len(names))
+        shares = shares_of_counts(counts + multiplier * rng.normal(size=len(names)))
+        journal = Journal(Path(":memory:"))
+        try:
+            author = build_author(task, embed, os.environ, journal, Silent(), seed=seed)
+            wanted = np.repeat(np.arange(len(names)), largest_remainder(shares, self.samples))
+            writers = [one.name for one in task.generators]
+            orders = [Order(writers[i % len(writers)], "zero_shot", names[label]) for i, label in enumerate(wanted)]
+            written = [sample for sample in author.write("candidates", 0, orders) if sample is not None]
+        finally:
+            journal.close()
+        sides = Table(
+            (*records.texts, *(sample.text for sample in written)),
+            (SIDES[1],) * len(records) + (SIDES[0],) * len(written),
+            None,
+        )
+        privacy = task.privacy.model_copy(update={"epsilon": task.privacy.epsilon - self.tutor_epsilon, "delta": delta})
+        data = task.data.model_copy(update={"records": None, "file_records": len(sides)})
+        trained = dp_classifier.trained(
+            task.model_copy(update={"privacy": privacy, "data": data}), self, sides, SIDES, embed=embed, seed=seed,
+            insecure_noise_seed=insecure_noise_seed,
+        )  # fmt: skip
+        logits = trained.logits([sample.text for sample in written])
+        label_of = np.array([names.index(sample.label) for sample in written], dtype=np.int64)
+        best = kept(logits[:, 1] - logits[:, 0], label_of, shares, min(1.0, self.kept / len(written)))
+        usage = author.usage.values()
+        facts = {"generator_calls": sum(each.calls for each in usage), "dropped": sum(each.dropped for each in usage)}
+        if (spent := trained.facts["epsilon_spent"]) is not None:
+            facts["epsilon_spent"] = self.tutor_epsilon + spent
+        return Trained(table_of(written[i] for i in best), facts=trained.facts | facts)
+
+
+class GhostOptions(Options, dp_classifier.GhostOptions):
+    """``da-ghost``: the same discriminator, trained by ghost clipping."""
+
+    name: ClassVar[str] = "da-ghost"

@@ -1,0 +1,286 @@
+"""The papers' own tables at a size that one core runs in a quarter of an hour: papers.toml names every row.
+
+    python -m benchmarks.papers --data FOLDER [--papers wasp dpga dpkps discriminator] [--tables NAME ...] [--seeds N]
+                                [--encoder packaged] [--causal FOLDER] [--quick]
+    python -m benchmarks.papers --page
+
+Each row of a table is a real simulation (or a reference) of ``undersong compare`` at the preset of its paper, with
+fewer texts, judged by the panel and by the paper's own metric. A measured cell is one line of papers.jsonl and is not
+measured again. ``--page`` prints what tests/papers.py puts into docs/papers/. FOLDER holds the data sets, which are no
+part of this project. Noise comes from a fixed seed: the figures can be repeated, and are no private release.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import judged_settings, next_token
+from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
+from undersong_common import entry
+from undersong_common.errors import ConfigurationError
+from undersong_common.fine_tuning import FineTuning
+from undersong_common.model_files import model_folder
+from undersong_common.table import Table
+from undersong_server.evaluation import membership, panel, task_model
+from undersong_server.evaluation.evaluate import joined
+from undersong_server.evaluation.intervals import over_seeds
+from undersong_server.evaluation.scores import score
+
+HERE = Path(__file__).parent
+FIGURES = HERE / "papers.jsonl"
+NOISE_SEED, FRECHET_ROWS = 1, 500
+ATTACKED = 300  # members and others of a membership attack
+PLACE = ("epsilon", "parties", "records")
+
+
+def plan() -> dict[str, Any]:
+    """The papers and their tables, as papers.toml has them."""
+    return tomllib.loads((HERE / "papers.toml").read_text(encoding="utf-8"))
+
+
+def rows_of(paper: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a table, each with every key that its table or its paper gives once for all."""
+    common = {key: each[key] for each in (paper, table) for key in (*PLACE, "seeds", "setting") if key in each}
+    return [{**common, **row, "set": [*paper.get("set", []), *table.get("set", [])]} for row in table["rows"]]
+
+
+def key_of(name: str, row: Mapping[str, Any], seed: int) -> list[Any]:
+    """Place of a cell in the file of figures."""
+    return [name, row["method"], *(row.get(key) for key in PLACE), row["set"], seed]
+
+
+class Papers:
+    """The cells of one paper's tables."""
+
+    def __init__(self, name: str, data: Path, encoder: str, causal: Path | None) -> None:
+        self._name, self._paper, self._data = name, plan()[name], data
+        self._encoder, self._causal = encoder, causal
+        self._benches: dict[tuple[Any, ...], Bench] = {}
+        self._folder = Path(tempfile.mkdtemp(prefix="undersong-papers-"))
+
+    def bench(self, row: Mapping[str, Any]) -> Bench:
+        """One for all cells of the same task."""
+        place = (row.get("setting", ""), row.get("keywords", False), *row["set"])
+        if place not in self._benches:
+            if setting := place[0]:
+                task = judged_settings.build(setting, self._data, self._folder / ("keywords" if place[1] else "plain"))
+                test, given = task.parent / "test.jsonl", row["set"]
+                if place[1]:
+                    _with_keywords(task, self._data, labelled=setting != "no-labels")
+            else:
+                task, test = HERE / "tasks" / self._paper["task"], self._data / self._paper["test"]
+                given = [f"data.root={json.dumps(str(self._data.absolute()))}", *row["set"]]
+            self._benches[place] = Bench(
+                task, tuple(given), test, FRECHET_ROWS, insecure_noise_seed=NOISE_SEED, public_data=True
+            )
+        return self._benches[place]
+
+    def measure(self, row: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """The figures of one cell, plain JSON values; shares are 0 to 1."""
+        begun, bench = (time.monotonic(), time.process_time()), self.bench(row)
+        cell = Cell(Variant.parse(row["method"]), *(row.get(key) for key in PLACE), seed)
+        made, (test, embeddings) = bench.made(cell), bench.judged_on
+        figures: dict[str, Any] = {key: made.facts.get(key) for key in ("generator_calls", "epsilon_spent")}
+        if made.corpus is None:
+            found = score(test.labels or (), made.predicted or ())
+            figures |= found.figures() | found.averages()
+        else:
+            figures |= self._judged(bench, made.corpus, test, embeddings, row, seed)
+        if "sequences" in made.records:
+            figures |= self._sequences(bench, made.records["sequences"][0][1], test, embeddings, seed)
+        if row.get("attacked"):
+            records = bench.made(Cell(Variant.parse(PRIVATE_ONLY), None, cell.parties, cell.records, seed)).corpus
+            figures |= self._attacked(made.corpus, records, test, seed)
+        seconds = {"seconds": time.monotonic() - begun[0], "processor": time.process_time() - begun[1]}
+        return figures | {name: round(value, 1) for name, value in seconds.items()}
+
+    def _judged(
+        self, bench: Bench, corpus: Table, test: Table, real: Any, row: Mapping[str, Any], seed: int
+    ) -> dict[str, Any]:
+        if test.labels is None:
+            found = next_token.accuracy(corpus.texts, test.texts, folder=self._causal, seed=seed)
+            return {"rows": len(corpus), "next_token": found}
+        embeddings, labels = bench._embed(corpus.texts), corpus.labels or ()
+        judged = panel.judge(
+            panel.Labelled(corpus.texts, labels, embeddings), panel.Labelled(test.texts, test.labels, real), seed=seed
+        )
+        figures = {"rows": len(corpus), "panel": judged.figures()["accuracy"], **judged.models["head"].averages()}
+        figures["accuracy"] = judged.models["head"].accuracy
+        if seed < row.get("tuned", 0):
+            figures["tuned"] = self._tuned(corpus, seed, lambda model: score(test.labels, model.predict(test.texts)))
+        if self._name == "dpkps":
+            layers = task_model.train(embeddings, labels, head="three-layer", seed=seed)
+            figures["layers"] = task_model.evaluate(layers, real, test.labels).accuracy
+            records = bench.made(Cell(Variant.parse(PRIVATE_ONLY), None, *(row[key] for key in PLACE[1:]), seed)).corpus
+            client = np.random.default_rng(seed).permutation(len(records))[: max(20, len(corpus) // 2)]
+            own = bench._embed([records.texts[at] for at in client])
+            adapted = task_model.adapt(embeddings, labels, own, seed=seed, head="three-layer")
+            figures["adapted"] = task_model.evaluate(adapted, real, test.labels).accuracy
+        return figures
+
+    def _tuned(self, corpus: Table, seed: int, use: Any) -> dict[str, float]:
+        settings = FineTuning(model_folder(self._encoder), **self._paper["fine_tuning"])
+        found = use(task_model.fine_tune(corpus.texts, corpus.labels or (), settings, seed=seed))
+        return found if isinstance(found, dict) else {"accuracy": found.accuracy, **found.averages()}
+
+    def _sequences(self, bench: Bench, rows: Any, test: Table, real: Any, seed: int) -> dict[str, float]:
+        x = bench._embed([joined(terms) for _, terms in rows])
+        model = task_model.train(x, [label for label, _ in rows], head="three-layer", seed=seed)
+        return {"sequences": task_model.evaluate(model, real, test.labels or ()).accuracy}
+
+    def _attacked(self, corpus: Table, records: Table, test: Table, seed: int) -> dict[str, Any]:
+        """Entropy and confidence attacks (DPGA-TextSyn, appendix F) on an encoder that was fine-tuned on the corpus."""
+        sides = [table.take(range(min(ATTACKED, len(table)))) for table in (records, test)]
+
+        def attack(model: Any) -> dict[str, float]:
+            found = membership.membership("corpus", model, *sides, lambda texts: texts, seed=seed)  # type: ignore[arg-type,return-value]
+            return {f"{each.name} attack": each.accuracy.value for each in found.attacks} | {
+                f"{each.name} area": each.auc.value for each in found.attacks
+            }
+
+        return self._tuned(corpus, seed, attack)
+
+
+def _with_keywords(task: Path, data: Path, *, labelled: bool) -> None:
+    """Adds a generator that proposes the 77 intents of banking77, public names, as the groups' keywords."""
+    intents = {row["text"]: row["label"] for row in judged_settings.json_lines(data / "banking77" / "test.jsonl")}
+    found: dict[str, list[str]] = {}
+    for row in judged_settings.json_lines(data / "banking_groups" / "test.jsonl"):
+        name, own = intents[row["text"]].replace("_", " ").lower(), found.setdefault(row["label"], [])
+        own += [] if name in own else [name]
+    text = json.dumps(found) if labelled else "\n".join(f"- {name}" for own in found.values() for name in own)
+    line = {"text": text, "label": next(iter(found)) if labelled else ""}
+    (task.parent / "keywords.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    with task.open("a", encoding="utf-8") as out:
+        out.write('\n[[generators]]\nname = "keywords"\nkind = "replay"\npath = "keywords.jsonl"\n')
+
+
+# Page
+
+
+def section(name: str, figures: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The lines of a paper's page that say what was measured here; none where nothing was."""
+    paper = plan().get(name, {})
+    known = {json.dumps(one["cell"]): one["figures"] for one in figures}
+    lines: list[str] = []
+    for table in paper.get("tables", []):
+        rows = rows_of(paper, table)
+        found = {
+            row["name"]: {
+                seed: known[key]
+                for seed in range(row["seeds"])
+                if (key := json.dumps(key_of(name, row, seed))) in known
+            }
+            for row in rows
+        }
+        if any(found.values()):
+            lines += ["", f"### {table['name']}, measured here", "", table["about"], *_table(table, rows, found)]
+            lines += _claims(table, rows, found)
+    return ["", "## Measured here, small", "", paper["about"].strip(), *lines] if lines else []
+
+
+def _table(
+    table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], found: Mapping[str, Mapping[int, Any]]
+) -> list[str]:
+    shown = {name: key for name, key in table["columns"].items() if any(_values(found[r["name"]], key) for r in rows)}
+    lines = ["", "| | paper | " + " | ".join(shown) + " | seeds |", "|---" * (3 + len(shown)) + "|"]
+    for row in rows:
+        if of := found[row["name"]]:
+            cells = [_figure(_values(of, key)) for key in shown.values()]
+            lines.append(f"| {row['name']} | {row.get('paper', '-')} | {' | '.join(cells)} | {len(of)} |")
+    return lines
+
+
+def _values(of: Mapping[int, Any], key: str) -> dict[int, float]:
+    """A figure, or one inside another ("tuned.accuracy"), by seed, in %."""
+    values: dict[int, float] = {}
+    for seed, figures in of.items():
+        value: Any = figures
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None and math.isfinite(value):
+            values[seed] = 100 * value
+    return values
+
+
+def _figure(values: Mapping[int, float]) -> str:
+    """The mean; of several seeds, half the width of its 95 % interval."""
+    if not values:
+        return "-"
+    found = over_seeds(list(values.values()))
+    return f"{found.value:.1f}" + (f" ± {(found.high - found.low) / 2:.1f}" if len(values) > 1 else "")
+
+
+def _claims(
+    table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], found: Mapping[str, Mapping[int, Any]]
+) -> list[str]:
+    lines = []
+    for claim in table.get("claims", []):
+        one, other = (_values(found.get(claim[side], {}), table["judged"]) for side in ("better", "than"))
+        if len(both := sorted(one.keys() & other.keys())) < 2:
+            continue
+        gain = over_seeds([one[seed] - other[seed] for seed in both])
+        verdict = "seen" if gain.low > 0 else "not seen" if gain.high < 0 else "open"
+        said = f"* {claim['better']} above {claim['than']}: {verdict}, {gain.value:+.1f} ({gain.low:+.1f} to "
+        lines.append(f"{said}{gain.high:+.1f})." + (f" {claim.get('reason', '')}" if verdict != "seen" else ""))
+    return ["", *lines] if lines else []
+
+
+def known(path: Path = FIGURES) -> list[dict[str, Any]]:
+    """The measured cells."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures what is missing, or prints the page."""
+    names = list(plan())
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, help="folder that holds the data sets")
+    parser.add_argument("--papers", nargs="+", choices=names, default=names)
+    parser.add_argument("--tables", nargs="+", help="beginnings of the tables' names; all by default")
+    parser.add_argument("--seeds", type=int, help="of each row, instead of papers.toml's")
+    parser.add_argument(
+        "--encoder", default="packaged", help="folder of the encoder that is fine-tuned, such as a BERT"
+    )
+    parser.add_argument("--causal", type=Path, help="folder of a BERT that is trained with a causal mask")
+    parser.add_argument("--out", type=Path, default=FIGURES, help="JSONL file of cells, continued where it ends")
+    parser.add_argument("--quick", action="store_true", help="the first row of each table, one seed")
+    parser.add_argument("--page", action="store_true", help="print the sections of docs/papers/ and measure nothing")
+    options = parser.parse_args(argv)
+    if options.page:
+        print("\n".join(line for name in options.papers for line in section(name, known(options.out))))
+        return 0
+    if options.data is None or not options.data.is_dir():
+        raise ConfigurationError("--data is missing", "the real text is no part of this project: name its folder")
+    done = {json.dumps(one["cell"]) for one in known(options.out)}
+    for name in options.papers:
+        paper, papers = plan()[name], Papers(name, options.data, options.encoder, options.causal)
+        tables = [t for t in paper["tables"] if not options.tables or t["name"].startswith(tuple(options.tables))]
+        rows = [row for table in tables for row in rows_of(paper, table)[: 1 if options.quick else None]]
+        most = 1 if options.quick else options.seeds
+        for seed in range(max(row["seeds"] for row in rows) if most is None else most):
+            for row in rows:
+                cell = key_of(name, row, seed)
+                if (most is None and seed >= row["seeds"]) or json.dumps(cell) in done:
+                    continue
+                figures = papers.measure(row, seed)
+                done.add(json.dumps(cell))
+                with options.out.open("a", encoding="utf-8") as out:
+                    out.write(json.dumps({"cell": cell, "figures": figures}) + "\n")
+                short = {key: round(value, 3) for key, value in figures.items() if isinstance(value, int | float)}
+                print(f"{row['name']}, seed {seed}: {short}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    entry.run(main)
