@@ -10,9 +10,9 @@ from pathlib import Path
 import benchmarks
 
 # needs real text, which the project does not ship: give it with --data to the benchmark itself
-WITH_DATA = ("cells", "grid", "utility", "dpkps", "dpga", "discriminator", "refusals", "judged")
+WITH_DATA = ("cells", "grid", "utility", "papers", "refusals", "judged")
 WITH_A_MODEL = ("live",)  # and with a server that answers for it
-PARTS = ("cleaned_mixture", "judged_settings", "judged_tables", "loglog")  # of other benchmarks, or given files
+PARTS = ("cleaned_mixture", "judged_settings", "judged_tables", "loglog", "next_token")  # of others, or given files
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """The papers' own tables at a size that one core runs in a quarter of an hour: papers.toml names every row.
 
     python -m benchmarks.papers --data FOLDER [--papers wasp dpga dpkps discriminator] [--tables NAME ...] [--seeds N]
-                                [--encoder packaged] [--causal FOLDER] [--quick]
+                                [--fine-tuned [--encoder packaged]] [--causal FOLDER] [--quick]
     python -m benchmarks.papers --page
 
 Each row of a table is a real simulation (or a reference) of ``undersong compare`` at the preset of its paper, with
@@ -98,11 +98,23 @@ class Papers:
             figures |= self._judged(bench, made.corpus, test, embeddings, row, seed)
         if "sequences" in made.records:
             figures |= self._sequences(bench, made.records["sequences"][0][1], test, embeddings, seed)
-        if row.get("attacked"):
-            records = bench.made(Cell(Variant.parse(PRIVATE_ONLY), None, cell.parties, cell.records, seed)).corpus
-            figures |= self._attacked(made.corpus, records, test, seed)
         seconds = {"seconds": time.monotonic() - begun[0], "processor": time.process_time() - begun[1]}
         return figures | {name: round(value, 1) for name, value in seconds.items()}
+
+    def fine_tuned(self, row: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """What an encoder scores that is fine-tuned on the cell's corpus, and how far it gives records away."""
+        bench, begun = self.bench(row), time.process_time()
+        cell = Cell(Variant.parse(row["method"]), *(row.get(key) for key in PLACE), seed)
+        corpus, test = bench.made(cell).corpus, bench.judged_on[0]
+        if corpus is None or test.labels is None:
+            raise ConfigurationError(f"{row['name']}: no labelled corpus to fine-tune on", "leave out fine_tuned")
+        settings = FineTuning(model_folder(self._encoder), **self._paper["fine_tuning"])
+        model = task_model.fine_tune(corpus.texts, corpus.labels or (), settings, seed=seed)
+        found = score(test.labels, model.predict(test.texts))
+        records = bench.made(Cell(Variant.parse(PRIVATE_ONLY), None, cell.parties, cell.records, seed)).corpus
+        attacks = attacked(model, records, test, seed=seed) if records is not None else {}
+        figures = {"accuracy": found.accuracy, **found.averages(), **attacks}
+        return {"tuned": figures | {"processor": round(time.process_time() - begun, 1)}}
 
     def _judged(
         self, bench: Bench, corpus: Table, test: Table, real: Any, row: Mapping[str, Any], seed: int
@@ -116,8 +128,6 @@ class Papers:
         )
         figures = {"rows": len(corpus), "panel": judged.figures()["accuracy"], **judged.models["head"].averages()}
         figures["accuracy"] = judged.models["head"].accuracy
-        if seed < row.get("tuned", 0):
-            figures["tuned"] = self._tuned(corpus, seed, lambda model: score(test.labels, model.predict(test.texts)))
         if self._name == "dpkps":
             layers = task_model.train(embeddings, labels, head="three-layer", seed=seed)
             figures["layers"] = task_model.evaluate(layers, real, test.labels).accuracy
@@ -128,27 +138,22 @@ class Papers:
             figures["adapted"] = task_model.evaluate(adapted, real, test.labels).accuracy
         return figures
 
-    def _tuned(self, corpus: Table, seed: int, use: Any) -> dict[str, float]:
-        settings = FineTuning(model_folder(self._encoder), **self._paper["fine_tuning"])
-        found = use(task_model.fine_tune(corpus.texts, corpus.labels or (), settings, seed=seed))
-        return found if isinstance(found, dict) else {"accuracy": found.accuracy, **found.averages()}
-
     def _sequences(self, bench: Bench, rows: Any, test: Table, real: Any, seed: int) -> dict[str, float]:
         x = bench._embed([joined(terms) for _, terms in rows])
         model = task_model.train(x, [label for label, _ in rows], head="three-layer", seed=seed)
         return {"sequences": task_model.evaluate(model, real, test.labels or ()).accuracy}
 
-    def _attacked(self, corpus: Table, records: Table, test: Table, seed: int) -> dict[str, Any]:
-        """Entropy and confidence attacks (DPGA-TextSyn, appendix F) on an encoder that was fine-tuned on the corpus."""
-        sides = [table.take(range(min(ATTACKED, len(table)))) for table in (records, test)]
 
-        def attack(model: Any) -> dict[str, float]:
-            found = membership.membership("corpus", model, *sides, lambda texts: texts, seed=seed)  # type: ignore[arg-type,return-value]
-            return {f"{each.name} attack": each.accuracy.value for each in found.attacks} | {
-                f"{each.name} area": each.auc.value for each in found.attacks
-            }
+def attacked(model: Any, records: Table, test: Table, *, seed: int = 0) -> dict[str, float]:
+    """Entropy and confidence attacks (DPGA-TextSyn, appendix F) on a model of texts, as a fine-tuned encoder is.
 
-        return self._tuned(corpus, seed, attack)
+    Balanced accuracy and area under the curve of telling ``records`` from ``test``; 0.5 is guessing.
+    """
+    sides = [table.take(range(min(ATTACKED, len(table)))) for table in (records, test)]
+    found = membership.membership("corpus", model, *sides, lambda texts: texts, seed=seed)  # type: ignore[arg-type,return-value]
+    return {f"{each.name} attack": each.accuracy.value for each in found.attacks} | {
+        f"{each.name} area": each.auc.value for each in found.attacks
+    }
 
 
 def _with_keywords(task: Path, data: Path, *, labelled: bool) -> None:
@@ -171,7 +176,7 @@ def _with_keywords(task: Path, data: Path, *, labelled: bool) -> None:
 def section(name: str, figures: Iterable[Mapping[str, Any]]) -> list[str]:
     """The lines of a paper's page that say what was measured here; none where nothing was."""
     paper = plan().get(name, {})
-    known = {json.dumps(one["cell"]): one["figures"] for one in figures}
+    known = by_cell(figures)
     lines: list[str] = []
     for table in paper.get("tables", []):
         rows = rows_of(paper, table)
@@ -237,8 +242,16 @@ def _claims(
 
 
 def known(path: Path = FIGURES) -> list[dict[str, Any]]:
-    """The measured cells."""
+    """The measured cells, a line each; a fine-tuned encoder's figures are a line of their own."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def by_cell(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """All figures of each cell."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in figures:
+        found.setdefault(json.dumps(one["cell"]), {}).update(one["figures"])
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -255,6 +268,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--causal", type=Path, help="folder of a BERT that is trained with a causal mask")
     parser.add_argument("--out", type=Path, default=FIGURES, help="JSONL file of cells, continued where it ends")
     parser.add_argument("--quick", action="store_true", help="the first row of each table, one seed")
+    parser.add_argument("--fine-tuned", action="store_true", help="the encoder's figures of the rows that ask for it")
     parser.add_argument("--page", action="store_true", help="print the sections of docs/papers/ and measure nothing")
     options = parser.parse_args(argv)
     if options.page:
@@ -262,7 +276,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if options.data is None or not options.data.is_dir():
         raise ConfigurationError("--data is missing", "the real text is no part of this project: name its folder")
-    done = {json.dumps(one["cell"]) for one in known(options.out)}
+    done = by_cell(known(options.out))
     for name in options.papers:
         paper, papers = plan()[name], Papers(name, options.data, options.encoder, options.causal)
         tables = [t for t in paper["tables"] if not options.tables or t["name"].startswith(tuple(options.tables))]
@@ -271,10 +285,16 @@ def main(argv: list[str] | None = None) -> int:
         for seed in range(max(row["seeds"] for row in rows) if most is None else most):
             for row in rows:
                 cell = key_of(name, row, seed)
-                if (most is None and seed >= row["seeds"]) or json.dumps(cell) in done:
-                    continue
-                figures = papers.measure(row, seed)
-                done.add(json.dumps(cell))
+                have = done.setdefault(json.dumps(cell), {})
+                if options.fine_tuned:
+                    if "tuned" in have or not row.get("fine_tuned") or seed:
+                        continue
+                    figures = papers.fine_tuned(row, seed)
+                else:
+                    if "processor" in have or (most is None and seed >= row["seeds"]):
+                        continue
+                    figures = papers.measure(row, seed)
+                have |= figures
                 with options.out.open("a", encoding="utf-8") as out:
                     out.write(json.dumps({"cell": cell, "figures": figures}) + "\n")
                 short = {key: round(value, 3) for key, value in figures.items() if isinstance(value, int | float)}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import papers as measured
 from undersong_server.methods.parts import papers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,12 +60,13 @@ def page(method: str) -> str:
         lines += ["", f"### {each['name']}", "", each["numbers"]]
         if "command" in each:
             lines += ["", *(f"    {line}" for line in each["command"].strip().splitlines())]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *measured.section(method, measured.known())]) + "\n"
 
 
 TABLES = """
 The commands give the panel's score beside the metrics of the paper that `compare` knows; FOLDER holds the data. The
-numbers are the paper's, with its models, data and task model; none of ours stand here, since models and data differ."""
+numbers are the paper's, with its models, data and task model. What a small run of the same rows gave here stands under
+"Measured here, small"."""
 
 
 def index() -> str:
