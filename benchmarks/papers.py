@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import tempfile
 import time
 import tomllib
@@ -74,6 +75,8 @@ class Papers:
         if place not in self._benches:
             if setting := place[0]:
                 task = judged_settings.build(setting, self._data, self._folder / ("keywords" if place[1] else "plain"))
+                # the setting's own numbers of texts and rounds would win over the preset's
+                task.write_text(re.sub(r"(?m)^(samples|rounds) = .*\n", "", task.read_text(encoding="utf-8")), "utf-8")
                 test, given = task.parent / "test.jsonl", row["set"]
                 if place[1]:
                     _with_keywords(task, self._data, labelled=setting != "no-labels")

@@ -21,6 +21,7 @@ from undersong_protocol.secagg.noise_share import noise_plan
 from undersong_protocol.statistics import teachers
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.terms import TermHistogram
+from undersong_protocol.wire.public import decode_block, encode_texts
 from undersong_server import methods
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.orders import Order, Requests, shown_once
@@ -353,6 +354,12 @@ def test_dp_kps_s_noise_is_laplace_of_its_two_parts(tmp_path, epsilon, split):
     assert planned["vocabulary"].sigma == pytest.approx(math.sqrt(2) * 10 / split[0], rel=0.01)
     assert planned["densities"].sigma == pytest.approx(math.sqrt(2) * 5 * math.sqrt(2) * 512 / split[1], rel=0.01)
     assert planned.epsilon() <= epsilon
+
+
+def test_dp_kps_s_vocabulary_fits_into_a_published_block():
+    """400 000 words, as GloVe has; the parties read them in one block."""
+    words = tuple(f"word{n}" for n in range(dpkps.Options(preset="paper").vocabulary_words))
+    assert decode_block(encode_texts(words)).texts[-1] == "word399999"
 
 
 def test_the_vocabulary_counts_the_first_ten_terms_with_repeats():
