@@ -21,6 +21,15 @@ BESIDE = ("worst model", "macro-F1", "rarest recall")  # differences that stand 
 AGAINST = (CLEANED, MIXTURE, "wasp", "augpe", "best-single", "private-only")
 DECLARED = ("declared-tenfold", "declared-a-tenth")
 
+APART = ("off-topic", "thirty-labels", "skewed", "stars", "wrong-records", "few-texts", "low-epsilon")
+ALONE = tuple(name for name in judged_settings.BESIDE if name.startswith("only-"))
+SUMS = (  # what is asked, with and without it, settings that served to choose nothing and are not one another's copies
+    ("the label histogram", MIXTURE, "mixture", APART),
+    ("who writes, with the verdict", OURS, CLEANED, APART),
+    ("the verdict", OURS, f"{OURS}~verdict", APART),
+    ("the last votes, one generator", OURS, f"{OURS}~last", ALONE),
+)
+
 Cells = Mapping[tuple[str, str, int], Mapping[str, Any]]
 
 
@@ -141,6 +150,21 @@ def worth(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
             )
     heads = ["method", "settings", "mean difference", "interval over settings", "median", "lowest", *BESIDE]
     return table(heads, lines)
+
+
+def sums(cells: Cells) -> str:
+    """The method with and without a private sum, pooled over the pairs of all seeds."""
+    lines = []
+    for name, ours, other, settings in SUMS:
+        pairs = [
+            float(row["panel"]) - float(cells[setting, other, seed]["panel"])
+            for (setting, method, seed), row in cells.items()
+            if method == ours and setting in settings and (setting, other, seed) in cells
+        ]
+        low, high, _ = interval(pairs) if pairs else (0.0, 0.0, 1.0)
+        found = (f"**{mean(pairs):+.2f}**", f"{low:+.2f} to {high:+.2f}") if pairs else ("-", "-")
+        lines.append([name, f"`{ours}` - `{other}`", str(len(pairs)), *found])
+    return table(("sum", "difference", "pairs", "points", "95 % interval"), lines)
 
 
 def _beside(row: Paired) -> tuple[float, float, float]:
@@ -336,6 +360,7 @@ def fill(page: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[str], 
         "macro-F1": scores(cells, methods, seeds, "macro_f1"),
         "rarest recall": scores(cells, methods, seeds, "rarest_recall"),
         "unlabelled": unlabelled(cells, methods, seeds),
+        "sums": sums(cells),
         "declared": comparison(declared(cells, seeds)),
         "programs": "\n\n".join((programs(cells, methods, seeds), missing(cells, methods, seeds), panel.settings())),
     }

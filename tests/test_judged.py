@@ -79,6 +79,9 @@ def test_the_page_has_every_mark_and_is_filled_again_and_again(tmp_path):
         text = page.read_text(encoding="utf-8")
         assert text.count("| mixed * | 2 |") == 7  # of each comparison, once
         assert "`undersong` 30 of 34 (weak," in text
+        # of the settings that served to choose nothing, pairs of all seeds; a sum without pairs has no figure
+        assert "| the label histogram | `mixture+labels` - `mixture` | 2 | **+0.00** |" in text
+        assert "| the verdict | `undersong` - `undersong~verdict` | 0 | - | - |" in text
     assert "<svg" in (tmp_path / "pictures" / "judged.svg").read_text(encoding="utf-8")
     page.write_text("nothing", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="no mark"):
