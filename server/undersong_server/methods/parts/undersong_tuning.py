@@ -18,7 +18,9 @@ class Tuning:
     part_who: float = _constant(5.0, "part of the budget", "several generators only; its noise is spread over labels")
     part_verdict: float = _constant(3.0, "part of the budget", "noise below the chance of 300 records' answers")
     part_examples: float = _constant(2.0, "part of the budget, over all rounds", "examples only steer the prompts")
-    part_last_votes: float = _constant(4.0, "part of the budget", "a third; live, the last votes gained most")
+    part_last_votes: float = _constant(
+        4.0, "part of the budget", "a third; in a live prototype the last votes gained most"
+    )
     votes: int = _constant(8, "votes per record", "equal votes: their noise per vote is 1 / sqrt(8)")
     texts_per_vote: int = _constant(5, "texts of a label", "a record votes for a fifth of a label at most")
     texts_judged: int = _constant(3, "texts of a generator and label", "with fewer a classifier tells of luck")
