@@ -55,7 +55,7 @@ def test_invite_compare_sign_plan_approve_watch_export_and_verify(demo, window, 
     operator.page.get_by_label("Task file task.toml (clinic)").check()
     operator.page.get_by_role("button", name="Begin").click()
     operator.page.get_by_label("Samples").fill("60")
-    operator.page.locator("#so-far dd").filter(has_text=re.compile(r"^60\b")).wait_for()
+    operator.page.locator("#so-far dd").filter(has_text=re.compile(r"^60\b")).first.wait_for()
     operator.shoot("life-plan-wide")
     operator.page.get_by_label("Name of the run").fill("spring")
     operator.page.get_by_role("button", name="Plan this run").click()
