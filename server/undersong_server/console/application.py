@@ -69,16 +69,14 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
     runs = cache(context.index.runs)  # read once for all parts
     parties = cache(lambda: enrolment.parties(context.home))
     needs = cache(lambda: overview.needs(context.home, runs(), parties()))
+    named = cache(lambda: {need.name for need in needs()})
+    others = cache(lambda: [run for run in runs() if run.run not in named()])  # not shown above
     enrolled = cache(lambda: [each for each in parties() if each.party.state == "enrolled"])
     parts: dict[str, Part] = {
         "needs": lambda: {"needs": needs()[:MOST_NEEDS], "more": max(0, len(needs()) - MOST_NEEDS)},
         "under_way": lambda: {
-            "under_way": [
-                run
-                for run in runs()
-                if run.status.state in overview.UNDER_WAY and run.run not in {need.name for need in needs()}
-            ][:20],
-            "latest": runs()[:5],
+            "under_way": [run for run in others() if run.status.state in overview.UNDER_WAY][:20],
+            "latest": others()[:5],
         },
         "figures": lambda: {
             "enrolled": len(enrolled()),

@@ -120,7 +120,13 @@ class RunScreens:
             enrolled=[each for each in enrolment.parties(self._home) if each.party.state == "enrolled"],
             files=drafts.files(draft, self._context.tasks),
             kinds=drafts.generator_kinds(),
+            refusal=self._refusal(str(draft.data["task"].get("revises", ""))),
         )
+
+    def _refusal(self, run: str) -> str:
+        """The reason why a run that is revised has failed; "" if it has not."""
+        error = runs.status(self._home, run).error if run else None
+        return "" if error is None else error.problem
 
     def _live(self, visit: Visit) -> Response:
         return visit.part("so_far", live=True, **self._so_far(self._typed(visit), checked=False))

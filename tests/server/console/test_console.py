@@ -274,6 +274,7 @@ def test_a_rejected_run_leads_to_its_revision(console, home, tasks):
     shown = console.get("/runs/one/refused").text
     assert 'value="revise refused"' in shown
     address = console.led(console.post("/runs/new", of="/runs/one/refused", source="revise refused"))
+    assert "too much" in console.get(address).text
     form = fields_of(console.get(address).text)
     assert (form["name"], form["party"], form["seed"]) == (["refused 2"], ["alpha", "beta"], ["9"])
     console.post(address, {**form, "key privacy.epsilon": "1", "do": "plan"})
