@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from tests.doubles.flower_memory import FlowerInMemory
 from tests.doubles.parties import make_party, make_tables, public_of
@@ -137,6 +138,21 @@ def test_a_reply_larger_than_the_plan_allows_and_replies_to_nothing_are_left_asi
             replies[:] = [bytes(size) for size in sizes]
             assert transport.exchange({"p0": QUESTION}, timeout_s=20.0) == ({"p0": replies[0]} if taken else {})
             assert ["SuperNode of p0" in words for words in said] == [True] * (not taken)
+
+
+def test_messages_that_a_busy_superlink_does_not_take_are_sent_again_and_end_no_run(tmp_path, monkeypatch):
+    said = []
+    with flower({"p0": hospital(tmp_path)}) as world:
+        with monkeypatch.context() as busy:
+
+            def refusing(_messages):
+                raise ObjectPushError("object", 1, "session")
+
+            busy.setattr(world.grid, "push_messages", refusing)
+            transport = transport_of(world, None, said)
+            assert transport.locate(timeout_s=20.0) == []
+        assert len(said) == 1
+        assert transport.locate(timeout_s=20.0) == ["p0"]
 
 
 def test_the_limit_of_a_reply_is_the_plans_and_never_more_than_any_messages():

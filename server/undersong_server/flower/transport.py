@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from cryptography.exceptions import InvalidSignature
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from undersong_common.errors import PeerFault
 from undersong_common.printable import printable
@@ -146,7 +147,11 @@ class FlowerTransport:
             for node, batch in requests.items()
         ]
         self.messages += len(messages)
-        pushed = {identity for identity in self._grid.push_messages(messages) if identity}
+        try:
+            pushed = {identity for identity in self._grid.push_messages(messages) if identity}
+        except ObjectPushError:  # a busy SuperLink: it has taken a repeated part for another, or forgotten the push
+            self._say("the SuperLink did not take all messages; those parties count as not asked")
+            return {}
         sent = {
             message.metadata.message_id: (node, len(batch))
             for message, (node, batch) in zip(messages, requests.items(), strict=True)
