@@ -27,9 +27,9 @@ def create(home: PartyHome) -> None:
     """Draws identity, store and data key. An existing key is never replaced: what it sealed could not be read again."""
     settings = home.settings
     for name in SECRETS:
-        secret = os.urandom(KEY_BYTES)
-        if settings.insecure_noise_seed is not None:
-            secret = _insecure(name, settings.insecure_noise_seed, settings.party) or secret
+        seed = settings.insecure_noise_seed if name in ("identity", "data") else None
+        source = os.urandom if seed is None else insecure(seed, settings.party)(name)
+        secret = source(KEY_BYTES)
         path = home.keys / f"{name}.key"
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -117,12 +117,6 @@ def install(home: PartyHome, certificates: str) -> None:
     waiting = home.keys / "tls.next.pem"
     replace_file(home.keys / "tls.pem", waiting.read_bytes() + certificates.encode("ascii"))
     waiting.unlink()
-
-
-def _insecure(name: str, seed: int, party: str) -> bytes | None:
-    if name in ("identity", "data"):
-        return insecure(seed, party)(name)(KEY_BYTES)
-    return None
 
 
 def from_system(_purpose: str) -> Entropy:

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from undersong_client.answering.computation import Computation, VectorRequest
 from undersong_client.answering.grid_vectors import check_public_inputs
@@ -93,10 +92,6 @@ class StandingConsent(Consent):
     """Consent to every run that the policy allows."""
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass
 class Answer:
     """One request's reply; passed on while the request is answered.
@@ -115,7 +110,7 @@ class Answer:
 
     reply: bytes = field(default=b"", repr=False)
     first_rung_s: float = 0.0
-    may_leave: Callable[[], bool] = field(default=_always, repr=False, compare=False)
+    may_leave: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
     request: wire.Request | None = field(default=None, repr=False)
     kind: str = ""
     stored: Stored = NOTHING
@@ -194,7 +189,7 @@ class Party:
 
     @property
     def public_identity(self) -> bytes:
-        return self._identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return self._identity.public_key().public_bytes_raw()
 
     @property
     def embedder(self) -> bytes:

@@ -370,6 +370,7 @@ def _figures(value: dict[str, Any]) -> Section:
     delta = f"delta {privacy['delta']:g}"
     promised = f"epsilon {_epsilon(privacy['epsilon'])} at {delta}"
     alone = _epsilon(privacy["epsilon_if_all_others_collude"], "cannot be stated")
+    rungs = ", ".join(f"{1000 * value['first_rung_s'] * 2**step:g}" for step in range(3))
     most = "" if privacy["unit"] == "sample" else f" (at most {counted(privacy['max_per_unit'], 'record')})"
     found = [
         (
@@ -390,7 +391,7 @@ def _figures(value: dict[str, Any]) -> Section:
             "time of an answer",
             f"at most {value['clock_bits']:.1f} bits for each sum. Epsilon counts numbers only; the time that an answer"
             " takes depends on how many records you have. A vector leaves"
-            f" {_rungs(value['first_rung_s'])} ... after it is asked for, whichever comes next.",
+            f" {rungs} ms ... after it is asked for, whichever comes next.",
         ),
         (
             "stopping early",
@@ -449,10 +450,6 @@ def _warnings(value: dict[str, Any]) -> list[Section]:
         found.append("the run uses labels and your data set has no label column: your records count for none")
     title = "Before you decide, for you alone (the operator is told nothing of it)"
     return [Section(title, points=tuple(found))] if found else []
-
-
-def _rungs(first_s: float) -> str:
-    return ", ".join(f"{1000 * first_s * 2**step:g}" for step in range(3)) + " ms"
 
 
 def _cut(text: str) -> str:

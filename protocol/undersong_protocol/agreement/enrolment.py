@@ -25,7 +25,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
@@ -147,7 +147,7 @@ class Package:
 
     def sign(self, key: Ed25519PrivateKey) -> bytes:
         """The file's bytes. Raises ConfigurationError for a value that no reader would accept, or another key."""
-        if _raw(key.public_key()) != self.signing_key:
+        if key.public_key().public_bytes_raw() != self.signing_key:
             raise ConfigurationError(
                 "a package is signed with the key that it names", "sign with the coordinator's key", code="other-key"
             )
@@ -230,7 +230,7 @@ class EnrolmentRequest:
             .sign(tls_key, hashes.SHA256())
         )
         pem = request.public_bytes(Encoding.PEM).decode("ascii")
-        public = _raw(identity.public_key())
+        public = identity.public_key().public_bytes_raw()
         unproved = cls(party, pem, public, renewal=token is None)
         proof = b"" if token is None else unproved._proof(token)
         return cls(party, pem, public, renewal=token is None, token_proof=proof)
@@ -242,7 +242,7 @@ class EnrolmentRequest:
 
     def sign(self, identity: Ed25519PrivateKey) -> bytes:
         """The file's bytes, signed by the identity key that the request names."""
-        if _raw(identity.public_key()) != self.identity:
+        if identity.public_key().public_bytes_raw() != self.identity:
             raise ConfigurationError("an enrolment request is signed with the identity key that it names")
         data = _signed(REQUEST, {**self._body(), "token_proof": self.token_proof.hex()}, identity)
         EnrolmentRequest.parse(data)
@@ -422,10 +422,6 @@ def common_name(certificate_: x509.Certificate) -> str:
     except ValueError:
         return ""
     return str(names[0].value) if len(names) == 1 else ""
-
-
-def _raw(key: Ed25519PublicKey) -> bytes:
-    return key.public_bytes(Encoding.Raw, PublicFormat.Raw)
 
 
 # The envelope

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
@@ -107,9 +108,7 @@ class LengthHistogram(Statistic):
         check_names(self.name, public)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        words = _word_counts(records.texts)
-        bins = np.clip(np.searchsorted(np.array(self.edges), words, side="right") - 1, 0, self.dimension - 1)
-        return one_hot(bins, records.units, self.dimension)
+        return one_hot(length_bins(records.texts, self.edges, self.dimension), records.units, self.dimension)
 
 
 def one_hot(bins: Int64, units: Int64, dimension: int) -> Rows:
@@ -117,5 +116,7 @@ def one_hot(bins: Int64, units: Int64, dimension: int) -> Rows:
     return Rows(at_columns(labels_within(bins, dimension)[:, None], np.ones(1), dimension), units)
 
 
-def _word_counts(texts: Iterable[str]) -> Int64:
-    return np.array([len(text.split()) for text in texts], dtype=np.int64)
+def length_bins(texts: Iterable[str], edges: npt.ArrayLike, bins: int) -> Int64:
+    """Bin of each text by its number of words, int64 [M]; texts beyond the edges count in the outer bins."""
+    words = np.array([len(text.split()) for text in texts], dtype=np.int64)
+    return np.clip(np.searchsorted(np.asarray(edges), words, side="right") - 1, 0, bins - 1)

@@ -16,7 +16,7 @@ from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
-from undersong_protocol.statistics.histogram import COUNT_SCALE
+from undersong_protocol.statistics.histogram import COUNT_SCALE, length_bins
 from undersong_protocol.statistics.inputs import (
     WHOLE_NUMBERS,
     check_embeddings,
@@ -154,9 +154,7 @@ class MetadataHistograms(Statistic):
 
     def _length_bins(self, records: RecordView, public: PublicInputs) -> Int64:
         edges = public.numbers_of("length_edges")
-        words = np.array([len(text.split()) for text in records.texts], dtype=np.int64)
-        bins = np.clip(np.searchsorted(edges, words, side="right") - 1, 0, len(edges) - 2)
-        return bins.astype(np.int64) + self.label_bins
+        return length_bins(records.texts, edges, len(edges) - 1) + self.label_bins
 
     def _keyword_bins(self, records: RecordView, public: PublicInputs) -> Int64:
         keywords = public.embeddings_of("keywords")

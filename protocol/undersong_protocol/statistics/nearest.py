@@ -168,19 +168,14 @@ def _as_integers(private: Float32, candidates: Float32) -> tuple[Float64, Float6
     if not (np.isfinite(private).all() and np.isfinite(candidates).all()):
         return None
     for rows in (8, None):  # a few rows settle the matter for arbitrary numbers
-        x, c, a, b = _on_grids(private[:rows], candidates[:rows])
+        a, b = (_finest_bit(values[:rows]) for values in (private, candidates))
+        x, c = (np.ldexp(v[:rows].astype(np.float64), -bit) for v, bit in ((private, a), (candidates, b)))
         x_norm, c_norm = (math.sqrt(float(np.einsum("nd,nd->n", v, v).max(initial=0.0))) for v in (x, c))
         unit = min(a + 1, b)  # scores are 2 x.c 2^(a+b) - |c|^2 2^2b: multiples of 2^(b + unit)
         largest = math.ldexp(x_norm * c_norm, a + 1 - unit) + math.ldexp(c_norm * c_norm, b - unit)
         if largest >= 2.0**62:
             return None
     return None if largest < 2.0**24 else (x, c, a - b)
-
-
-def _on_grids(private: Float32, candidates: Float32) -> tuple[Float64, Float64, int, int]:
-    a, b = _finest_bit(private), _finest_bit(candidates)
-    x, c = (np.ldexp(values.astype(np.float64), -bit) for values, bit in ((private, a), (candidates, b)))
-    return x, c, a, b
 
 
 def _finest_bit(values: Float32) -> int:
