@@ -1,9 +1,10 @@
 """One private sum over Flower's simulation engine, at 50, 200 and 1 000 parties.
 
-    python -m benchmarks.flower [--quick] [--json] [--parties N ...] [--actors N]
+    python -m benchmarks.flower [--quick] [--json] [--parties N ...] [--actors N] [--records 20] [--in-process]
 
-Every party has 20 records (the clinic example's 600 notes, dealt again and again and embedded before the measurement: a
-record's embedding is made once in its life), real keys, masks, noise, an encrypted journal and a ledger. One vote over
+``--in-process`` has all parties in this process, without Flower. Every party has 20 records (the clinic example's 600
+notes, dealt again and again and embedded before the measurement: a record's embedding is made once in its life), real
+keys, masks, noise, an encrypted journal and a ledger. One vote over
 6 000 public candidates, nearest and furthest: 12 000 coordinates. A tenth of the parties fall silent, spread evenly
 over the stages (sharing, masking, consistency, unmasking; above 200 parties revealing nonces too); as many may collude.
 JSON: a list with one object a size: ``parties``, ``survivors``, ``seconds`` (``find``: the nodes introduce themselves,
@@ -41,7 +42,7 @@ from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_
 from undersong_protocol.secagg.graph import COMPLETE_UP_TO
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes, top_q_votes
-from undersong_protocol.wire.public import Input, Segment, encode_embeddings
+from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_server.defaults import public_cache_path
 from undersong_server.federation.driver import Federation, Lazily, PublicBlocks, introduce
 from undersong_server.journal import Journal
@@ -160,18 +161,24 @@ def _family(root: int) -> list[int]:
 
 
 def measure(
-    parties: int, actors: int | None = None, report: Callable[[str], None] = lambda _words: None
+    parties: int,
+    actors: int | None = None,
+    report: Callable[[str], None] = lambda _words: None,
+    *,
+    records: int = RECORDS,
+    in_process: bool = False,
 ) -> dict[str, Any]:
     """The figures of one size; see the module's docstring."""
     from undersong.flower import over_flower
     from undersong.records import private_tables
+    from undersong.simulation import InProcess
     from undersong.workspace import SimulatedParties, Workspace
 
     watch = Memory()
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        task = load(_task(folder, parties), [])
+        task = load(_task(folder, parties, records), [])
         workspace = Workspace(folder / "run", task, {}, fresh=False)
         tables = private_tables(task, 0)
         made = SimulatedParties(task, workspace.state, 0, None)
@@ -232,21 +239,23 @@ def measure(
             journal.close()
             return opened
 
-        opened: Any = over_flower(
-            made,
-            list(tables),
-            run,
-            progress=Reporting(report),
-            reachable=lambda party, number: number < silent.get(party, number + 1),
-            actors=actors,
-        )
+        def reachable(party: str, number: int) -> bool:
+            return number < silent.get(party, number + 1)
+
+        opened: Any
+        if in_process:
+            shared = {"blocks": MemoryBlocks(), "embed": cached.encode, "embedder": embedder, "clock": time.time}
+            opened = run(InProcess({n: made.party(n, t, **shared) for n, t in tables.items()}, reachable=reachable))
+        else:
+            progress = Reporting(report)
+            opened = over_flower(made, list(tables), run, progress=progress, reachable=reachable, actors=actors)
         workspace.journal.close()
         seconds["all"] = time.perf_counter() - begun
         watch.end()
         error = _largest_error(task, tables, opened, unit, labels, cached)
     return {
         "parties": parties,
-        "records_a_party": RECORDS,
+        "records_a_party": records,
         "coordinates": 2 * CANDIDATES,
         "silent": len(silent),
         "survivors": len(opened.survivors),
@@ -281,14 +290,14 @@ class _Copied:
         self._parties.put(kept)
 
 
-def _task(folder: Path, parties: int) -> Path:
+def _task(folder: Path, parties: int, records: int) -> Path:
     notes = [
         json.loads(line)
         for path in sorted((CLINIC / "data" / "hospitals").glob("*.jsonl"))
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
     rng = np.random.default_rng(0)
-    rows = [notes[row] for row in rng.integers(0, len(notes), parties * RECORDS)]
+    rows = [notes[row] for row in rng.integers(0, len(notes), parties * records)]
     (folder / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     text = (CLINIC / "task.toml").read_text(encoding="utf-8")
     head, _, tail = text.partition("[data]")
@@ -325,12 +334,12 @@ def _largest_error(task: Any, tables: Any, opened: Any, unit: Any, labels: Any, 
     return float(np.abs(opened.values - exact).max() / (opened.sigma * opened.scale))
 
 
-def _apart(parties: int, actors: int | None) -> dict[str, Any]:
+def _apart(parties: int, options: argparse.Namespace) -> dict[str, Any]:
     """One size in a process of its own: time and memory of the others are not counted."""
     command = [sys.executable, "-m", "benchmarks.flower", "--json", "--parties", str(parties)]
-    done = subprocess.run(
-        [*command, *([] if actors is None else ["--actors", str(actors)])], stdout=subprocess.PIPE, check=False
-    )
+    command += ["--records", str(options.records), *(["--in-process"] if options.in_process else [])]
+    command += [] if options.actors is None else ["--actors", str(options.actors)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     rows: list[dict[str, Any]] = json.loads(done.stdout)
     return rows[0]
 
@@ -352,12 +361,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON list on standard output")
     parser.add_argument("--parties", type=int, nargs="+", help="other sizes")
     parser.add_argument("--actors", type=int, help="Ray's processes (else one a core)")
+    parser.add_argument("--records", type=int, default=RECORDS, help="of each party")
+    parser.add_argument("--in-process", action="store_true", help="all parties in this process, without Flower")
     options = parser.parse_args(argv)
     sizes = options.parties or (SIZES[:1] if options.quick else SIZES)
     rows = [
-        measure(size, options.actors, lambda words: print(words, file=sys.stderr, flush=True))
+        measure(
+            *(size, options.actors, lambda words: print(words, file=sys.stderr, flush=True)),
+            records=options.records,
+            in_process=options.in_process,
+        )
         if len(sizes) == 1
-        else _apart(size, options.actors)
+        else _apart(size, options)
         for size in sizes
     ]
     print(json.dumps(rows)) if options.json else _print(rows)

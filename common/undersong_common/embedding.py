@@ -124,8 +124,8 @@ class TextLengths:
         """A sentence on long and cut texts; "" if none is long."""
         if not self.long:
             return ""
-        read = "none is cut" if not self.cut else f"{self.cut} are cut: their ends are not read"
-        return f"{self.long} of {self.texts} texts are longer than the embedder's window and read in several; {read}"
+        end = f"; the end of {self.cut} is not read" if self.cut else "; none is cut"
+        return f"texts longer than the embedder's window, read in several: {self.long} of {self.texts}{end}"
 
 
 class Embedder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,8 +113,8 @@ def simulate(
     if engine == "flower":
         # its actors are processes: what they compute is kept, encrypted, where each of them and this process finds it
         private_cache = made.shared_cache()
-    # one per party, as between hospitals, unless the caller keeps one for many runs
-    private = {name: private_cache or MemoryCache() for name in tables}
+    private_cache = private_cache or MemoryCache()
+    own = CachedEmbedder(embedder, private_cache)
     public = spread(embedder, task.embedder.model, public_cache, cluster)
     embed_public = _shown(public, "public texts", progress)
     author = build_author(task, embed_public, environment, workspace.journal, progress, seed=seed)
@@ -140,13 +141,19 @@ def simulate(
 
         outcome = over_flower(made, list(tables), over, progress=progress, reachable=reachable)
     else:
+        embed_all = functools.cache(functools.partial(_embed_all, _shown(own, "records", progress), tables))
+
+        def embed(texts: Sequence[str]) -> Float32:
+            embed_all()
+            return own.encode(texts)
+
         blocks = MemoryBlocks()  # public and named by content, so the parties may share what each would hold
         parties = {
             name: made.party(
                 name,
                 table,
                 blocks=blocks,
-                embed=_shown(CachedEmbedder(embedder, private[name]), name, progress),
+                embed=embed,
                 embedder=embedder,
                 clock=clock,
                 contribution=contribution,
@@ -154,9 +161,14 @@ def simulate(
             for name, table in tables.items()
         }
         outcome = over(InProcess(parties, reachable=reachable))
-    known = LayeredCache([public_cache, *private.values()], writes=False)
+    known = LayeredCache([public_cache, private_cache], writes=False)
     embed_any = _shown(CachedEmbedder(embedder, known), "for the comparison", progress)
     return Simulated(outcome, tables, embed_public, embed_any, embedder.lengths)
+
+
+def _embed_all(embed: Embed, tables: Mapping[str, Table]) -> None:
+    """Embeds all parties' records at once: many small calls leave most batches half full."""
+    embed([text for table in tables.values() for text in table.texts])
 
 
 def _shown(embedder: CachedEmbedder, name: str, progress: Progress) -> Embed:

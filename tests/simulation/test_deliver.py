@@ -13,14 +13,14 @@ import pyarrow.parquet
 import pytest
 
 from tests.doubles import processes
-from tests.doubles.tasks import LABELS, Row, make_task, write_rows
+from tests.doubles.tasks import LABELS, Row, make_replay_task, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
 from undersong import deliver as deliver_module
 from undersong.deliver import deliver
 from undersong.records import private_tables
 from undersong.workspace import SimulatedParties, Workspace, read_keys
 from undersong_client.records.private import fingerprint
-from undersong_common.embedding import Embedder
+from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import read_table
@@ -68,6 +68,20 @@ def finished(tmp_path_factory):
         root.removeHandler(handler)
         root.setLevel(level)
     return folder, delivered
+
+
+def test_the_report_counts_long_and_cut_texts_of_the_corpus(tmp_path, hashed):
+    rows: list[Row] = [
+        {"text": " ".join(f"{kind}{place}" for place in range(count)), "label": "a"}
+        for kind, count in (("short", 1), ("full", 50), ("long", 51), ("longest", 400), ("cut", 401))
+    ]
+    task_path = make_replay_task(
+        tmp_path, rows, generators={"one": rows}, federation={"parties": 1}, method={"name": "mixture", "samples": 40}
+    )
+    delivered = run(task_path, tmp_path / "out")
+    assert {sample.text for sample in delivered.report.samples} == {row["text"] for row in rows}
+    assert TextLengths(texts=5, long=3, cut=1).words in delivered.report.remarks
+    assert delivered.report.remarks[-1] in html.unescape((tmp_path / "out" / "report.html").read_text())
 
 
 def test_every_output_is_there_and_agrees(finished):

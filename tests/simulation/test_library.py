@@ -100,7 +100,8 @@ def test_every_public_name_is_there_and_documented():
 def test_a_plan_tells_promise_calls_and_money():
     plan = us.plan(task())
     assert (plan.epsilon, plan.promise.unit, int(plan.calls)) == (4.0, "sample", 8)
-    assert str(plan.calls) == "8 calls of good, poor, 1 to 20 s"
+    assert str(plan.calls).startswith("8 calls of good, poor, ")
+    assert 0 < plan.calls.time_s[0] < plan.calls.time_s[1]
     assert str(plan.money) == "nothing"
     assert [str(Money(usd)) for usd in (None, (0.1, 0.25))] == ["unknown: no price is configured", "US$ 0.10 to 0.25"]
     assert list(plan.sums["statistic"]) == ["top_q_votes"]

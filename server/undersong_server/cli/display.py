@@ -24,6 +24,7 @@ from undersong_server.runs.folder import FINAL
 from undersong_server.runs.plan_figures import PUBLIC_NOTICE, PlanFigures
 
 LINE_S = 10.0  # between two lines of one phase
+PACE_S = 3600.0  # over which a bar's pace is taken: over rich's 30 s it jumps with every batch of slow answers
 PLAN_HEADINGS = (
     "statistic",
     "releases",
@@ -107,6 +108,7 @@ class Display:
             TimeRemainingColumn(),
             console=console,
             transient=True,
+            speed_estimate_period=PACE_S,
         )
         self._tasks: dict[str, TaskID] = {}
         self._lock = threading.Lock()  # generators write from threads of their own, and each reports its progress

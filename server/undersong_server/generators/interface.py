@@ -207,8 +207,12 @@ class GeneratorSettings(BaseModel):
         """
         raise NotImplementedError
 
-    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
-        """Returns the expected cost of ``calls`` calls with prompts of so many words."""
+    def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
+        """Returns the expected cost of ``calls`` calls with prompts of so many words.
+
+        Args:
+            answer_words: fewest words of an answer; 0 if unknown.
+        """
         raise NotImplementedError
 
     def caps(self, estimate: Estimate) -> list[tuple[str, float, tuple[float, float]]]:
@@ -264,14 +268,17 @@ class LanguageModelSettings(GeneratorSettings):
         return self.model_dump(mode="json", include={"name", "kind"})
 
 
-def expected_tokens(calls: int, prompt_words: int, longest_answer: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def expected_tokens(
+    calls: int, prompt_words: int, longest_answer: int, answer_words: int = 0
+) -> tuple[tuple[int, int], tuple[int, int]]:
     """Returns the ranges (low, high) of prompt tokens and of answer tokens.
 
     English has about 1.3 tokens per word with the usual byte-pair vocabularies. The high figure covers other languages
-    and clinical abbreviations. Answers have an eighth of the longest length (low) up to all of it.
+    and clinical abbreviations. Answers have ``answer_words``, or an eighth of the longest length (low), up to all.
     """
+    least = min(longest_answer, max(-(-longest_answer // 8), round(answer_words * 1.2)))
     prompts = round(calls * prompt_words * 1.2), round(calls * prompt_words * 2.0)
-    return prompts, (calls * -(-longest_answer // 8), calls * longest_answer)
+    return prompts, (calls * least, calls * longest_answer)
 
 
 def prompt_room(context: int | None, answer: int) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -23,6 +23,13 @@ PUBLIC_NOTICE = (
 )
 
 TEXT_WORDS = 120  # assumed length of an example, if the task does not bound the length of its texts
+
+# Seconds on (two quiet cores, one slow or busy core), as benchmarks.simulation has them.
+_START_S = (2.0, 60.0)  # libraries, models, the corpus's report and test
+_WORD_S = (0.00008, 0.0008)  # to embed a word of a text
+_PAIR_S = (0.0002, 0.003)  # of two parties that share masks, in one sum
+_SCORE_S = (1e-8, 2e-7)  # of one record beside one coordinate of a sum
+_MOST_NEIGHBOURS = 200  # of a party; above that many parties the graph is not complete
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,8 @@ class PlanFigures:
         generators: their names; ``generator_calls`` counts texts ordered, without retries.
         trial_calls: texts of language models for no corpus, before the first private sum; "cost" counts them.
         epsilon_if_all_others_collude: epsilon of one party's own noise; None if there is no such figure.
-        cost: of all generators, in the time of the slowest.
+        cost: of all generators; its seconds are those of the whole run with all parties on one machine. Real parties
+            compute at the same time, and their people and lines take time that nobody can plan.
         method_notes: sentences of the method for whoever plans a run of it.
         paper: what the method's paper would charge, for information; None where it says nothing.
         weak: choices of the task that promise little, or with which it may not end, in one sentence each.
@@ -183,8 +191,25 @@ def _expected_cost(run: RunPlan) -> Estimate:
         calls=sum(each.calls for each in estimates),
         tokens=(sum(each.tokens[0] for each in estimates), sum(each.tokens[1] for each in estimates)),
         price_usd=(sum(price[0] for price in prices), sum(price[1] for price in prices)) if known else None,
-        seconds=(max(each.seconds[0] for each in estimates), max(each.seconds[1] for each in estimates)),
+        seconds=_seconds(run, estimates),
     )
+
+
+def _seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """Range of the whole run's seconds: the slowest generator, embeddings, private sums, outputs."""
+    records, parties = run.setting.expected_records, run.plan.quorum.parties
+    words = sum(run.task.task.words or (0, TEXT_WORDS)) / 2 * (run.generator_calls + records)
+    pairs = len(run.plan.sums) * parties * min(parties - 1, _MOST_NEIGHBOURS)
+    scores = records * sum(planned.dimension for planned in run.plan.sums)
+    low, high = (
+        _START_S[end]
+        + words * _WORD_S[end]
+        + pairs * _PAIR_S[end]
+        + scores * _SCORE_S[end]
+        + max(each.seconds[end] for each in estimates)
+        for end in (0, 1)
+    )
+    return low, high
 
 
 def _estimates(run: RunPlan) -> list[Estimate]:
@@ -210,7 +235,8 @@ def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimat
     ]
     made, _ = Requests(build_prompts(task), {generator.name: form}, seed=0).make("estimate", orders, (0, 1), (1, 1))
     words = [len(f"{request.system} {request.prompt}".split()) for request in made.values()]
-    least, most = generator.estimate(calls, min(words)), generator.estimate(calls, max(words))
+    written = task.task.words[0] if task.task.words else 0
+    least, most = (generator.estimate(calls, of(words), written) for of in (min, max))
     price = None if least.price_usd is None or most.price_usd is None else (least.price_usd[0], most.price_usd[1])
     return replace(most, tokens=(least.tokens[0], most.tokens[1]), price_usd=price)
 

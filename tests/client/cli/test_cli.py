@@ -18,7 +18,7 @@ from tests.doubles.authority import Authority
 from tests.doubles.coded import raises
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.forgeries import FORGERIES, harmless
-from tests.doubles.party_home import command, joined, write_notes
+from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from tests.doubles.processes import free_port
 from tests.doubles.tiny_bert import write_bert
 from tests.doubles.typed import built, typed
@@ -32,6 +32,7 @@ from undersong_client.operations import runs
 from undersong_client.storage import store
 from undersong_client.storage.outbox import Outbox
 from undersong_common import entry
+from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.accounting import Gaussian
@@ -69,7 +70,6 @@ def proposed(
 ) -> Manifest:
     """A run of five parties, as the daemon would have kept it."""
     from undersong_client import keys
-    from undersong_common.embedding import Embedder
 
     opened = PartyHome(home)
     quorum = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1, post_quantum=post_quantum)
@@ -283,6 +283,17 @@ def test_the_issues_example_of_the_best_guess():
     guess = accounting.best_guess([Gaussian(1 / accounting.gaussian_mu(4.0, 1e-5))])
     assert math.ceil(100 * guess) == 68
     assert impact.surest(4.0) == "98.2 %"
+
+
+def test_preview_counts_the_long_and_the_cut_texts(tmp_path, authority, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    texts = ("short", "word " * 50, "word " * 51, "word " * 400, "word " * 401)  # one of each, by HashedEmbedder
+    notes = tmp_path / "long.jsonl"
+    notes.write_text("".join(json.dumps({"text": text, "label": "good", "patient": text[:9]}) + "\n" for text in texts))
+    home = joined(tmp_path, authority, notes=notes)
+    proposed(home)
+    warnings = json.loads(command("preview", "spring", "--home", home, "--json"))["warnings"]
+    assert TextLengths(texts=5, long=3, cut=1).words in warnings
 
 
 def test_preview_of_a_run_with_sub_samples_says_that_stopping_does_not_refund(home):

@@ -38,6 +38,7 @@ def test_long_and_cut_texts_are_counted_where_its_people_look(home):
     assert snapshot.facts(PartyHome(home)).lengths == LENGTHS
     assert json.loads(add(home, "--json"))["lengths"] == {"texts": 5, "long": 3, "cut": 1}
     assert LENGTHS.words in command("check", "--offline", "--home", home, code=None)
+    assert LENGTHS.words in add(home, "--dry-run")
 
 
 def test_records_are_embedded_before_any_sum(home, monkeypatch):

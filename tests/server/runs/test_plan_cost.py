@@ -30,11 +30,22 @@ def cost(folder: Path, **task: object) -> tuple[tuple[int, int], tuple[float, fl
     return figures.cost.tokens, figures.cost.price_usd
 
 
+def test_a_plan_expects_the_time_of_the_whole_run_in_a_range_that_grows_with_the_work(tmp_path: Path) -> None:
+    def seconds(*given: str, parties: int = 3) -> tuple[float, float]:
+        path = make_task(tmp_path / str(parties), samples=90, parties=parties)  # its generators count no tokens
+        return plan_figures(plan_run(load(path, list(given)))).cost.seconds
+
+    least = seconds()
+    assert 0 < least[0] < least[1]
+    more = [seconds("method.samples=9000"), seconds(parties=20), seconds("task.words=[900, 1500]")]
+    assert all(low > least[0] and high > least[1] for low, high in more)
+
+
 def test_prompts_with_eight_long_examples_cost_what_they_hold(tmp_path: Path) -> None:
     (_, short), _ = cost(tmp_path / "short", words=[10, 12])
     (low, long), (cheap, dear) = cost(tmp_path / "long", words=[200, 240])
     assert long >= 90 * (8 * 240 + 400)
     assert long - short >= 90 * 8 * 200
-    assert low < 90 * 400  # a prompt without examples
+    assert 90 * 200 < low < 90 * 600  # a prompt without examples, and the shortest text
     assert cheap < dear
     assert dear >= long / 1000

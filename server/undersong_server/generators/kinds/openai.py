@@ -316,13 +316,13 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         factor = BATCH_PRICE if self.batch else 1.0
         return factor * (prompt_tokens * prompt + completion_tokens * completion) / 1000.0
 
-    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+    def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Answers are written at 100 tokens/s after 0.3 s (low), at 20 tokens/s after 3 s; ``concurrency`` at once."""
-        prompts, answers = expected_tokens(calls, prompt_words, self.max_tokens)
+        prompts, answers = expected_tokens(calls, prompt_words, self.max_tokens, answer_words)
         price = None
         if self.price_per_1k_prompt is not None:
             price = (self.price_usd(prompts[0], answers[0]), self.price_usd(prompts[1], answers[1]))
-        waves, least = -(-calls // self.concurrency), -(-self.max_tokens // 8)
+        waves, least = -(-calls // self.concurrency), answers[0] / max(1, calls)
         seconds = waves * (0.3 + least / 100.0), waves * (3.0 + self.max_tokens / 20.0)
         return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), price, seconds)
 

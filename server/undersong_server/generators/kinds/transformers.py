@@ -81,9 +81,13 @@ class ModelFolderSettings(LanguageModelSettings):
     def prompt_format(self, folder: Path) -> PromptFormat:
         return PromptFormat(style=self.style, prompt_tokens=prompt_room(self.context(folder), self.max_new_tokens))
 
-    def free(self, calls: int, prompt_words: int, seconds: tuple[float, float]) -> Estimate:
-        """Returns an estimate of calls that cost nothing."""
-        prompts, answers = expected_tokens(calls, prompt_words, self.max_new_tokens)
+    def free(
+        self, calls: int, prompt_words: int, answer_words: int, at_once: int, paces: tuple[float, float]
+    ) -> Estimate:
+        """Returns an estimate of calls that cost nothing; ``paces`` (fast, slow): tokens a second of each answer."""
+        prompts, answers = expected_tokens(calls, prompt_words, self.max_new_tokens, answer_words)
+        waves = -(-calls // at_once) / max(1, calls)
+        seconds = waves * answers[0] / paces[0], waves * answers[1] / paces[1]
         return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), (0.0, 0.0), seconds)
 
 
@@ -116,10 +120,9 @@ class TransformersSettings(ModelFolderSettings):
             raise ValueError('double_quantization is of 4-bit weights: set quantization = "nf4" or "fp4"')
         return self
 
-    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
-        """Batches of an eighth of max_new_tokens at 50 steps/s (low) up to all of it at 2 steps/s."""
-        steps = -(-calls // self.batch_size) * self.max_new_tokens
-        return self.free(calls, prompt_words, (steps / 8 / 50.0, steps / 2.0))
+    def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
+        """Batches of the shortest answers at 50 steps/s (low) up to ``max_new_tokens`` at 2 steps/s."""
+        return self.free(calls, prompt_words, answer_words, self.batch_size, (50.0, 2.0))
 
     def build(self, around: Surroundings) -> TransformersGenerator:
         return TransformersGenerator(self, folder=around.folder)

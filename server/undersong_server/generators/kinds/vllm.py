@@ -7,6 +7,7 @@ rounding). Nothing is downloaded and no code of the folder runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,10 +41,10 @@ class VllmSettings(ModelFolderSettings):
     def context(self, folder: Path) -> int | None:
         return self.context_tokens or super().context(folder)
 
-    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+    def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """A hundred answers at once, at 20 to 100 tokens a second each, after a minute of loading."""
-        waves = -(-calls // 100) * self.max_new_tokens
-        return self.free(calls, prompt_words, (30.0 + waves / 8 / 100.0, 180.0 + waves / 20.0))
+        free = self.free(calls, prompt_words, answer_words, 100, (100.0, 20.0))
+        return replace(free, seconds=(30.0 + free.seconds[0], 180.0 + free.seconds[1]))
 
     def build(self, around: Surroundings) -> VllmGenerator:
         return VllmGenerator(self, folder=around.folder)
