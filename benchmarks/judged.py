@@ -227,10 +227,10 @@ def cell(world: World, method: str, seed: int) -> dict[str, Any]:
     }
 
 
-def without_sum(name: str, start: str) -> Method:
+def without_sum(name: str, start: str) -> Method[Any]:
     """A method without the sums whose names begin with ``start``; the others have their budget."""
     module = importlib.import_module(f"undersong_server.methods.{name.replace('-', '_')}")
-    whole: Method = module.METHOD
+    whole: Method[Any] = module.METHOD
 
     def plan(options: Any, setting: Setting) -> list[SumRequest]:
         return [request for request in whole.plan(options, setting) if not request.name.startswith(start)]
