@@ -191,7 +191,7 @@ def section(name: str, figures: Iterable[Mapping[str, Any]]) -> list[str]:
             }
             for row in rows
         }
-        if any(found.values()):
+        if sum(bool(_values(of, table["judged"])) for of in found.values()) > 1:  # rows that can be set side by side
             lines += ["", f"### {table['name']}, measured here", "", table["about"], *_table(table, rows, found)]
             lines += _claims(table, rows, found)
     return ["", "## Measured here, small", "", paper["about"].strip(), *lines] if lines else []
@@ -201,11 +201,13 @@ def _table(
     table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], found: Mapping[str, Mapping[int, Any]]
 ) -> list[str]:
     shown = {name: key for name, key in table["columns"].items() if any(_values(found[r["name"]], key) for r in rows)}
-    lines = ["", "| | paper | " + " | ".join(shown) + " | seeds |", "|---" * (3 + len(shown)) + "|"]
+    lines = ["", "| | paper | " + " | ".join(shown) + " | texts | seeds |", "|---" * (4 + len(shown)) + "|"]
     for row in rows:
         if of := found[row["name"]]:
             cells = [_figure(_values(of, key)) for key in shown.values()]
-            lines.append(f"| {row['name']} | {row.get('paper', '-')} | {' | '.join(cells)} | {len(of)} |")
+            texts = [one["rows"] for one in of.values() if one.get("rows")]
+            cells += [f"{np.mean(texts):.0f}" if texts else "-", str(len(of))]
+            lines.append(f"| {row['name']} | {row.get('paper', '-')} | {' | '.join(cells)} |")
     return lines
 
 
@@ -240,8 +242,10 @@ def _claims(
         gain = over_seeds([one[seed] - other[seed] for seed in both])
         verdict = "seen" if gain.low > 0 else "not seen" if gain.high < 0 else "open"
         said = f"* {claim['better']} above {claim['than']}: {verdict}, {gain.value:+.1f} ({gain.low:+.1f} to "
-        lines.append(f"{said}{gain.high:+.1f})." + (f" {claim.get('reason', '')}" if verdict != "seen" else ""))
-    return ["", *lines] if lines else []
+        reason = "" if verdict == "seen" else f" {claim.get('reason', '')}".rstrip()
+        lines.append(f"{said}{gain.high:+.1f}).{reason}")
+    few = "One seed: a difference has no interval, so no claim of the paper is judged."
+    return ["", *(lines or [few])] if table.get("claims") else []
 
 
 def known(path: Path = FIGURES) -> list[dict[str, Any]]:

@@ -54,19 +54,21 @@ def page(method: str) -> str:
         lines += ["**Not private as the paper states.** " + " ".join(f"{row['not_private']}." for row in steps), ""]
     lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
     lines += [f"| {' | '.join(cells)} |" for cells in map(_cells, table["elements"])]
+    ours = measured.section(method, measured.known())
     if table.get("tables"):
-        lines += ["", "## The paper's tables", "", table.get("tables_about", TABLES).strip()]
+        lines += ["", "## The paper's tables", "", TABLES.strip(), MEASURED if ours else NOT_MEASURED]
     for each in table.get("tables", []):
         lines += ["", f"### {each['name']}", "", each["numbers"]]
         if "command" in each:
             lines += ["", *(f"    {line}" for line in each["command"].strip().splitlines())]
-    return "\n".join([*lines, *measured.section(method, measured.known())]) + "\n"
+    return "\n".join([*lines, *ours]) + "\n"
 
 
 TABLES = """
 The commands give the panel's score beside the metrics of the paper that `compare` knows; FOLDER holds the data. The
-numbers are the paper's, with its models, data and task model. What a small run of the same rows gave here stands under
-"Measured here, small"."""
+numbers are the paper's, with its models, data and task model."""
+MEASURED = '`python -m benchmarks.papers` runs the same rows small: "Measured here, small" has its figures.'
+NOT_MEASURED = "`python -m benchmarks.papers` has the same rows at a small size; none of them has been measured yet."
 
 
 def index() -> str:

@@ -55,21 +55,22 @@ def test_a_page_states_means_and_which_claims_are_seen(monkeypatch):
     monkeypatch.setattr(papers, "plan", lambda: {"wasp": PAPER})
     one, other = [0.80, 0.82, 0.81], [0.70, 0.73, 0.71]
     figures = [
-        {"cell": papers.key_of("wasp", row, seed), "figures": {"panel": values[seed]}}
+        {"cell": papers.key_of("wasp", row, seed), "figures": {"panel": values[seed], "rows": 20}}
         for row, values in zip(papers.rows_of(PAPER, TABLE), (one, other, [0.9, 0.7, 0.8]), strict=True)
         for seed in range(3)
     ]
     figures.append({"cell": figures[0]["cell"], "figures": {"tuned": {"accuracy": 0.5}}})  # measured on its own
     page = papers.section("wasp", figures)
     half = stats.t.ppf(0.975, 2) * np.std([80, 82, 81], ddof=1) / np.sqrt(3)
-    assert f"| one | 1.0 | 81.0 ± {half:.1f} | 50.0 | 3 |" in page
-    assert "| other | 1.0 | 71.3 ± 3.8 | - | 3 |" in page
+    assert f"| one | 1.0 | 81.0 ± {half:.1f} | 50.0 | 20 | 3 |" in page
+    assert "| other | 1.0 | 71.3 ± 3.8 | - | 20 | 3 |" in page
     gain = stats.t.interval(0.95, 2, np.mean([10, 9, 10]), stats.sem([10, 9, 10]))
     seen, not_seen, open_claim = (line for line in page if line.startswith("* "))
     assert seen == f"* one above other: seen, +9.7 ({gain[0]:+.1f} to {gain[1]:+.1f})."
     assert not_seen.startswith("* other above one: not seen, -9.7 (")
     assert not_seen.endswith("The pool has no such text.")
     assert "one above third: open" in open_claim
+    assert not [line for line in papers.section("wasp", figures[::3]) if line.startswith("* ")]  # one seed
     assert papers.section("wasp", []) == []
     assert papers.section("augpe", figures) == []
 
