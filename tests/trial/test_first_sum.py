@@ -125,8 +125,8 @@ def test_six_commands_lead_from_nothing_to_an_opened_sum(tmp_path):
             for each, daemon in zip(hospitals.values(), daemons, strict=True):
                 wait_for(lambda daemon=daemon: "waits for a decision" in daemon.text(), daemon)
                 each.type("preview")
-                run = re.match(r"Run '(\w+)'", each.said)[1]
-                words = re.search(r"over the telephone:\n +(.+)\n", each.said)[1].split()
+                run = re.search(r"next: undersong-party approve '?(\w+)'? WORDS", each.said)[1]
+                words = re.search(r"over the telephone:?\n+ *((?:[a-z]+ +){8}[a-z]+)", each.said)[1].split()
                 each.type("approve", RUN=[run], WORDS=words)
             status = home / "runs" / "first" / "status.json"
             wait_for(lambda: json.loads(status.read_text())["state"] in ("finished", "failed"), daemons[0])

@@ -156,12 +156,19 @@ def _row(resource: Any, declared: Declared, folder: _Folder, where: str, skip: S
 
 def _value(resource: dict[str, Any], column: str) -> Any:
     element, bar, system = column.partition("|")
+    if element == "type" and resource["resourceType"] == "DiagnosticReport":
+        element = "code"  # which is what a report calls its type
     found = value_at(resource, element.split("."))
     if not bar:
         return None if isinstance(found, (dict, list)) else found
     concepts = found if isinstance(found, list) else [found]
-    codings = [coding for each in concepts if isinstance(each, dict) for coding in each.get("coding") or ()]
-    return next((each.get("code") for each in codings if isinstance(each, dict) and each.get("system") == system), None)
+    codings = [coding for each in _objects(concepts) for coding in _objects(each.get("coding"))]
+    return next((each.get("code") for each in codings if each.get("system") == system), None)
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list; [] for anything else, for an export may hold any JSON in any place."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _patient(subject: Any) -> str:
@@ -184,12 +191,12 @@ def _text(resource: dict[str, Any], folder: _Folder) -> str:
     """
     reasons: list[str] = []
     if resource["resourceType"] == "DocumentReference":
-        attachments = [each.get("attachment") for each in resource.get("content") or () if isinstance(each, dict)]
+        attachments = _objects([each.get("attachment") for each in _objects(resource.get("content"))])
     else:
-        attachments = resource.get("presentedForm") or []
+        attachments = _objects(resource.get("presentedForm"))
     for attachment in attachments:
         try:
-            text = _plain(*folder.content(attachment if isinstance(attachment, dict) else {}))
+            text = _plain(*folder.content(attachment))
         except Unreadable as error:
             reasons.append(str(error))
             continue
