@@ -329,9 +329,10 @@ def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
         if rows or "labels" in data["task"]:
             _put(data, "task.labels", [label for label, _ in rows])
         _put(data, "task.label_descriptions", {label: meaning for label, meaning in rows if meaning} or None)
-    typed = {name: sent[name][-1].strip() for name in ("name", "seed", "patience") if name in sent}
-    parties = {"parties": list(sent.get("party", ()))} if typed else {}
-    return replace(draft, data=data, options=replace(draft.options, **typed, **parties))
+    typed: dict[str, Any] = {name: sent[name][-1].strip() for name in ("name", "seed", "patience") if name in sent}
+    if typed:
+        typed["parties"] = list(sent.get("party", ()))
+    return replace(draft, data=data, options=replace(draft.options, **typed))
 
 
 def _at(data: Any, path: str) -> Any:
