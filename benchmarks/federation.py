@@ -134,7 +134,7 @@ class Daemons:
         hospital("enroll", "--grant", self._folder / f"{name}.grant")
         hospital("data", "add", notes, "--text-field", "text", "--label-field", "label")
         hospital("budget", "set", "--epsilon", 1000, "--delta", "1e-3")
-        hospital("policy", "set", "--approval", "standing")
+        hospital("policy", "set", "--question", "all", "--approval", "standing")
 
 
 def cpu_seconds(pid: int) -> float:

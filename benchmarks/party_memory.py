@@ -80,7 +80,8 @@ def make_home(folder: Path, records: int) -> Path:
     write_notes(notes, records)
     hospital("init", "ward")
     hospital("budget", "set", "--epsilon", 1e6, "--delta", "1e-6")
-    hospital("policy", "set", "--approval", "standing", "--minimum-parties", 1, "--minimum-threshold", 1)
+    hospital("policy", "set", "--question", "all", "--approval", "standing")
+    hospital("policy", "set", "--minimum-parties", 1, "--minimum-threshold", 1)
     hospital("data", "add", notes, "--label-field", "label", "--user-field", "patient")
     return home
 

@@ -18,7 +18,7 @@ if [ ! -e "$UNDERSONG_PARTY_HOME/keys/tls.pem" ]; then
         undersong-party data add "$DATA" --text-field text --label-field label --user-field patient --cache-dir "$CACHE"
         undersong-party budget set --epsilon "$EPSILON" --delta "$DELTA"
         # Nobody sits here to approve a run; a hospital leaves the default, which asks a person each time.
-        undersong-party policy set --approval standing
+        undersong-party policy set --question all --approval standing
     fi
     if [ ! -e "$EXCHANGE/$PARTY.request" ]; then
         said=$(undersong-party enroll "$EXCHANGE/$PARTY.package" --fingerprint "$(cat "$EXCHANGE/fingerprint")" \

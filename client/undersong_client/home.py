@@ -8,6 +8,7 @@
     ledger.jsonl       what every release of the data set cost
     exclusions.jsonl   which lists of patients who take no part have acted: keyed hashes and counts
     requests/          runs that were proposed, and what was decided
+    page/              accounts of the hospital's page, and its log
     shown.json         which of them a terminal has shown, and when
     journal.sqlite     state of the protocol, encrypted, and the exact bytes that left
     drill/             a drill's invented records
@@ -201,6 +202,7 @@ class PartyHome:
         "exclusions.jsonl"
     )  # which lists of patients who take no part have acted: keyed hashes, counts
     requests = _inside("requests")
+    page = _inside("page")
     shown = _inside("shown.json")
     journal = _inside("journal.sqlite")
     attempts = _inside("attempts")

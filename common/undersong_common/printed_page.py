@@ -46,6 +46,7 @@ class Page:
     Attributes:
         note: what counts for the whole page, beside the time at which it was made.
         signature: the line above the one to sign on; empty if nobody signs.
+        signers: how many people sign.
         fold: name of what is folded away.
     """
 
@@ -53,6 +54,7 @@ class Page:
     sections: tuple[Section, ...]
     note: str = ""
     signature: str = ""
+    signers: int = 1
     fold: str = "For a specialist"
 
     def lines(self) -> list[str]:

@@ -137,6 +137,7 @@ def _approve(hospital, name):
         hospital.shoot("life-sheet-wide")
     hospital.page.get_by_role("link", name="Approve…").click()
     hospital.page.get_by_label("The nine words of the plan").fill(words)
+    hospital.page.get_by_label("Your name").fill(f"Dr. {name}")
     if hospital.page.get_by_label("I have read it").count():
         hospital.page.get_by_label("I have read it").check()
     hospital.page.get_by_role("button", name="Sign the approval").click()

@@ -178,4 +178,4 @@ class Alliance:
         each("enroll", "--grant", grant)
         each("data", "add", notes, "--label-field", "label", "--user-field", "user")
         each("budget", "set", "--epsilon", 500, "--delta", "1e-3", "--per-run", 5)
-        each("policy", "set", "--approval", "standing")
+        each("policy", "set", "--question", "all", "--approval", "standing")

@@ -163,7 +163,7 @@ class Federation:
         fields = ("--text-field", "text", "--label-field", "label", "--user-field", "patient")
         each("data", "add", each.notes, *fields)
         each("budget", "set", "--epsilon", 50, "--delta", "1e-3")
-        each("policy", "set", "--approval", self._approval)
+        each("policy", "set", "--question", "all", "--approval", self._approval)
 
     def verdict(self, folder: Path) -> dict[str, Any]:
         """What `undersong verify` says of a published folder to somebody who knows this coordinator's fingerprint."""

@@ -76,7 +76,8 @@ def joined(
     answer.write_bytes(authority.grant(EnrolmentRequest.parse(request.read_bytes()), **grant))
     command("enroll", "--grant", answer, "--home", home)
     command("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--per-run", 2, "--home", home)
-    command("policy", "set", "--approval", approval, "--minimum-parties", 1, "--minimum-threshold", 1, "--home", home)
+    command("policy", "set", "--question", "all", "--approval", approval, "--home", home)
+    command("policy", "set", "--minimum-parties", 1, "--minimum-threshold", 1, "--home", home)
     notes = notes or write_notes(folder / f"{name}.jsonl")
     command("data", "add", notes, "--label-field", "label", "--user-field", "patient", "--home", home)
     return home

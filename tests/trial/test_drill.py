@@ -73,6 +73,7 @@ def test_a_whole_drill_by_the_commands(tmp_path):
             fields = ("--text-field", "text", "--label-field", "label", "--user-field", "keeper")
             life.hospital(name, "data", "add", party / "drill" / "records.jsonl", *fields)
             life.hospital(name, "budget", "set", "--epsilon", "8", "--delta", "1e-4")
+            life.hospital(name, "policy", "set", "--question", "all")
             read = life.hospital(name, "enroll", f"{name}.package", "--fingerprint", told)
             life.operator("sign", f"{name}.request.json", "--fingerprint", fingerprint(read))
             life.hospital(name, "enroll", "--grant", f"{name}.grant")

@@ -127,6 +127,7 @@ def enrol(life, name, told):
     said = life.hospital(name, "data", "add", notes, *fields)
     assert "6 patients; the one with most records has 2" in said
     life.hospital(name, "budget", "set", "--epsilon", 8, "--delta", "1e-4")
+    life.hospital(name, "policy", "set", "--question", "all")
     if len(life.hospitals) < 3:
         life.hospital(name, "policy", "set", "--minimum-parties", 1, "--minimum-threshold", 1)
     life.hospital(name, "enroll", "--grant", f"{name}.grant")

@@ -58,6 +58,7 @@ def place(tmp_path_factory):
     home = folder / "home"
     command("init", "alpha", "--insecure-noise-seed", 7, "--home", home)
     command("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--per-run", 2, "--home", home)
+    command("policy", "set", "--question", "all", "--home", home)
     notes = write_notes(folder / "alpha.jsonl")
     command("data", "add", notes, "--label-field", "label", "--user-field", "patient", "--home", home)
     from undersong_client import keys

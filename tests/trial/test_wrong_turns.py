@@ -122,6 +122,7 @@ def prepared(folder, patched):
             operator("sign", f"{name}.request.json", "--fingerprint", own.strip(), *office)
             hospital("enroll", "--grant", f"{name}.grant", "--home", name)
             hospital("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--home", name)
+            hospital("policy", "set", "--question", "all", "--home", name)
             hospital("data", "add", "notes.jsonl", "--label-field", "label", "--home", name)
     hospital("revoke", "--coordinator", "--home", "lung")  # its request stays at the office; it has joined nobody
 

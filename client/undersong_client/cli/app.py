@@ -473,18 +473,18 @@ def page(
     A process of its own: whatever becomes of it, the daemon goes on.
     """
     try:
-        from undersong_client.page.application import PartyPaths, build, page_folder
+        from undersong_client.page.application import PartyPaths, build
         from undersong_common.pages.serving import Listening, print_link, serve
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"the page needs the package {error.name}", "install it: pip install 'undersong[page]'"
         ) from None
     folder = home_of(home)
-    PartyHome(folder)
+    accounts = PartyHome(folder).page
     if audit:
         from undersong_common.pages.store import FILE_NAME, AuditLog
 
-        done = AuditLog(page_folder(folder) / FILE_NAME)
+        done = AuditLog(accounts / FILE_NAME)
         show_rows(
             ("number", "when", "who", "what", "about"),
             [(str(each.entry), local_time(each.at), each.who, each.what, each.about) for each in done.entries()],
@@ -492,7 +492,7 @@ def page(
         )
         return
     if link:
-        print_link(page_folder(folder), person, role)
+        print_link(accounts, person, role)
         return
     entry.only_tls_1_3()  # for `check`, before gRPC is imported
     listening = Listening("127.0.0.1", port, tuple(names or ()), proxy=proxy)
@@ -500,7 +500,7 @@ def page(
     port = listener.getsockname()[1]
     paths = PartyPaths(folder, checkpoints_folder(), log)
     site = build(paths, hosts=listening.hosts(port), port=port, tls=listening.tls)
-    print_link(page_folder(folder), person, role, address=listening.address(port))
+    print_link(accounts, person, role, address=listening.address(port))
     serve(site, listening, listener)
 
 

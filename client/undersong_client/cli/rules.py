@@ -81,8 +81,17 @@ def budget_lines(found: BudgetFacts) -> list[str]:
 
 @policy_app.command("set")
 def set_policy(
+    questions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--question",
+            help="Allow these kinds of questions only: counts, nearest, classifiers, directions, teachers, or all;"
+            " repeat for several.",
+        ),
+    ] = None,
     statistics: Annotated[
-        list[str] | None, typer.Option("--statistic", help="Allow these statistics only; repeat for several.")
+        list[str] | None,
+        typer.Option("--statistic", help="For a specialist: allow these statistics only; repeat for several."),
     ] = None,
     units: Annotated[
         list[str] | None, typer.Option("--unit", help="Accept these privacy units only: sample, user, party.")
@@ -103,6 +112,10 @@ def set_policy(
         bool, typer.Option("--require-nobody", help="Take back every --require-party of before.")
     ] = False,
     approval: Annotated[str | None, typer.Option(help='"each" run waits for a person, or "standing".')] = None,
+    two_people: Annotated[
+        bool | None,
+        typer.Option("--two-people/--one-person", help="Two people approve a run: a privacy officer and one for IT."),
+    ] = None,
     declared_units: Annotated[
         int | None,
         typer.Option(
@@ -143,14 +156,18 @@ def set_policy(
 
     if require_nobody and required_parties:
         raise ConfigurationError("--require-nobody and --require-party contradict each other", "give one of them")
+    if questions and statistics:
+        raise ConfigurationError("--question and --statistic contradict each other", "give one of them")
     changed = rules.set_policy(
         home_of(home),
+        questions=questions,
         named_statistics=statistics,
         units=units,
         minimum_parties=minimum_parties,
         minimum_threshold=minimum_threshold,
         required_parties=[] if require_nobody else required_parties or None,
         approval=approval,
+        two_people=two_people,
         declared_units=declared_units,
         require_post_quantum=require_post_quantum,
         minimum_colluders=None if minimum_colluders is None else rules.colluders(minimum_colluders),
@@ -211,4 +228,5 @@ def distrust(name: StatisticName, home: HomeFolder = None, as_json: AsJson = Fal
 def _print_policy(found: PolicyFacts, as_json: bool) -> None:
     value = found.to_json()
     lines = (f"{key}: {', '.join(item) if isinstance(item, list) else item}" for key, item in value.items())
-    print_result(as_json, value, *lines)
+    nothing = f"this policy allows nothing: {'; '.join(found.missing)}"
+    print_result(as_json, value, *[nothing] * bool(found.missing), *lines)

@@ -28,6 +28,7 @@ from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
     from undersong_client.consent.approvals import Request
+    from undersong_client.consent.people import Person
     from undersong_client.operations.runs import Decided
 
 
@@ -118,6 +119,21 @@ def preview(
     approvals.note_shown(PartyHome(folder), request.run, request.manifest, found.hash, at=time.time())
 
 
+Name = Annotated[str, typer.Option("--name", help="Who decides (default: this account of the machine).")]
+RoleOption = Annotated[
+    str, typer.Option("--role", help='"privacy officer", "IT", "management" or "other": shown on sheet and dossier.')
+]
+Reason = Annotated[str, typer.Option("--reason", help="Told to the operator.")]
+
+
+def _person(name: str, role: str, comment: str) -> Person:
+    import getpass
+
+    from undersong_client.consent.people import Person
+
+    return Person(name or getpass.getuser(), role, comment)
+
+
 def approve(
     run: RunName,
     words: Annotated[
@@ -127,6 +143,9 @@ def approve(
     latest_shown: Annotated[
         bool, typer.Option("--latest-shown", help="The plan that this terminal has shown last, instead of its words.")
     ] = False,
+    name: Name = "",
+    role: RoleOption = "other",
+    comment: Annotated[str, typer.Option(help="Stands on sheet and dossier; stays here.")] = "",
     despite_cautions: DespiteCautions = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
@@ -142,6 +161,7 @@ def approve(
         folder,
         run,
         words=" ".join(words) if words else None,
+        person=_person(name, role, comment),
         checkpoints=checkpoints_folder(),
         confirm=lambda found: confirm_cautions(found, despite_cautions),
     )
@@ -150,14 +170,16 @@ def approve(
 
 def reject(
     run: RunName,
-    reason: Annotated[str, typer.Option(help="Told to the operator.")] = "",
+    reason: Reason = "",
+    name: Name = "",
+    role: RoleOption = "other",
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Refuses the plan that stands under a run's name now, for good."""
     from undersong_client.operations import runs
 
-    decided: Decided = runs.reject(home_of(home), run, reason)
+    decided: Decided = runs.reject(home_of(home), run, _person(name, role, reason))
     _say(decided.request, as_json)
     if decided.still_approved and not as_json:
         print(f"an earlier plan of this run stays approved; to withdraw that: undersong-party revoke {shell_word(run)}")
@@ -168,7 +190,9 @@ def revoke(
     coordinator: Annotated[
         bool, typer.Option("--coordinator", help="Leave the coordinator: its trust and the certificate go.")
     ] = False,
-    reason: Annotated[str, typer.Option(help="Told to the operator.")] = "",
+    reason: Reason = "",
+    name: Name = "",
+    role: RoleOption = "other",
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -179,7 +203,7 @@ def revoke(
     if coordinator == (run is not None):
         raise ConfigurationError("revoke needs one thing to revoke", "name a RUN, or pass --coordinator")
     if run is not None:
-        _say(runs.revoke(folder, run, reason, checkpoints=checkpoints_folder()).request, as_json)
+        _say(runs.revoke(folder, run, _person(name, role, reason), checkpoints=checkpoints_folder()).request, as_json)
         return
     runs.leave(folder, checkpoints=checkpoints_folder())
     result = {"party": PartyHome(folder).settings.party, "coordinator": None}
@@ -191,6 +215,8 @@ def revoke(
 def _say(decided: Request, as_json: bool) -> None:
     run, words = printable(decided.run), printable(decided.words)
     said = f"{run}: {decided.decision}, signed (manifest {decided.manifest[:12]}, {words})"
+    if decided.decision == "pending":
+        said += "; a second person must approve too: a privacy officer and one for IT"
     print_result(as_json, asdict(decided), said)
 
 

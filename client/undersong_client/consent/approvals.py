@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
+from undersong_client.consent.people import Decision, Person, PersonalDecision, check_another
 from undersong_client.home import FILE_MODE, PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
@@ -38,7 +39,6 @@ SHOWN_LASTS_S = 3600.0  # a screen that was filled longer ago is not remembered
 MOST_SESSIONS = 50
 MOST_SEEN = 1000
 SHEET = ".sheet"  # suffix of the figures that were signed
-Decision = Literal["pending", "approved", "rejected", "revoked"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Request:
         signature: hex, over the decision, by the identity key.
         words: the manifest's hash in words (``undersong_protocol.agreement.plan_words``).
         sheet: hash (hex) of the figures that people read and approved (:func:`sheet_hash`); "" if nobody read them.
+        people: who took part in the decision, in order; one of two who must approve stands here before it is taken.
         number: counts the plans that were proposed under this name, from 1.
         revises: name of an earlier run that was proposed here and whose place it takes; "" for none.
         changes: how it differs from the plan that people here saw last under this name or the revised run's, or from
@@ -85,6 +86,7 @@ class Request:
     ended_s: float = 0.0
     suspended_s: float = 0.0
     sheet: str = ""
+    people: tuple[PersonalDecision, ...] = ()
 
     @property
     def undecided(self) -> bool:
@@ -102,7 +104,8 @@ class Request:
     @property
     def statement(self) -> bytes:
         """The bytes that the decision's signature covers."""
-        decided = [self.run, self.manifest, self.decision, self.decided_s, self.reason, self.sheet]
+        people = [asdict(each) for each in self.people]
+        decided = [self.run, self.manifest, self.decision, self.decided_s, self.reason, self.sheet, people]
         return tagged_hash(TAG, canonical_json(decided))
 
 
@@ -315,27 +318,43 @@ class Requests:
         at: float,
         reason: str = "",
         figures: Mapping[str, Any] | None = None,
+        person: Person | None = None,
+        roles: Sequence[str] = (),
     ) -> Request:
         """Signs and writes a decision about one plan, as it stands in the folder now.
 
         Args:
             figures: of the sheet that is approved with the plan; kept, and signed by its hash.
+            person: who decides; None for the standing policy.
+            roles: each of these must approve, by a person of its own and on the same sheet, and the plan stays pending
+                until the last one has; empty for one person of any role.
 
         Raises:
-            ConfigurationError: the run has ended, the plan was replaced, or what was rejected or revoked is to be
-                approved.
+            ConfigurationError: the run has ended, the plan was replaced, what was rejected or revoked is to be
+                approved, or this person cannot be the one who is missing.
         """
         from undersong_client import keys
 
         with self._locked():
             request = _request(self._path(request.manifest))
             check_decision(request, decision)
-            decided = replace(request, decision=decision, decided_s=at, reason=reason)
-            if figures is not None:
-                if request.decision == decision:
-                    return request  # the sheet stays as it was signed
-                write_json(self._path(request.manifest).with_suffix(SHEET), figures)
-                decided = replace(decided, sheet=sheet_hash(figures))
+            if figures is not None and request.decision == decision:
+                return request  # the sheet stays as it was signed
+            sheet = "" if figures is None else sheet_hash(figures)
+            people, missing = request.people, set(roles)
+            if person is not None:
+                if decision == "approved":  # an approval on another sheet has lapsed
+                    people = tuple(each for each in people if each.decision == decision and each.sheet == sheet)
+                    check_another(people, person, roles)
+                people = (*people, PersonalDecision(**asdict(person), decision=decision, at_s=at, sheet=sheet))
+                missing -= {each.role for each in people}
+            if decision == "approved" and missing:
+                decided = replace(request, people=people)
+            else:
+                decided = replace(request, decision=decision, decided_s=at, reason=reason, people=people)
+                if figures is not None:
+                    write_json(self._path(request.manifest).with_suffix(SHEET), figures)
+                    decided = replace(decided, sheet=sheet)
             signature = keys.identity(self._home).sign(decided.statement).hex()
             return self._changed(replace(decided, signature=signature), always=True)
 
@@ -449,8 +468,9 @@ class PersonalConsent:
 
 
 def sheet_hash(figures: Mapping[str, Any]) -> str:
-    """Hash (hex) of a sheet's figures: plan, budget before and after, cautions, warnings."""
-    return tagged_hash("undersong sheet", canonical_json(figures)).hex()
+    """Hash (hex) of a sheet's figures: plan, budget before and after, cautions, warnings; not of who has signed it."""
+    read = {key: value for key, value in figures.items() if key != "people"}
+    return tagged_hash("undersong sheet", canonical_json(read)).hex()
 
 
 def check_decision(request: Request, decision: Decision) -> None:
@@ -502,7 +522,8 @@ def check_decision(request: Request, decision: Decision) -> None:
 def _request(path: Path) -> Request:
     try:
         value = read_json(path)
-        request = Request(**{**value, "changes": tuple(value.get("changes", ()))})
+        people = tuple(PersonalDecision(**each) for each in value.get("people", ()))
+        request = Request(**{**value, "changes": tuple(value.get("changes", ())), "people": people})
         times = request.received_s, request.decided_s, request.ended_s, request.suspended_s
         figures = request.epsilon or 0.0, request.delta, request.parties, request.number
         if (

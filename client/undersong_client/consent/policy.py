@@ -33,6 +33,7 @@ class HospitalPolicy:
         run_epsilon: the most one run may promise.
         total_epsilon, total_delta: of the data set, over all runs; a run's own delta may not be larger either.
         total_parts: into how many parts that delta is divided (``undersong_common.privacy.spending``).
+        two_people: a run is approved by two people, a privacy officer and one for IT.
         declared_units: a public bound on how many privacy units (patients) the data set has: a run whose delta is not
             below 1 / declared_units is refused, and the operator reads that number. 0: none is declared.
         required_parties: ``NAME=FINGERPRINT`` of parties that must take part; a coordinator can invent any others.
@@ -54,6 +55,7 @@ class HospitalPolicy:
     total_delta: float = 1e-5
     total_parts: int = 1
     approval: Approval = "each"
+    two_people: bool = False
     declared_units: int = 0
     required_parties: tuple[str, ...] = ()
     require_post_quantum: RequirePostQuantum = "always"
@@ -102,6 +104,11 @@ class HospitalPolicy:
                 self.approval not in get_args(Approval),
                 f"approval {self.approval!r} is unknown",
                 'write "each" or "standing"',
+            ),
+            (
+                self.two_people and self.approval == "standing",
+                "two people are asked for, and standing approval asks nobody",
+                "choose one of them",
             ),
             (
                 self.require_post_quantum not in post_quantum,

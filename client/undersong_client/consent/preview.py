@@ -7,8 +7,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
+from undersong_client.consent.people import PersonalDecision
 from undersong_client.consent.policy import review
 from undersong_client.consent.trust import Coordinator
 from undersong_client.home import unit_word
@@ -158,8 +160,8 @@ def sheet(value: dict[str, Any]) -> Page:
 
     Args:
         value: of :func:`figures`, and of its request ``words``, ``changes``, ``number``, ``revises``, ``replaced``,
-            ``as_signed`` (whether these are the figures that were signed) and ``ended`` (its ``cost`` and ``receipt``;
-            None before).
+            ``as_signed`` (whether these are the figures that were signed), ``two_people``, ``people`` and ``ended`` (its
+            ``cost`` and ``receipt``; None before).
     """
     nine = value["words"].split()
     threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
@@ -171,6 +173,7 @@ def sheet(value: dict[str, Any]) -> Page:
             *_ended(value),
             *_another(value),
             *_objections(value),
+            *_decided(value),
             _in_short(value),
             *_budget(value),
             *_choices(value),
@@ -184,7 +187,15 @@ def sheet(value: dict[str, Any]) -> Page:
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
         signature=f"For {value['party']}: approved / rejected (strike out one)",
+        signers=2 if value["two_people"] else 1,
     )
+
+
+def _decided(value: dict[str, Any]) -> list[Section]:
+    """Who has decided, with role and comment."""
+    people = [PersonalDecision(**each) for each in value["people"]]
+    points = tuple(each.words(f"{datetime.fromtimestamp(each.at_s, UTC):%Y-%m-%d %H:%M} UTC") for each in people)
+    return [Section("Who decided", points=points)] if points else []
 
 
 def _in_short(value: dict[str, Any]) -> Section:
@@ -213,12 +224,11 @@ def _risk(privacy: dict[str, Any]) -> str:
         return f"This run is NOT private: nothing is promised to any {unit}."
     whose = {"sample": "one record was", "party": "the records of one hospital were"}
     used = whose.get(privacy["unit"], f"one {unit}'s records were")
-    cases = min(100, math.ceil(100 * privacy["best_guess"] - 1e-6))
     aside = f"a chance of 1 in {round(1 / privacy['delta']):,} (delta) aside, " if privacy["delta"] else ""
     return (
         f"Somebody who sees everything published and guesses as well as is possible whether {used} used is right in at"
-        f" most {cases} of 100 cases, instead of 50 by tossing a coin (epsilon {epsilon:g}; {aside}never surer than"
-        f" {impact.surest(epsilon)})."
+        f" most {impact.cases(privacy['best_guess'])} of 100 cases, instead of 50 by tossing a coin"
+        f" (epsilon {epsilon:g}; {aside}never surer than {impact.surest(epsilon)})."
     )
 
 
@@ -252,7 +262,10 @@ def _choices(value: dict[str, Any]) -> list[Section]:
                 "Refuse: choose Reject. You need give no reason; if you write one, the operator reads it. Nothing"
                 " leaves, and the run does not take place as it is planned here.",
                 "Wait: nothing leaves until you have decided.",
-                "Approve: choose Approve and type the nine words below.",
+                "Approve: choose Approve and type the nine words below."
+                + (
+                    " Your policy asks for two people: a privacy officer and one for IT." if value["two_people"] else ""
+                ),
                 withdraw,
             ),
         )

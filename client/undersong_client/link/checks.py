@@ -117,6 +117,10 @@ def _policy(home: PartyHome) -> str:
     allowed = policy.read(home)
     if not allowed.coordinators:
         raise ConfigurationError("no coordinator is trusted", "undersong-party enroll PACKAGE --fingerprint WORDS")
+    if not (allowed.statistics or allowed.trusted_statistics):
+        raise ConfigurationError(
+            "the policy allows no kind of question: every run is refused", "undersong-party policy set --question KIND"
+        )
     parties = counted(allowed.minimum_parties, "party", "parties")
     return (
         f"{counted(len(allowed.statistics), 'statistic')}, at least {parties}, approval:"

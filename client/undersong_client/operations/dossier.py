@@ -83,7 +83,8 @@ def _decision(request: Request, local_time: Callable[[float], str]) -> Section:
     found.append(("proposed", local_time(request.received_s)))
     decided = local_time(request.decided_s) if request.decided_s else "nobody has decided yet"
     found.append(("decision", f"{request.decision}, {decided}" if request.decided_s else decided))
-    if request.reason:
+    found += [("by", each.words(local_time(each.at_s))) for each in request.people]
+    if request.reason and not request.people:
         found.append(("reason", printable(request.reason, 400)))
     found.append(("ended", local_time(request.ended_s) if request.ended_s else "it has not ended here"))
     return Section("Decision", figures=tuple(found))

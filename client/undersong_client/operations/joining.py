@@ -20,7 +20,6 @@ from undersong_common.drill import invented
 from undersong_common.errors import UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import MAX_WINDOWS
-from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import Package, check_party_name, party_fingerprint
 
 DRILL_RECORDS = 120
@@ -51,7 +50,7 @@ def create(
     embedders.check(embedder, max_windows)
     made = PartyHome.create(home, settings)
     keys.create(made)
-    policy.write(made, policy.HospitalPolicy(statistics=tuple(statistics.names())))
+    policy.write(made, policy.HospitalPolicy())
     if drill:
         records = invented(DRILL_RECORDS, random.SystemRandom())
         lines = (json.dumps({"text": each.text, "label": each.label, "keeper": each.person}) for each in records)

@@ -101,6 +101,8 @@ class PolicyFacts:
     Attributes:
         share_budget: whether the operator is told what is left.
         share_policy: whether the operator is told what the policy allows.
+        questions: the part of each kind of question that is allowed: "all", "some" or "none".
+        missing: choices without which it allows nothing, in words; empty where a run may be allowed.
         warnings: what is weak about it, in words.
     """
 
@@ -108,6 +110,26 @@ class PolicyFacts:
     share_budget: bool
     share_policy: bool
     warnings: tuple[str, ...] = ()
+
+    @property
+    def questions(self) -> dict[str, str]:
+        allowed = set(self.allowed.statistics)
+        every = {question: set(statistics.of_question(question)) for question in statistics.QUESTIONS}
+        return {
+            question: "all" if names <= allowed else "some" if names & allowed else "none"
+            for question, names in every.items()
+        }
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        allowed = self.allowed
+        chosen = (
+            (allowed.statistics or allowed.trusted_statistics, "no kind of question is allowed"),
+            (allowed.units, "nobody is named whom a run must protect"),
+            (allowed.has_budget, "no budget is set"),
+            (allowed.run_epsilon, "the largest epsilon of a run is 0"),
+        )
+        return tuple(words for is_set, words in chosen if not is_set)
 
     def to_json(self) -> dict[str, Any]:
         shared = {"share_budget": self.share_budget, "share_policy": self.share_policy}
@@ -126,12 +148,15 @@ def show(home: Path) -> PolicyFacts:
 def set_policy(
     home: Path,
     *,
+    questions: Sequence[str] | None = None,
     named_statistics: Sequence[str] | None = None,
     units: Sequence[str] | None = None,
     minimum_parties: int | None = None,
     minimum_threshold: int | None = None,
     required_parties: Sequence[str] | None = None,
+    run_epsilon: float | None = None,
     approval: str | None = None,
+    two_people: bool | None = None,
     declared_units: int | None = None,
     require_post_quantum: str | None = None,
     minimum_colluders: MinimumColluders | None = None,
@@ -142,7 +167,10 @@ def set_policy(
     """Changes the policy and signs it; None leaves a rule as it is.
 
     Args:
-        named_statistics: those that are allowed.
+        questions: kinds of questions that are allowed (``statistics.QUESTIONS``). Of a kind of which a specialist has
+            allowed a part, that part stays.
+        named_statistics: those that are allowed, for a specialist; not beside ``questions``.
+        run_epsilon: the most that one run may promise.
         required_parties: each ``NAME=FINGERPRINT``; an empty list takes back every one of before.
         minimum_colluders: "default" demands what a plan assumes by default for its number of parties.
         confirm: called with what the records speak against, where they do; may refuse.
@@ -150,7 +178,10 @@ def set_policy(
     Raises ConfigurationError that names the rule.
     """
     opened = PartyHome(home)
+    if questions is not None:
+        named_statistics = _of_questions(questions, policy.read(opened).statistics)
     changes: dict[str, Any] = {
+        "run_epsilon": run_epsilon,
         "required_parties": None
         if required_parties is None
         else tuple("=".join(named_party(each)) for each in required_parties),
@@ -159,6 +190,7 @@ def set_policy(
         "minimum_parties": minimum_parties,
         "minimum_threshold": minimum_threshold,
         "approval": approval,
+        "two_people": two_people,
         "declared_units": declared_units,
         "require_post_quantum": require_post_quantum,
         "minimum_colluders": minimum_colluders,
@@ -233,6 +265,19 @@ def _known(names: Sequence[str]) -> tuple[str, ...]:
         if name not in statistics.names():
             raise ConfigurationError(f"statistic {name!r} is unknown", f"known are {', '.join(statistics.names())}")
     return tuple(names)
+
+
+def _of_questions(questions: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    unknown = sorted(set(questions) - {*statistics.QUESTIONS, "all"})
+    if unknown:
+        raise ConfigurationError(
+            f"kind of question {unknown[0]!r} is unknown", f"choose among {', '.join(statistics.QUESTIONS)}, all"
+        )
+    found: list[str] = []
+    for question in statistics.QUESTIONS if "all" in questions else dict.fromkeys(questions):
+        every = statistics.of_question(question)
+        found += [name for name in every if name in allowed] or every
+    return found
 
 
 def _change(opened: PartyHome, changes: Mapping[str, Any], confirm: Confirm) -> HospitalPolicy:

@@ -6,12 +6,13 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undersong_client.consent import approvals
-from undersong_client.consent.approvals import Decision, Request, Requests
+from undersong_client.consent.approvals import Request, Requests
+from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.printable import counted, finite, shell_word
@@ -19,8 +20,6 @@ from undersong_common.printable import counted, finite, shell_word
 if TYPE_CHECKING:
     from undersong_common.printed_page import Page
     from undersong_common.privacy.ledger import Ledger
-
-LONGEST_REASON = 2_000  # characters, of a rejection
 
 
 def requests(home: Path) -> tuple[Request, ...]:
@@ -97,6 +96,7 @@ def _consent(
     return Consent(
         request,
         {
+            "two_people": policy.read(opened).two_people,
             **current,
             "words": plan_words(bytes.fromhex(request.manifest)),
             "number": request.number,
@@ -104,6 +104,7 @@ def _consent(
             "changes": list(request.changes),
             "replaced": request.replaced,
             "as_signed": signed is not None,
+            "people": [asdict(each) for each in request.people],
             "ended": _ended(opened, known, request, ledger) if ended else None,
         },
     )
@@ -169,18 +170,22 @@ def approve(
     *,
     words: str | None,
     checkpoints: Path,
+    person: Person,
     sheet: str | None = None,
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
 ) -> Request:
     """Signs the consent to one plan, and the sheet on which it was read.
 
+    The plan stays pending where the policy asks for two people and this is the first one.
+
     Args:
+        person: who approves.
         sheet: hash of the sheet that was read (:attr:`Consent.hash`); None for the one that ``preview`` showed last.
         words: the plan's nine words or its whole hash; None for the plan that this terminal has shown last.
         confirm: called with what the records speak against, where they do; may refuse.
 
     Raises:
-        ConfigurationError: no such run, it has ended, or was rejected or revoked.
+        ConfigurationError: no such run, it has ended, or was rejected or revoked, or another person is asked for.
         AnotherSheet: budget, records or policy have changed since, so that this sheet was shown to nobody.
         PrivacyRefusal: the words are another plan's, the plan was changed since, or this party's guard refuses it.
     """
@@ -205,7 +210,19 @@ def approve(
     if sheet != now.hash:
         raise AnotherSheet(request.run, shown=bool(sheet))
     confirm(figures["cautions"])
-    return known.decide(request, "approved", at=time.time(), figures=figures)
+    roles = ROLES_OF_TWO if figures["two_people"] else ()
+    decided = known.decide(request, "approved", at=time.time(), figures=figures, person=person, roles=roles)
+    _note(opened, "approve", request, person)
+    return decided
+
+
+def _note(opened: PartyHome, what: str, request: Request, person: Person) -> None:
+    """Writes a person's decision to the log of the page, wherever it was taken."""
+    from undersong_common.pages.store import FILE_NAME, AuditLog
+
+    about = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}"
+    about += f": {person.comment}" if person.comment else ""
+    AuditLog(opened.page / FILE_NAME).note(person.account or "terminal", what, about)
 
 
 class AnotherSheet(PrivacyRefusal):
@@ -225,23 +242,18 @@ class Decided:
     still_approved: int = 0
 
 
-def reject(home: Path, run: str, reason: str = "") -> Decided:
-    """Refuses the plan that stands under a run's name now, for good; the reason is sent to the operator.
-
-    Raises ConfigurationError for a reason of more than ``LONGEST_REASON`` characters.
-    """
-    if len(reason) > LONGEST_REASON:
-        raise ConfigurationError(
-            f"the reason has {len(reason)} characters", f"use at most {LONGEST_REASON}", code="reason-too-long"
-        )
-    known = Requests(PartyHome(home))
+def reject(home: Path, run: str, person: Person) -> Decided:
+    """Refuses the plan that stands under a run's name now, for good; the comment is sent to the operator."""
+    opened = PartyHome(home)
+    known = Requests(opened)
     request = known.find(run)
-    decided = known.decide(request, "rejected", at=time.time(), reason=reason)
+    decided = known.decide(request, "rejected", at=time.time(), reason=person.comment, person=person)
+    _note(opened, "reject", request, person)
     return Decided(decided, len(_approved(known, run, request)))
 
 
-def revoke(home: Path, run: str, reason: str = "", *, checkpoints: Path) -> Decided:
-    """Withdraws the consent to every plan that was approved under a run's name.
+def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decided:
+    """Withdraws the consent to every plan that was approved under a run's name; the comment is sent to the operator.
 
     Raises ConfigurationError where none was, or where the run has ended: what was released stays released.
     """
@@ -257,8 +269,9 @@ def revoke(home: Path, run: str, reason: str = "", *, checkpoints: Path) -> Deci
     # A name stands for every plan that was approved under it: another one than the last must not be signed either.
     for each in _approved(known, run, request):
         if not each.ended_s:
-            known.decide(each, decision, at=at, reason=reason)
-    decided = Decided(known.decide(request, decision, at=at, reason=reason))
+            known.decide(each, decision, at=at, reason=person.comment, person=person)
+    decided = Decided(known.decide(request, decision, at=at, reason=person.comment, person=person))
+    _note(opened, "revoke", request, person)
     # Not by this decision's file alone: one from before, put back from a backup, would answer for the run again.
     with contextlib.suppress(UndersongError):  # where no ledger counts, nothing is answered in any case
         ledger, kept = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=at)

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi.responses import Response
 
+from undersong_client.consent.people import ROLES, Person
 from undersong_client.home import PartyHome
 from undersong_client.operations import daemon, data, joining, outbox, rules, runs
 from undersong_common.drill import PARTY_WORDS
@@ -20,6 +21,7 @@ from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse, Stream
 from undersong_common.printable import json_text
+from undersong_common.privacy import accounting, impact
 from undersong_protocol import statistics
 
 MENU: tuple[tuple[str, str, Role], ...] = (
@@ -46,20 +48,16 @@ class PartyPaths:
     log: Path | None = None
 
 
-def page_folder(home: Path) -> Path:
-    """The folder of the page's accounts and audit log, inside the party's folder."""
-    return home / "page"
-
-
 def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int, tls: bool = False) -> Site:
     """The application. Raises ConfigurationError where ``paths.home`` holds no party."""
-    own = PartyHome(paths.home).settings
+    opened = PartyHome(paths.home)
+    own = opened.settings
     settings = PageSettings(
         title=own.party,
         hosts=hosts,
         port=port,
         tls=tls,
-        folder=page_folder(paths.home),
+        folder=opened.page,
         menu=MENU,
         packages=("undersong_client.page",),
         notice=PARTY_WORDS if own.drill else "",
@@ -159,7 +157,7 @@ class HospitalPage:
         manifest = visit.path["manifest"]
 
         parts: dict[str, Part] = {
-            "decision": lambda: {"request": self._find(manifest)},
+            "decision": lambda: {"request": self._find(manifest), "roles": ROLES},
             "sheet": lambda: self._sheet(self._find(manifest)),
         }
         return visit.page("A run asks for this party", parts, **self._live())
@@ -180,7 +178,7 @@ class HospitalPage:
         # The words come from the first step or from the telephone: whoever copies them from here has compared nothing.
         sections = tuple(each for each in shown["sheet"].sections if not each.aloud)
         shown["sheet"] = replace(shown["sheet"], sections=sections)
-        return visit.show("approval.html.j2", "Approve this plan", request=request, **shown)
+        return visit.show("approval.html.j2", "Approve this plan", request=request, roles=ROLES, **shown)
 
     def _approve(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
@@ -189,32 +187,32 @@ class HospitalPage:
         if not words:
             raise ConfigurationError("the plan's words were not typed", "type the nine words of the sheet")
         try:
-            runs.approve(
+            decided = runs.approve(
                 self._home,
                 request.manifest,
                 words=words,
+                person=_person(visit, "comment"),
                 checkpoints=self._paths.checkpoints,
                 sheet=visit.form.get("sheet", ""),
                 confirm=lambda cautions: _despite(visit, cautions),
             )
         except runs.AnotherSheet as error:
             return visit.go(f"/requests/{request.manifest}/approve", f"Not signed: {error.problem}. Read it again.")
-        visit.note("approve", f"{request.run} ({request.manifest[:12]})")
-        return visit.go(f"/requests/{request.manifest}", "Approved, and signed by this party's key.")
+        waits = decided.decision != "approved"
+        said = "A second person must approve too." if waits else "Approved, and signed by this party's key."
+        return visit.go(f"/requests/{request.manifest}", said)
 
     def _reject(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
         if visit.form.get("sure") != "yes":
             raise ConfigurationError("the second step is missing", "tick that you reject it for good")
-        runs.reject(self._home, request.manifest, visit.form.get("reason", ""))
-        visit.note("reject", f"{request.run} ({request.manifest[:12]})")
+        runs.reject(self._home, request.manifest, _person(visit, "reason"))
         return visit.go(f"/requests/{request.manifest}", "Rejected. The operator reads your reason.")
 
     def _revoke(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
         visit.check_typed(request.run)
-        runs.revoke(self._home, request.run, visit.form.get("reason", ""), checkpoints=self._paths.checkpoints)
-        visit.note("revoke", request.run)
+        runs.revoke(self._home, request.run, _person(visit, "reason"), checkpoints=self._paths.checkpoints)
         return visit.go(f"/requests/{request.manifest}", "Withdrawn: nothing more of this run leaves.")
 
     # Budget and ledger
@@ -237,12 +235,12 @@ class HospitalPage:
         return visit.page("Data and budget", parts, **self._live())
 
     def _set_budget(self, visit: Visit) -> str:
-        per_run = visit.form.get("per_run", "").strip()
+        epsilon = _figure(visit, "epsilon")
         found = rules.set_budget(
             self._home,
-            epsilon=_figure(visit, "epsilon"),
+            epsilon=epsilon,
             delta=_figure(visit, "delta"),
-            per_run=_figure(visit, "per_run") if per_run else None,
+            per_run=min(epsilon, rules.show(self._home).allowed.run_epsilon),
             confirm=lambda cautions: _despite(visit, cautions),
         )
         visit.note("budget set", f"epsilon {found.allowed.total_epsilon:g} at delta {found.allowed.total_delta:g}")
@@ -283,21 +281,28 @@ class HospitalPage:
 
     def _policy(self, visit: Visit) -> Response:
         parts: dict[str, Part] = {
-            "policy": lambda: {"found": rules.show(self._home), "known": statistics.names()},
+            "policy": lambda: {
+                "found": (found := rules.show(self._home)),
+                "questions": statistics.QUESTIONS,
+                "guesses": [(epsilon, _cases(epsilon, found.allowed.total_delta)) for epsilon in (1, 4, 8)],
+            },
             "packages": lambda: {"packages": rules.installed(self._home)},
         }
         return visit.page("Policy", parts)
 
     def _set_policy(self, visit: Visit) -> str:
         required = [line.strip() for line in visit.form.get("required_parties", "").splitlines() if line.strip()]
+        approval = visit.form.get("approval", "each")
         changed = rules.set_policy(
             self._home,
-            named_statistics=list(visit.lists.get("statistics", ())),
+            questions=list(visit.lists.get("questions", ())),
+            run_epsilon=_figure(visit, "run_epsilon"),
             units=list(visit.lists.get("units", ())),
             minimum_parties=_whole(visit, "minimum_parties"),
             minimum_threshold=_whole(visit, "minimum_threshold"),
             required_parties=required,
-            approval=visit.form.get("approval", "each"),
+            approval="each" if approval == "two" else approval,
+            two_people=approval == "two",
             declared_units=_whole(visit, "declared_units"),
             require_post_quantum=visit.form.get("require_post_quantum"),
             minimum_colluders=rules.colluders(visit.form.get("minimum_colluders", "default")),
@@ -383,6 +388,12 @@ def _tail(path: Path) -> str:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", "name another --log") from None
 
 
+def _person(visit: Visit, comment: str) -> Person:
+    """Who decides, as the form states it; ``comment`` names its field."""
+    stated = (visit.form.get(name, "").strip() for name in ("name", "role", comment))
+    return Person(*stated, account=visit.person.name)
+
+
 def _despite(visit: Visit, cautions: Any) -> None:
     if cautions and not visit.form.get("despite"):
         raise ConfigurationError(f"your records speak against it: {'; '.join(cautions)}", "tick that you go on despite")
@@ -408,3 +419,8 @@ def _number(visit: Visit) -> int:
     if not is_number(number):
         raise ConfigurationError(f"the outbox has no entry {number!r}", "see the list")
     return int(number)
+
+
+def _cases(epsilon: float, delta: float) -> int:
+    """Cases of 100 in which the best guess about one unit is right, in a run of Gaussian sums."""
+    return impact.cases(accounting.best_guess([accounting.Gaussian(1 / accounting.gaussian_mu(epsilon, delta))]))

@@ -31,6 +31,15 @@ def surest(epsilon: float) -> str:
     return f"{sure:.{digits}f} %"
 
 
+def cases(right: float) -> int:
+    """Cases of 100 in which a guess that is right with this chance is right, rounded up.
+
+    >>> cases(accounting.best_guess([accounting.Gaussian(1.08116)]))
+    68
+    """
+    return min(100, math.ceil(100 * right - 1e-6))
+
+
 def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     """The promise as odds (Dwork and Roth 2014, section 2.3; the Bayesian form of Wasserman and Zhou 2010).
 

@@ -10,6 +10,7 @@ import pkgutil
 
 from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
 from undersong_protocol.statistics.interface import (
+    QUESTIONS,
     LabelledEmbeddings,
     PublicFacts,
     PublicInputs,
@@ -18,13 +19,23 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
 )
-from undersong_protocol.statistics.registry import build, known, names, parameters, register, register_foreign, source
+from undersong_protocol.statistics.registry import (
+    build,
+    known,
+    names,
+    of_question,
+    parameters,
+    register,
+    register_foreign,
+    source,
+)
 from undersong_protocol.statistics.votes import TopQVotes, top_q_votes
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "QUESTIONS",
     "LabelHistogram",
     "LabelledEmbeddings",
     "LengthHistogram",
@@ -38,6 +49,7 @@ __all__ = [
     "build",
     "known",
     "names",
+    "of_question",
     "parameters",
     "register",
     "register_foreign",

@@ -169,7 +169,7 @@ def _numbered(values: Sequence[Int64], sizes: Sequence[int]) -> Int64:
 
 @register
 @dataclass(frozen=True)
-class AttributeMarginals(Statistic):
+class AttributeMarginals(Statistic, question="counts"):
     """Tables of the records' attributes side by side; a record counts once in each: of t tables L1 t, L2 sqrt(t).
 
     ``ways`` 1: a histogram of each of h attributes, sqrt(h). ``ways`` 2: a table of each of the p = h (h - 1) / 2
@@ -261,7 +261,7 @@ class AttributeMarginals(Statistic):
 
 @register
 @dataclass(frozen=True)
-class AttributeVotes(Statistic):
+class AttributeVotes(Statistic, question="nearest"):
     """Top-Q nearest votes of a record among the candidates that have all its attributes; none where there are none.
 
     Attributes:

@@ -41,7 +41,7 @@ NEVER = -COEFFICIENTS.largest  # bias of a label that a classifier has not seen
 
 @register
 @dataclass(frozen=True)
-class ClassifierVotes(Statistic):
+class ClassifierVotes(Statistic, question="classifiers"):
     """A record's row is s - mean(s), s_k in [0, 1] the probability that classifier k gives to the record's label.
 
     Centred, since only the differences between classifiers tell them apart: for s in [0, 1]^K the centred vector is

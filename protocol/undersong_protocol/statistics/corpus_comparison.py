@@ -63,7 +63,7 @@ def word_labels(classifier: Float64, texts: Sequence[str]) -> Int64:
 
 @register
 @dataclass(frozen=True)
-class CorpusComparison(Statistic):
+class CorpusComparison(Statistic, question="classifiers"):
     """A record's row is (d, SQUARE d^2), d the second corpus's gain over the first one in labelling the record.
 
     Each corpus trains a linear head on embeddings and a linear classifier of hashed words. d is the mean over both

@@ -30,7 +30,7 @@ from undersong_protocol.statistics.votes import LARGEST_Q
 
 @register
 @dataclass(frozen=True)
-class CorrectedVotes(Statistic):
+class CorrectedVotes(Statistic, question="nearest"):
     """Weights 2^(1-q) for the q-th best candidate of a record's label, q = 1..Q, by hub-corrected similarity.
 
     Attributes:

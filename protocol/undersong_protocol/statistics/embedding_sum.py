@@ -30,7 +30,7 @@ EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.emb
 
 @register
 @dataclass(frozen=True)
-class EmbeddingSum(Statistic):
+class EmbeddingSum(Statistic, question="directions"):
     """S = sum of x over the records: L1 sqrt(d), L2 1, Linf 1, since quantised embeddings have norm at most 1.
 
     E|S + noise|^2 = |S|^2 + d sigma^2 and |S|^2 = n + sum of the cosines of all n(n-1) ordered pairs. With ``labels``

@@ -56,7 +56,7 @@ FREQUENCIES.check_exact(record_bits=11, record_norm=1.0)
 
 @register
 @dataclass(frozen=True)
-class FourierFeatures(Statistic):
+class FourierFeatures(Statistic, question="directions"):
     """cos(w.x) and sin(w.x) of m random frequencies w, for each of several structures, one block per class.
 
     The kernel of a structure of length l is exp(-u |x - y|^2) with u = width / l on l concatenated unit vectors.

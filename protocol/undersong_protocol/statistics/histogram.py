@@ -33,7 +33,7 @@ MOST_EDGES = 1024
 
 @register
 @dataclass(frozen=True)
-class LabelHistogram(Statistic):
+class LabelHistogram(Statistic, question="counts"):
     """Records per label; a record without label (-1) counts nowhere. ``labels``: how many labels the task has."""
 
     name: ClassVar[str] = "label_histogram"
@@ -70,7 +70,7 @@ class LabelHistogram(Statistic):
 
 @register
 @dataclass(frozen=True)
-class LengthHistogram(Statistic):
+class LengthHistogram(Statistic, question="counts"):
     """Records by number of words (white space separated) between public ``edges`` e_0 < e_1 < ... < e_b.
 
     Bin i counts lengths of [e_i, e_(i+1)); shorter texts count in the first bin and longer ones in the last.

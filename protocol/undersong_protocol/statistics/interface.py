@@ -197,11 +197,29 @@ def at_columns(columns: Int64, weights: Float64, dimension: int) -> sp.csr_array
     return sp.csr_array((values, columns[counted], starts), shape=(len(columns), dimension))
 
 
+# Kinds of questions among which a hospital chooses: plain words, and an example.
+QUESTIONS: Mapping[str, tuple[str, str]] = {
+    "counts": ("How many records have something", "How many notes are labelled cardiac? How many name the word fever?"),
+    "nearest": ("Which invented texts are most like the records", "How many notes have this invented note as nearest?"),
+    "classifiers": (
+        "How well public programs sort the records",
+        "How many notes does a public program file rightly?",
+    ),
+    "directions": ("Where the records lie on a map of meanings", "In which direction do the notes of one label lie?"),
+    "teachers": (
+        "What programs that are trained here say about invented texts",
+        "How many of ten programs, each trained on a part of the notes, take this invented note for one of them?",
+    ),
+}
+
+
 class Statistic(ABC):
     """Base of every statistic: a frozen dataclass of public, JSON-able parameters, its bound and the rows it defines.
 
     Attributes:
         name: on the wire.
+        question: its kind, a key of ``QUESTIONS``, named where the class is declared; "" for another package's, which
+            a hospital trusts one by one.
         consent: completes "A hospital releases ..." for the people who decide about a run; names no number.
         whole: True where a row depends on several units of a party, so that a Poisson subsample of units must not be
             taken of the rows: a plan with a sampling rate below 1 is refused. Privacy depends on it, so each class
@@ -211,9 +229,11 @@ class Statistic(ABC):
     name: ClassVar[str]
     whole: ClassVar[bool]
     consent: ClassVar[str]
+    question: ClassVar[str] = ""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, question: str = "") -> None:
         super().__init_subclass__()
+        cls.question = question or cls.question
         if not isinstance(cls.__dict__.get("whole"), bool):
             raise InternalError(
                 f"the statistic {cls.__name__} does not state `whole`, on which privacy depends",

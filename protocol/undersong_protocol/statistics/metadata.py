@@ -39,7 +39,7 @@ from undersong_protocol.statistics.registry import positive_integer, register
 
 @register
 @dataclass(frozen=True)
-class MetadataHistograms(Statistic):
+class MetadataHistograms(Statistic, question="counts"):
     """Up to three histograms side by side; a record counts at most once in each: of h, L1 h, L2 sqrt(h), Linf 1.
 
     In this order: records per label (one coordinate for all records where the task has no labels); records by number of

@@ -40,7 +40,7 @@ PROJECTION.check_exact(record_bits=MEANS.bits, record_norm=1.0 + MEANS.largest *
 
 @register
 @dataclass(frozen=True)
-class OuterProducts(Statistic):
+class OuterProducts(Statistic, question="directions"):
     """S = sum of y y^T with y = P (x - m_c), shortened to norm 1; x a record's embedding, m_c the mean of its class.
 
     The upper triangle stands for the matrix, with sqrt(2) times the coordinates off the diagonal, so that the row's L2

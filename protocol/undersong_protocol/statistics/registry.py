@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol.limits import LARGEST_DIMENSION
-from undersong_protocol.statistics.interface import Statistic
+from undersong_protocol.statistics.interface import QUESTIONS, Statistic
 
 _Class = TypeVar("_Class", bound=type[Statistic])
 _STATISTICS: dict[str, type[Any]] = {}
@@ -23,6 +23,10 @@ def register(statistic: _Class) -> _Class:
         raise InternalError(
             f"statistic {statistic.name!r} is another package's",
             "declare it by an entry point of undersong.statistics: parties trust it by its name and hash",
+        )
+    if statistic.question not in QUESTIONS:
+        raise InternalError(
+            f"statistic {statistic.name!r} answers no kind of question", f"name one of {', '.join(QUESTIONS)}"
         )
     _STATISTICS[statistic.name] = statistic
     return statistic
@@ -69,6 +73,11 @@ def _check(statistic: Any) -> None:
 def names() -> list[str]:
     """The wire names this program knows, sorted; with those of other packages that were registered."""
     return sorted(_STATISTICS)
+
+
+def of_question(question: str) -> tuple[str, ...]:
+    """The wire names of this program's own statistics that answer a kind of question (``QUESTIONS``), sorted."""
+    return tuple(name for name in names() if _STATISTICS[name].question == question and name not in _SOURCES)
 
 
 def source(name: str) -> str:

@@ -43,7 +43,7 @@ LARGEST_TEACHERS_TIMES_LABELS = 2**20  # a teacher has one direction per label; 
 
 @register
 @dataclass(frozen=True)
-class TeacherVotes(Statistic):
+class TeacherVotes(Statistic, question="teachers"):
     """The sum over teachers of their answers in [0, 1]^r on r public queries, as scalars.
 
     A row is a teacher's, not a record's: rows of this statistic stand for shards. A unit lies wholly in one shard,

@@ -22,7 +22,7 @@ from undersong_protocol.statistics.registry import positive_integer, register
 
 @register
 @dataclass(frozen=True)
-class TermHistogram(Statistic):
+class TermHistogram(Statistic, question="counts"):
     """Records per term; a record counts once for each of its first ``distinct`` (S) different terms.
 
     Distinct terms make the L2 sensitivity sqrt(S); repeats counted make it S

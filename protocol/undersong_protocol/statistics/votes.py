@@ -37,7 +37,7 @@ LARGEST_Q = 30
 
 @register
 @dataclass(frozen=True)
-class TopQVotes(Statistic):
+class TopQVotes(Statistic, question="nearest"):
     """Weights 2^(Q-q) for the q-th nearest and the q-th furthest candidate of a record's label, q = 1..Q.
 
     The natural unit is one full vote, 2^(Q-1). A record with k < Q candidates casts k votes of each kind, one without

@@ -29,6 +29,7 @@ from tests.doubles.restarts import (
     contents,
     vector_in,
 )
+from undersong_client.consent.people import Person
 from undersong_client.operations import runs
 from undersong_client.storage import attempts, datasets
 from undersong_client.storage.attempts import COINS_BYTES
@@ -292,7 +293,7 @@ def test_a_revocation_outlives_decisions_that_are_put_back_from_a_backup(tmp_pat
     federated.run(lambda _stage, request: party.answer(request).reply)
     before = tmp_path / "requests"
     shutil.copytree(hospital.path / "requests", before)
-    runs.revoke(hospital.path, federated.manifest.run, checkpoints=hospital.marks)
+    runs.revoke(hospital.path, federated.manifest.run, Person("Ada"), checkpoints=hospital.marks)
     shutil.rmtree(hospital.path / "requests")
     shutil.copytree(before, hospital.path / "requests")
     party = hospital.start()

@@ -26,6 +26,7 @@ from undersong_client.cli.app import app
 from undersong_client.consent import policy as policy_file
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Request, Requests
+from undersong_client.consent.people import Person
 from undersong_client.home import PartyHome
 from undersong_client.link import checks
 from undersong_client.operations import runs
@@ -38,7 +39,6 @@ from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge, PlanPrice
-from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
@@ -98,7 +98,9 @@ def test_init_makes_a_party_that_trusts_nobody(tmp_path):
     assert len(made["fingerprint"].split("-")) == 8
     policy = json.loads(command("policy", "show", "--home", tmp_path / "h", "--json"))
     assert policy["coordinators"] == []
-    assert policy["statistics"] == statistics.names()
+    assert policy["statistics"] == []
+    said = command("policy", "show", "--home", tmp_path / "h")
+    assert "allows nothing: no kind of question is allowed; no budget is set" in said
     assert policy["run_epsilon"] == 0
     command("init", "Alpha!", "--home", tmp_path / "other", code=2)
     assert not (tmp_path / "other").exists()
@@ -387,7 +389,7 @@ def test_runs_are_approved_rejected_and_revoked_by_name_or_hash(home):
     command("preview", first.hash.hex()[:10], "--home", home)
     command("approve", first.hash.hex()[:10], *plan_words(first.hash).split(), "--home", home)
     with raises(ConfigurationError, "reason-too-long"):
-        runs.reject(home, "second", "x" * (runs.LONGEST_REASON + 1))
+        runs.reject(home, "second", Person("Ada", comment="x" * 2001))
     assert Requests(PartyHome(home)).find("second").decision == "pending"
     command("reject", "second", "--reason", "not now", "--home", home)
     assert "was rejected" in command("approve", "second", second.hash.hex(), "--home", home, code=2)

@@ -12,6 +12,7 @@ from tests.doubles.party_home import command
 from undersong_client import keys
 from undersong_client.consent import approvals, policy
 from undersong_client.consent.approvals import MOST_PLANS, PersonalConsent, Requests
+from undersong_client.consent.people import ROLES_OF_TWO, Person
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.consent.preview import differences
 from undersong_client.home import PartyHome, PartySettings
@@ -52,6 +53,27 @@ def test_a_run_waits_until_a_person_approves_it(home, consent):
     requests.decide(requests.find("first"), "approved", at=6.0)
     assert consent.decide(wanted) == ""
     consent.check(wanted)
+
+
+def test_an_approval_by_one_of_two_lapses_with_the_sheet_and_its_signature_covers_who_decided(home, consent):
+    wanted, requests = manifest(), Requests(home)
+    consent.decide(wanted)
+    request = requests.find("first")
+
+    def approve(name, role, figures):
+        person = Person(name, role)
+        return requests.decide(request, "approved", at=6.0, figures=figures, person=person, roles=ROLES_OF_TWO)
+
+    assert approve("Ada", "privacy officer", {"budget": 1}).decision == "pending"
+    assert approve("Bert", "IT", {"budget": 2}).decision == "pending"  # Ada has read another sheet
+    with raises(PrivacyRefusal, "plan-pending"):
+        consent.check(wanted)
+    assert approve("Ada", "privacy officer", {"budget": 2, "people": ["Bert"]}).decision == "approved"
+    consent.check(wanted)
+    path = requests.path(wanted)
+    path.write_text(path.read_text().replace("Bert", "Carl"))
+    with raises(PrivacyRefusal, "not-signed"):
+        consent.check(wanted)
 
 
 def test_a_run_named_like_a_plans_hash_does_not_stand_in_its_way(home, consent):

@@ -19,6 +19,7 @@ from undersong_client.page.application import PartyPaths, build
 from undersong_common import plugins
 from undersong_common.embedding import Embedder
 from undersong_common.privacy.ledger import Ledger
+from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
 
 pytestmark = pytest.mark.heavy
@@ -38,6 +39,10 @@ def page(home):
     made.accounts.set_role("hospital", "administrator")
     yield Browser(made).enter(made.accounts.link("hospital"))
     made.close()
+
+
+FEWEST = {"minimum_parties": "4", "minimum_threshold": "3", "declared_units": "0"}
+OFFICER = {"name": "Dr. Ada Lind", "role": "privacy officer"}
 
 
 def text(answer):
@@ -66,15 +71,15 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     listed = re.findall(r"(?:[0-9a-f]{4}-){7}[0-9a-f]{4}  [^\n<]*", unescape(page.get(address).text))
     assert [line.rpartition("  ")[2] for line in listed] == [member.name for member in manifest.roster]
     for words, why in (("", "were not typed"), ("one two three", "are not the words")):
-        refused = page.post(f"{address}/approve", words=words)
+        refused = page.post(f"{address}/approve", OFFICER, words=words)
         assert refused.status_code == 409
         assert why in refused.text
     assert Requests(PartyHome(home)).find("spring").decision == "pending"
-    done = page.post(f"{address}/approve", words=spoken(manifest))
+    done = page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
     assert page.led(done) == address
     assert Requests(PartyHome(home)).find("spring").decision == "approved"
-    assert page.post(f"{address}/revoke", of=address, typed="sprung").status_code == 409
-    page.post(f"{address}/revoke", of=address, typed="spring", reason="changed our mind")
+    assert page.post(f"{address}/revoke", OFFICER, of=address, typed="sprung").status_code == 409
+    page.post(f"{address}/revoke", OFFICER, of=address, typed="spring", reason="changed our mind")
     assert Requests(PartyHome(home)).find("spring").decision == "revoked"
     assert "changed our mind" in page.get(address).text
     kinds = [entry.what for entry in page.site.audit.entries()]
@@ -85,7 +90,7 @@ def test_a_sheet_that_changed_after_the_second_step_is_shown_again_and_not_signe
     """The attack: budget and records change between the form and its signature; ``despite`` was ticked before."""
     manifest = proposed(home, run="spring")
     address = f"/requests/{manifest.hash.hex()}"
-    filled = {**page.hidden(f"{address}/approve"), "words": spoken(manifest), "despite": "yes"}
+    filled = {**page.hidden(f"{address}/approve"), **OFFICER, "words": spoken(manifest), "despite": "yes"}
     command("budget", "set", "--epsilon", "40", "--delta", "1e-4", "--home", home)
     other = write_notes(tmp_path / "other.jsonl", labels=("good", "elsewhere"))
     fields = ("--label-field", "label", "--user-field", "patient", "--new-version")
@@ -97,15 +102,16 @@ def test_a_sheet_that_changed_after_the_second_step_is_shown_again_and_not_signe
     assert "CHANGED since it was shown" in again
     assert "of 40, left" in again
     assert "have a label that the task does not list" in again
-    assert page.post(f"{address}/approve", words=spoken(manifest)).status_code == 409  # the caution is not confirmed
-    assert page.led(page.post(f"{address}/approve", words=spoken(manifest), despite="yes")) == address
+    unconfirmed = page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
+    assert unconfirmed.status_code == 409  # the caution
+    assert page.led(page.post(f"{address}/approve", OFFICER, words=spoken(manifest), despite="yes")) == address
     assert Requests(PartyHome(home)).find("spring").decision == "approved"
 
 
 def test_a_finished_run_shows_the_sheet_that_was_signed_its_end_and_no_refusal(page, home):
     manifest = proposed(home, run="spring")
     address = f"/requests/{manifest.hash.hex()}"
-    page.post(f"{address}/approve", words=spoken(manifest))
+    page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
     signed = text(page.get(address)).partition("What it is for")[2]
     Ledger.read(PartyHome(home).ledger).close("spring", manifest.hash.hex())
     Requests(PartyHome(home)).ended(manifest.hash, at=1.8e9)
@@ -116,10 +122,39 @@ def test_a_finished_run_shows_the_sheet_that_was_signed_its_end_and_no_refusal(p
     assert finished.endswith(signed)
 
 
+def test_who_decided_stands_on_sheet_dossier_and_log_and_two_people_may_be_asked_for(page, home):
+    manifest = proposed(home, run="spring")
+    command("policy", "set", "--two-people", "--home", home)
+    address = f"/requests/{manifest.hash.hex()}"
+    signed = {"words": spoken(manifest)}
+    for nobody in ({"name": ""}, {"name": "Ada\u202e"}, {"role": "chief"}, {"role": "management"}):
+        assert page.post(f"{address}/approve", OFFICER | nobody, **signed).status_code == 409
+    page.post(f"{address}/approve", OFFICER, comment="as agreed on Monday", **signed)
+    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    page.site.accounts.set_role("bert", "operator")
+    second = Browser(page.site).enter(page.site.accounts.link("bert"))
+    for same in (OFFICER, {"name": "dr. ada lind", "role": "IT"}):
+        assert second.post(f"{address}/approve", same, **signed).status_code == 409
+    assert page.post(f"{address}/approve", {"name": "Bert Vos", "role": "IT"}, **signed).status_code == 409
+    second.post(f"{address}/approve", {"name": "Bert Vos", "role": "IT"}, **signed)
+    request = Requests(PartyHome(home)).find("spring")
+    assert request.decision == "approved"
+    stated = [(each.name, each.role, each.comment, each.account) for each in request.people]
+    assert stated == [
+        ("Dr. Ada Lind", "privacy officer", "as agreed on Monday", "hospital"),
+        ("Bert Vos", "IT", "", "bert"),
+    ]
+    dossier = home.parent / "dossier.html"
+    command("dossier", "spring", "--out", dossier, "--home", home)
+    for shown in (text(page.get(address)), text(page.get("/log")), dossier.read_text()):
+        for words in ("Dr. Ada Lind, privacy officer", "as agreed on Monday", "Bert Vos, IT"):
+            assert words in shown
+
+
 def test_a_rejection_needs_its_second_step(page, home):
     address = f"/requests/{proposed(home, run='spring').hash.hex()}"
-    assert page.post(f"{address}/reject", of=address, reason="no").status_code == 409
-    page.post(f"{address}/reject", of=address, reason="no", sure="yes")
+    assert page.post(f"{address}/reject", OFFICER, of=address, reason="no").status_code == 409
+    page.post(f"{address}/reject", OFFICER, of=address, reason="no", sure="yes")
     assert Requests(PartyHome(home)).find("spring").decision == "rejected"
 
 
@@ -143,16 +178,31 @@ def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
     )
     page.post("/resume", of="/")
     assert not PartyHome(home).pause.exists()
-    page.post("/budget", epsilon="3", delta="1e-5", per_run="1")
+    page.post("/budget", epsilon="3", delta="1e-5")
     shown = json.loads(command("budget", "show", "--home", home, "--json"))
-    assert (shown["epsilon"], shown["delta"], shown["per_run"]) == (3.0, 1e-5, 1.0)
+    assert (shown["epsilon"], shown["delta"], shown["per_run"]) == (3.0, 1e-5, 2.0)
     for wrong in ("nan", "-1", "much"):
         assert page.post("/budget", epsilon=wrong, delta="1e-5").status_code == 409
-    fields = {"statistics": "top_q_votes", "units": "user", "minimum_parties": "4", "minimum_threshold": "3"}
+    fields = {
+        "questions": ["counts"],
+        "units": "user",
+        "run_epsilon": "1",
+        "minimum_parties": "4",
+        "minimum_threshold": "3",
+    }
     chosen = {"require_post_quantum": "always", "minimum_colluders": "2", "share_policy": "yes"}
     page.post("/policy", fields, approval="each", declared_units="0", required_parties="", **chosen)
     policy = json.loads(command("policy", "show", "--home", home, "--json"))
-    assert (policy["statistics"], policy["units"], policy["minimum_parties"]) == (["top_q_votes"], ["user"], 4)
+    assert policy["statistics"] == list(statistics.of_question("counts"))
+    assert (policy["units"], policy["minimum_parties"], policy["run_epsilon"]) == (["user"], 4, 1.0)
+    # What a specialist has chosen of a kind stays when its box does, and goes with it.
+    command("policy", "set", "--statistic", "top_q_votes", "--home", home)
+    for questions, left in ((["counts", "nearest"], {*policy["statistics"], "top_q_votes"}), ([], set())):
+        page.post("/policy", fields | {"questions": questions}, approval="two", declared_units="0", **chosen)
+        now = json.loads(command("policy", "show", "--home", home, "--json"))
+        assert set(now["statistics"]) == left
+        assert now["two_people"]
+    assert "This policy allows nothing: no kind of question is allowed." in text(page.get("/policy"))
     assert policy["minimum_colluders"] == 2
     assert (policy["require_post_quantum"], policy["share_policy"], policy["share_budget"]) == ("always", True, False)
 
@@ -175,7 +225,7 @@ def test_statistics_of_other_packages_are_shown_and_decided_on_the_command_line(
         assert "NOT WHAT WAS TRUSTED" in shown
         assert f"Trusted: {source}" in shown
         # what the page itself changes leaves it as it was
-        page.post("/policy", {"units": "user"}, minimum_parties="4", minimum_threshold="3", declared_units="0")
+        page.post("/policy", {"units": "user", "run_epsilon": "1"}, **FEWEST)
     shown = text(page.get("/policy"))
     assert "trusted, and not installed" in shown
     assert source in shown
@@ -248,6 +298,6 @@ def test_digits_that_are_no_number_are_refused_in_words(page, number):
     assert page.get(f"/outbox/{number}").status_code == 404
     for path in ("/requests", "/outbox"):
         assert "internal error" not in page.get(f"{path}?page={number}").text
-    refused = page.post("/policy", minimum_parties=number)
+    refused = page.post("/policy", run_epsilon="1", minimum_parties=number)
     assert refused.status_code == 409
     assert "is not a whole number" in refused.text

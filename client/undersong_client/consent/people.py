@@ -1,0 +1,77 @@
+"""People of the hospital who decide about a plan: name, role, comment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.printable import name_fault, printable
+
+Decision = Literal["pending", "approved", "rejected", "revoked"]
+ROLES = ("privacy officer", "IT", "management", "other")
+ROLES_OF_TWO = ("privacy officer", "IT")  # each approves, where a policy asks for two people
+LONGEST_PERSON, LONGEST_COMMENT = 80, 2_000  # characters
+
+
+@dataclass(frozen=True)
+class Person:
+    """A person who decides.
+
+    Attributes:
+        name, comment: as stated.
+        role: one of ``ROLES``.
+        account: on the page; "" for somebody at a terminal.
+    """
+
+    name: str
+    role: str = "other"
+    comment: str = ""
+    account: str = ""
+
+    def __post_init__(self) -> None:
+        if fault := name_fault(self.name, LONGEST_PERSON):
+            raise ConfigurationError(f"the name of who decides {fault}", "state your name", code="no-name")
+        if self.role not in ROLES:
+            raise ConfigurationError(f"role {self.role!r} is unknown", f"choose among {', '.join(ROLES)}")
+        if len(self.comment) > LONGEST_COMMENT:
+            raise ConfigurationError(
+                f"the comment has {len(self.comment)} characters", f"use at most {LONGEST_COMMENT}", code="long-comment"
+            )
+
+
+@dataclass(frozen=True)
+class PersonalDecision(Person):
+    """A person's part in a decision: what, when, and on which sheet (hash; "" where none was read)."""
+
+    decision: Decision = "pending"
+    at_s: float = 0.0
+    sheet: str = ""
+
+    def words(self, at: str) -> str:
+        """Who decided what, in one line; ``at``: the time in words."""
+        comment = f': "{printable(self.comment, LONGEST_COMMENT)}"' if self.comment else ""
+        return f"{self.decision} by {self.name}, {self.role}, {at}{comment}"
+
+
+def check_another(approved: Sequence[Person], person: Person, roles: Sequence[str]) -> None:
+    """Raises ConfigurationError unless this person may approve beside those who have."""
+    if roles and person.role not in roles:
+        raise ConfigurationError(
+            f"your policy asks for the approval of {' and '.join(roles)}; your role is {person.role}",
+            "have them approve",
+            code="other-role",
+        )
+    if any(
+        each.role == person.role
+        or each.name.casefold() == person.name.casefold()
+        or (each.account and each.account == person.account)
+        for each in approved
+        if roles
+    ):
+        raise ConfigurationError(
+            f"{approved[0].name}, {approved[0].role}, has approved; your policy asks for two people",
+            "have the other one approve, from an account of their own",
+            code="same-person",
+        )
