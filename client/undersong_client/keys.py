@@ -107,7 +107,7 @@ def pending_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
         key = None
     if not isinstance(key, EllipticCurvePrivateKey):
         raise ConfigurationError(
-            "no certificate is awaited here", "make a request first: `undersong-party enroll PACKAGE` or --renew"
+            "no certificate is awaited here", "make a request first: `undersong-party enroll PACKAGE`"
         )
     return key
 

@@ -37,7 +37,7 @@ TURNS = [
     (P, "data embed --home lung", 2, "no data set was added", "undersong-party data add"),
     (P, "data teacher-model --home heart", 2, "needs one model", "packaged"),
     (P, "budget set --epsilon 0 --delta 1e-5 --home heart", 2, "is not above 0", "undersong-party pause"),
-    (P, "budget set --epsilon 1 --delta 1e-5 --per-run 2 --home heart", 2, "is more than", "--per-run"),
+    (P, "budget set --epsilon 1 --delta 1e-5 --per-run 2 --home heart", 2, "is more than", "raise the budget"),
     (P, "budget set --epsilon 1 --delta 7 --home heart", 2, "not between 0 and 1", "--help"),
     (P, "budget set --epsilon 1 --home heart", 2, "Missing option '--delta'", ""),
     (P, "policy set --statistic everything --home heart", 2, "'everything' is unknown", "known are"),

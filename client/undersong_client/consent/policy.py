@@ -76,7 +76,7 @@ class HospitalPolicy:
             (
                 self.run_epsilon > self.total_epsilon,
                 f"epsilon {self.run_epsilon:g} a run is more than {self.total_epsilon:g} in all",
-                "lower --per-run",
+                "lower what one run may promise, or raise the budget",
             ),
             (not 0 < self.total_delta < 1, f"delta {self.total_delta:g} is not between 0 and 1", remedy),
             (self.total_parts < 1, f"a budget of {self.total_parts} parts", remedy),

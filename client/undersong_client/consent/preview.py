@@ -467,7 +467,7 @@ def _warnings(value: dict[str, Any]) -> list[Section]:
 
 def _cut(text: str) -> str:
     cut = printable(" ".join(text.split()), LONGEST_SENTENCE)
-    return cut if len(text) <= LONGEST_SENTENCE else f"{cut} ({len(text)} characters; --json shows them all)"
+    return cut if len(text) <= LONGEST_SENTENCE else f"{cut} ({len(text)} characters in all)"
 
 
 def _epsilon(value: float | None, unlimited: str = "without limit") -> str:

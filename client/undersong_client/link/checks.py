@@ -184,7 +184,7 @@ def _weak_choices(home: PartyHome) -> Iterator[Finding]:
             "standing consent",
             "warning",
             f"{caution} (nobody else is told)",
-            "declare a bound: undersong-party policy set --declared-units N; or --approval each",
+            "declare a bound on the number of patients, or have each run approved: undersong-party policy set",
         )
 
 

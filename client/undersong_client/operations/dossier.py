@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from undersong_client.home import PartyHome
 from undersong_client.operations import data, outbox, runs
 from undersong_client.operations.data import LedgerFacts
 from undersong_client.storage.outbox import Entry
-from undersong_common.printable import printable, shell_word
+from undersong_common.printable import counted, printable, shell_word
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import impact
 
-MOST_MESSAGES = 400  # of a run, in the page; `undersong-party outbox --run RUN` lists all
+MOST_MESSAGES = 400  # of a run, in the annex
 
 KEPT = (
     ("what", "where", "how long"),
@@ -57,29 +58,34 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
         f"Dossier of the run {printable(request.run, 120)!r} at {value['party']}",
         (
             *preview.marked(value),
+            _spent(request, value, ledger),
             _decision(request, local_time),
             preview.purpose(value),
             _flow(value),
-            _left(request, messages, local_time),
+            _left(messages),
             preview.leaves(value, title="What the plan allowed to leave, and no more"),
-            _spent(request, value, ledger),
             Section(
                 "Assumptions",
                 points=impact.assumptions(value["colluders"], len(value["parties"]), value["privacy"]["unit"]),
             ),
             impact.audit_section(found),
             Section("What is kept here, and erased", table=KEPT),
-            preview.who_takes_part(value),
-            _check(request),
             impact.for_the_assessment(unit, post_quantum=value["post_quantum"]),
+            Section(
+                "Hashes", figures=(("plan", request.manifest), ("head of the ledger now", ledger.head)), folded=True
+            ),
+            replace(preview.who_takes_part(value), folded=True),
+            *_messages(messages, local_time),
+            _check(request),
         ),
         note="Everything on it comes from this party's own folder. It holds no text of anybody.",
         signature=f"Filed for {value['party']}:",
+        fold="Annex: hashes, and how to check them",
     )
 
 
 def _decision(request: Request, local_time: Callable[[float], str]) -> Section:
-    found = [("plan, in words", request.words), ("plan, SHA-256", request.manifest)]
+    found = [("plan, in words", request.words)]
     found.append(("proposed", local_time(request.received_s)))
     decided = local_time(request.decided_s) if request.decided_s else "nobody has decided yet"
     found.append(("decision", f"{request.decision}, {decided}" if request.decided_s else decided))
@@ -106,25 +112,26 @@ def _flow(value: Mapping[str, Any]) -> Section:
     )
 
 
-def _left(request: Request, messages: Sequence[Entry], local_time: Callable[[float], str]) -> Section:
+def _left(messages: Sequence[Entry]) -> Section:
+    title = "What left this building"
     if not messages:
-        return Section("What left this building", ("No message of this run has left.",))
+        return Section(title, ("No message of this run has left.",))
     size = sum(entry.bytes for entry in messages)
-    answers = [entry for entry in messages if entry.query]
+    answers = sum(bool(entry.query) for entry in messages)
+    said = f"{counted(len(messages), 'message')} of {size:,} bytes in all, {answers:,} of them steps of sums."
+    return Section(title, (f"{said} Only the masked answers were computed from records. The annex lists them.",))
+
+
+def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> list[Section]:
+    """Every message that left, with its hash."""
+    if not messages:
+        return []
     rows = [("number", "when", "what", "sum, attempt", "bytes", "SHA-256")]
     for entry in messages[:MOST_MESSAGES]:
         place = f"{printable(entry.query, 120)}, {entry.attempt}" if entry.query else ""
         rows.append((str(entry.number), local_time(entry.at), entry.kind, place, f"{entry.bytes:,}", entry.sha256))
-    sentences = [
-        f"{len(messages):,} messages of {size:,} bytes in all, {len(answers):,} of them steps of sums. Each can be read"
-        " again, byte for byte: `undersong-party outbox --entry NUMBER`.",
-        "Of these only the masked answers were computed from records.",
-    ]
-    if len(messages) > MOST_MESSAGES:
-        sentences.append(
-            f"The first {MOST_MESSAGES} are listed; `undersong-party outbox --run {shell_word(request.run)}` has all."
-        )
-    return Section("What left this building", tuple(sentences), table=tuple(rows))
+    more = (f"The first {MOST_MESSAGES} are listed; the outbox has all.",) * (len(messages) > MOST_MESSAGES)
+    return [Section("Messages that left", more, table=tuple(rows), folded=True)]
 
 
 def _spent(request: Request, value: Mapping[str, Any], ledger: LedgerFacts) -> Section:
@@ -143,7 +150,6 @@ def _spent(request: Request, value: Mapping[str, Any], ledger: LedgerFacts) -> S
         releases = f"{cost.releases} releases{', charged at its whole plan' if cost.whole_plan else ''}"
         found.append(("charged to the ledger", f"epsilon {cost.epsilon:.4g} {at}; {releases}"))
         found.append(("spent in all after it", f"epsilon {cost.spent:.4g} {at}"))
-    found.append(("head of the ledger now", ledger.head))
     return Section(
         "The guarantee, and what it cost",
         impact.guarantee(epsilon, privacy["delta"], privacy["unit_word"]),
@@ -159,6 +165,7 @@ def _check(request: Request) -> Section:
             "On this machine, sending nothing: the chain of the ledger, what left, and the plan that was agreed to.",
             "With the published data set, on any machine: everybody's signatures, charges and receipts.",
         ),
+        folded=True,
         columns=(
             "undersong-party ledger --verify",
             f"undersong-party outbox --run {run}",

@@ -10,13 +10,19 @@ from typing import Any
 from undersong_client.home import PartyHome
 from undersong_client.storage.outbox import Entry, Outbox
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import printable
+from undersong_common.printable import counted, printable
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 
 
 def entries(home: Path, *, run: str | None = None, last: int | None = None) -> tuple[Entry, ...]:
     """Messages that left, oldest first; optionally of one run, or only the last ones."""
     return tuple(Outbox(PartyHome(home)).entries(run=run, last=last))
+
+
+def listed(home: Path, *, run: str | None = None, last: int) -> list[tuple[Entry, str, bool]]:
+    """The last messages, newest first, each with :func:`meaning`."""
+    kept = Outbox(PartyHome(home))
+    return [(entry, *meaning(entry, kept.data(entry.number))) for entry in kept.entries(run=run, last=last)[::-1]]
 
 
 @dataclass(frozen=True)
@@ -87,14 +93,19 @@ def words(entry: Entry, data: bytes) -> list[str]:
         f"Entry {entry.number}: {entry.bytes} bytes{again}, in answer to {printable(entry.answer_to) or 'nothing'}"
         + (f" ({place})." if entry.run else ".")
     ]
+    sentence, of_records = meaning(entry, data)
+    return [*lines, sentence, *([] if of_records else [NOTHING, *_quoted(entry.kind, data)])]
+
+
+def meaning(entry: Entry, data: bytes) -> tuple[str, bool]:
+    """An entry as one sentence; True if it was computed from records."""
     if entry.kind != "sum_reply":
-        lines += [KINDS.get(entry.kind, f"A message of kind {printable(entry.kind)!r}."), NOTHING]
-        return [*lines, *_quoted(entry.kind, data)]
+        return KINDS.get(entry.kind, f"A message of kind {printable(entry.kind)!r}."), False
     reply = federation_pb2.Reply.FromString(data)
     stage = secagg_pb2.Reply.FromString(reply.sum_reply.payload)
     if stage.stage == secagg_pb2.MASK:
-        return [*lines, MASKED, f"The masked numbers take {len(stage.body)} bytes."]
-    return [*lines, STAGES.get(stage.stage, "A step of a sum."), NOTHING]
+        return f"{MASKED} They take {counted(len(stage.body), 'byte')}.", True
+    return STAGES.get(stage.stage, "A step of a sum."), False
 
 
 def _quoted(kind: str, data: bytes) -> list[str]:

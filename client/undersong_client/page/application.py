@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from fastapi.responses import Response
 
 from undersong_client.consent.people import ROLES, Person
 from undersong_client.home import PartyHome
-from undersong_client.operations import daemon, data, joining, outbox, rules, runs
+from undersong_client.operations import daemon, data, dossier, joining, outbox, rules, runs
+from undersong_client.records.declared import Declared
 from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state
@@ -21,6 +24,7 @@ from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse, Stream
 from undersong_common.printable import json_text
+from undersong_common.printed_page import Page
 from undersong_common.privacy import accounting, impact
 from undersong_protocol import statistics
 
@@ -34,6 +38,21 @@ MENU: tuple[tuple[str, str, Role], ...] = (
     ("/coordinator", "Coordinator", "viewer"),
     ("/log", "Log", "viewer"),
 )
+# What the page offers instead of a command, the first that fits: its own screen, or who works at that machine.
+ACTIONS = {
+    f"undersong-party{command and ' '}{command}": action
+    for commands, action in (
+        ("status|pause|resume", ("/", "Now")),
+        ("revoke --coordinator|enroll", ("/coordinator", "Coordinator")),
+        ("requests|preview|approve|reject|revoke|dossier", ("/requests", "Requests")),
+        ("budget|ledger|data add|data refresh", ("/budget", "Budget")),
+        ("outbox", ("/outbox", "Outbox")),
+        ("policy", ("/policy", "Policy")),
+        ("check", ("/check", "Check")),
+        ("", ("", "your IT, at the machine of the notes")),
+    )
+    for command in commands.split("|")
+}
 PAGE_ROWS = 50
 LOG_BYTES = 32_768
 AWAY = "This party's daemon does not run: nothing is answered, and what stands here is what it left."
@@ -61,6 +80,7 @@ def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int, tls: bool = F
         menu=MENU,
         packages=("undersong_client.page",),
         notice=PARTY_WORDS if own.drill else "",
+        actions=ACTIONS,
     )
     site = Site(settings)
     HospitalPage(site, paths)
@@ -80,6 +100,8 @@ class HospitalPage:
                 "/requests": self._requests,
                 "/requests/{manifest}": self._request,
                 "/requests/{manifest}/approve": self._approval,
+                "/requests/{manifest}/dossier": self._dossier,
+                "/requests/{manifest}/dossier.html": self._dossier_copy,
                 "/budget": self._budget,
                 "/budget/ledger.jsonl": self._ledger_copy,
                 "/outbox": self._outbox,
@@ -105,6 +127,8 @@ class HospitalPage:
             "/coordinator/leave": self._leave,
         }
         site.routes({}, actions, least="operator")
+        rare = {"/budget/data": self._add_data, "/policy/trust": self._trust, "/policy/distrust": self._distrust}
+        site.routes({}, rare, least="administrator")
 
     # What every screen has
 
@@ -124,11 +148,28 @@ class HospitalPage:
 
     def _now(self, visit: Visit) -> Response:
         parts: dict[str, Part] = {
+            "first_steps": lambda: {"steps": self._first_steps()},
             "standing": lambda: {"status": daemon.status(self._home), "facts": dict(daemon.status(self._home).facts)},
             "waiting": lambda: {"waiting": [each for each in runs.requests(self._home) if each.undecided]},
             "spending": lambda: {"found": rules.budget(self._home)},
         }
         return visit.page("Now", parts, **self._live())
+
+    def _first_steps(self) -> list[tuple[bool, str, str]]:
+        """Steps of a new party: done or not, in words, the screen for it."""
+        member, settings = joining.membership(self._home), PartyHome(self._home).settings
+        facts = rules.show(self._home)
+        return [
+            (
+                member.coordinator is not None,
+                "Compare the operator's package, and hand over your request",
+                "/coordinator",
+            ),
+            (member.valid_until is not None, "Install the operator's answer", "/coordinator"),
+            (bool(settings.data), "Add the data set", "/budget"),
+            (facts.allowed.has_budget, "Set the budget over all runs", "/budget"),
+            (not facts.missing, "Choose what may be asked", "/policy"),
+        ]
 
     def _pause(self, visit: Visit) -> str:
         daemon.pause(self._home)
@@ -171,6 +212,19 @@ class HospitalPage:
         if found is None:
             raise ConfigurationError("no plan with this hash was proposed to this party", "see the list of requests")
         return found
+
+    def _dossier(self, visit: Visit) -> Response:
+        manifest = visit.path["manifest"]
+        parts: dict[str, Part] = {"dossier": lambda: {"dossier": self._filed(manifest), "manifest": manifest}}
+        return visit.page("Dossier", parts)
+
+    def _dossier_copy(self, visit: Visit) -> Response:
+        found = self._filed(visit.path["manifest"])
+        visit.note("download", found.title)
+        return download(found.html(at=_utc(time.time())).encode(), f"{found.title}.html")
+
+    def _filed(self, manifest: str) -> Page:
+        return dossier.dossier(self._home, self._find(manifest).manifest, audit=None, local_time=_utc)
 
     def _approval(self, visit: Visit) -> Response:
         request = self._find(visit.path["manifest"])
@@ -246,10 +300,22 @@ class HospitalPage:
         visit.note("budget set", f"epsilon {found.allowed.total_epsilon:g} at delta {found.allowed.total_delta:g}")
         return visit.go("/budget", " ".join(["The budget is set.", *found.warnings]))
 
+    def _add_data(self, visit: Visit) -> str:
+        stated = {name: visit.form.get(name, "").strip() for name in ("text_field", "label_field", "user_field")}
+        added = data.add(
+            self._home,
+            Declared(visit.form.get("file", "").strip(), **stated),
+            checkpoints=self._paths.checkpoints,
+            new_version=bool(PartyHome(self._home).settings.data),
+            confirm=lambda against: _despite(visit, against),
+        )
+        visit.note("data add", f"data set {added.fingerprint[:12]}")
+        return visit.go("/budget", "The data set is sealed here; nothing was sent.")
+
     def _ledger_copy(self, visit: Visit) -> Response:
         path = PartyHome(self._home).ledger
         if not path.exists():
-            raise ConfigurationError("there is no ledger yet", "it begins with `undersong-party data add`")
+            raise ConfigurationError("there is no ledger yet", "it begins when a data set is added")
         visit.note("download", "ledger")
         return download(path.read_bytes(), f"{PartyHome(self._home).settings.party}.ledger.jsonl")
 
@@ -258,8 +324,7 @@ class HospitalPage:
     def _outbox(self, visit: Visit) -> Response:
         def messages() -> dict[str, Any]:
             page = visit.page_number
-            found = outbox.entries(self._home, run=visit.query.get("run") or None, last=page * PAGE_ROWS + 1)
-            newest = found[::-1]
+            newest = outbox.listed(self._home, run=visit.query.get("run") or None, last=page * PAGE_ROWS + 1)
             shown = newest[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
             return {"rows": shown, "page": page, "of": page + (len(newest) > page * PAGE_ROWS)}
 
@@ -312,6 +377,17 @@ class HospitalPage:
         )
         visit.note("policy set", f"approval {changed.allowed.approval}")
         return visit.go("/policy", " ".join(["The policy is changed and signed.", *changed.warnings]))
+
+    def _trust(self, visit: Visit) -> str:
+        name, source = (visit.form.get(key, "").strip() for key in ("statistic", "source"))
+        rules.trust(self._home, name, source.lower())
+        visit.note("policy trust", f"{name} {source[:12]}")
+        return visit.go("/policy", "It is trusted while its source has this hash.")
+
+    def _distrust(self, visit: Visit) -> str:
+        rules.distrust(self._home, name := visit.form.get("statistic", ""))
+        visit.note("policy distrust", name)
+        return visit.go("/policy", "It is trusted no more.")
 
     # Check, coordinator, log
 
@@ -385,7 +461,13 @@ def _tail(path: Path) -> str:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
             return file.read().decode("utf-8", "replace")
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", "name another --log") from None
+        raise ConfigurationError(
+            f"{path}: cannot be read: {error.strerror}", "have IT name another one where this page is started"
+        ) from None
+
+
+def _utc(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _person(visit: Visit, comment: str) -> Person:

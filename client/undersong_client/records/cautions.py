@@ -67,7 +67,7 @@ def of_manifest(manifest: Manifest, data: DataSet, user_field: str = "") -> list
     return [
         *of_run(privacy, records, has_users=data.table.users is not None, user_field=user_field),
         *(
-            f"the run asks for {printable(name)!r}, and no column of the data set stands for it (--attribute): it would"
+            f"the run asks for {printable(name)!r}, and no column of the data set stands for it: it would"
             " count as missing in every record"
             for name in manifest.task.get("columns", ())
             if name not in data.table.columns
@@ -88,7 +88,7 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_f
     if privacy.unit == "user" and not has_users:
         protected = unit_word("user", user_field, 2)
         found.append(
-            f"the run protects {protected}, and the data set has no column that names them (--user-field): no record"
+            f"the run protects {protected}, and the data set has no column that names them: no record"
             " would take part"
         )
     elif not len(records):

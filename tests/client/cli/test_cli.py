@@ -388,7 +388,7 @@ def test_runs_are_approved_rejected_and_revoked_by_name_or_hash(home):
     assert [(each["run"], each["decision"]) for each in listed] == [("first", "pending"), ("second", "pending")]
     command("preview", first.hash.hex()[:10], "--home", home)
     command("approve", first.hash.hex()[:10], *plan_words(first.hash).split(), "--home", home)
-    with raises(ConfigurationError, "reason-too-long"):
+    with raises(ConfigurationError, "long-comment"):
         runs.reject(home, "second", Person("Ada", comment="x" * 2001))
     assert Requests(PartyHome(home)).find("second").decision == "pending"
     command("reject", "second", "--reason", "not now", "--home", home)

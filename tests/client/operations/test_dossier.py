@@ -55,7 +55,7 @@ def test_a_run_is_one_page_for_the_files(home, tmp_path):
     for part in (
         hashlib.sha256(b"masked").hexdigest(),
         "votes/1, 0",
-        "1 messages of 6 bytes",
+        "1 message of 6 bytes",
         "approved",
         plan_words(manifest.hash),
         "epsilon 1.5 at delta 1e-05",

@@ -55,6 +55,7 @@ def test_every_screen_of_a_new_party_says_something(page, home):
         answer = page.get(path)
         assert answer.status_code == 200, path
         assert "cannot be shown" not in answer.text or path == "/log", text(answer)
+        assert "undersong-party" not in answer.text, path  # the page's own action stands in its place
     assert "No run waits for a decision" in page.get("/").text
     assert "daemon is not running" in page.get("/").text
     PartyHome(home).check_modes()  # the page's own files are private too
@@ -144,9 +145,11 @@ def test_who_decided_stands_on_sheet_dossier_and_log_and_two_people_may_be_asked
         ("Dr. Ada Lind", "privacy officer", "as agreed on Monday", "hospital"),
         ("Bert Vos", "IT", "", "bert"),
     ]
-    dossier = home.parent / "dossier.html"
-    command("dossier", "spring", "--out", dossier, "--home", home)
-    for shown in (text(page.get(address)), text(page.get("/log")), dossier.read_text()):
+    dossier = text(page.get(f"{address}/dossier"))
+    assert dossier.index("The guarantee, and what it cost") < dossier.index("Annex") < dossier.index(request.manifest)
+    kept = page.get(f"{address}/dossier.html")
+    assert "attachment" in kept.headers["content-disposition"]
+    for shown in (text(page.get(address)), text(page.get("/log")), dossier, kept.text):
         for words in ("Dr. Ada Lind, privacy officer", "as agreed on Monday", "Bert Vos, IT"):
             assert words in shown
 
@@ -207,19 +210,46 @@ def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
     assert (policy["require_post_quantum"], policy["share_policy"], policy["share_budget"]) == ("always", True, False)
 
 
-def test_statistics_of_other_packages_are_shown_and_decided_on_the_command_line(page, home, tmp_path):
+def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    command("init", "lonely", "--home", tmp_path / "lonely")
+    site = build(PartyPaths(tmp_path / "lonely", checkpoints_folder()), hosts=(HOST,), port=8700)
+    site.accounts.set_role("hospital", "administrator")
+    page = Browser(site).enter(site.accounts.link("hospital"))
+    for path in SCREENS:
+        assert "undersong-party" not in page.get(path).text, path
+    led = set(re.findall(r'<strong>Remedy:</strong> <a href="/s/[^/]+(/[a-z]+)"', page.get("/check").text))
+    assert {"/coordinator", "/budget", "/policy"} <= led
+    notes = write_notes(tmp_path / "notes.jsonl")
+    page.post("/budget", epsilon="4", delta="1e-4")
+    assert page.post("/budget/data", of="/budget", file=str(tmp_path / "none.jsonl")).status_code == 409
+    steps = text(page.get("/"))
+    assert steps.count("to do") == 4
+    assert "Set the budget over all runs done" in steps
+    fields = {"file": str(notes), "text_field": "text", "label_field": "label", "user_field": "patient"}
+    assert page.led(page.post("/budget/data", fields, of="/budget")) == "/budget"
+    assert PartyHome(tmp_path / "lonely").settings.user_field == "patient"
+    site.accounts.set_role("clerk", "operator")
+    clerk = Browser(site).enter(site.accounts.link("clerk"))
+    assert clerk.post("/budget/data", fields, of="/budget").status_code == 403
+    site.close()
+
+
+def test_statistics_of_other_packages_are_trusted_by_the_hash_that_is_typed(page, home, tmp_path):
     assert "No other package declares a statistic here" in page.get("/policy").text
     folder = foreign_package.write(tmp_path / "installed")
     with foreign_package.installed(folder):
         source = plugins.source_hash(plugins.find("statistics", foreign_package.NAME))
         shown = text(page.get("/policy"))
-        assert f"undersong-party policy trust {foreign_package.NAME} {source}" in shown
+        assert source in shown
         assert "nothing of it is imported" in shown
         assert not foreign_package.is_imported()
-        command("policy", "trust", foreign_package.NAME, source, "--home", home)
-        shown = text(page.get("/policy"))
-        assert "policy trust" not in shown
-        assert f"undersong-party policy distrust {foreign_package.NAME}" in shown
+        named = {"statistic": foreign_package.NAME}
+        assert page.post("/policy/trust", named, of="/policy", source="00" * 32).status_code == 409
+        for act in ("trust", "distrust", "trust"):
+            page.post(f"/policy/{act}", named, of="/policy", source=source)
+            trusted = json.loads(command("policy", "show", "--home", home, "--json"))["trusted_statistics"]
+            assert trusted == [f"{foreign_package.NAME}={source}"] * (act == "trust")
         (folder / "sentences" / "statistic.py").write_text("")
         shown = text(page.get("/policy"))
         assert "NOT WHAT WAS TRUSTED" in shown
