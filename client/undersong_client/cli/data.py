@@ -27,7 +27,7 @@ from undersong_client.cli.options import (
     spending_words,
     warn,
 )
-from undersong_client.cli.rules import budget_lines
+from undersong_client.cli.rules import Questions, budget_lines
 from undersong_client.home import PartyHome, unit_word
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
@@ -117,6 +117,7 @@ def add(
     epsilon: Annotated[float | None, typer.Option(help="Sets the budget too, as `budget set` does.")] = None,
     delta: Annotated[float | None, typer.Option(help="Of that budget.")] = None,
     per_run: Annotated[float | None, typer.Option(help="Of that budget: the most of one run.")] = None,
+    questions: Questions = None,
     cache_dir: Annotated[
         Path | None, typer.Option(help="Where encrypted embeddings are kept (default: beside the data).")
     ] = None,
@@ -174,6 +175,8 @@ def add(
         found = rules.set_budget(folder, epsilon=epsilon, delta=delta, per_run=per_run, confirm=confirm)
         warn(found.warnings)
         budget = budget_lines(found)
+    if questions:
+        rules.set_policy(folder, questions=questions, confirm=confirm)
     if as_json:
         print_json(added.to_json())
         return

@@ -25,6 +25,16 @@ budget_app = typer.Typer(help="How much may be spent on this data set, over all 
 policy_app = typer.Typer(help="What this hospital allows; what is not named is refused.", no_args_is_help=True)
 
 
+Questions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--question",
+        help="Allow these kinds of questions only: counts, nearest, classifiers, directions, teachers, or all;"
+        " repeat for several.",
+    ),
+]
+
+
 def mount(app: typer.Typer) -> None:
     """Adds the commands to ``undersong-party``."""
     app.add_typer(budget_app, name="budget")
@@ -81,14 +91,7 @@ def budget_lines(found: BudgetFacts) -> list[str]:
 
 @policy_app.command("set")
 def set_policy(
-    questions: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--question",
-            help="Allow these kinds of questions only: counts, nearest, classifiers, directions, teachers, or all;"
-            " repeat for several.",
-        ),
-    ] = None,
+    questions: Questions = None,
     statistics: Annotated[
         list[str] | None,
         typer.Option("--statistic", help="For a specialist: allow these statistics only; repeat for several."),

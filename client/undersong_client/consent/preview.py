@@ -160,8 +160,8 @@ def sheet(value: dict[str, Any]) -> Page:
 
     Args:
         value: of :func:`figures`, and of its request ``words``, ``changes``, ``number``, ``revises``, ``replaced``,
-            ``as_signed`` (whether these are the figures that were signed), ``two_people``, ``people`` and ``ended`` (its
-            ``cost`` and ``receipt``; None before).
+            ``as_signed`` (whether these are the figures that were signed), ``two_people``, ``people`` and ``ended``
+            (its ``cost`` and ``receipt``; None before).
     """
     nine = value["words"].split()
     threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))

@@ -88,8 +88,7 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_f
     if privacy.unit == "user" and not has_users:
         protected = unit_word("user", user_field, 2)
         found.append(
-            f"the run protects {protected}, and the data set has no column that names them: no record"
-            " would take part"
+            f"the run protects {protected}, and the data set has no column that names them: no record would take part"
         )
     elif not len(records):
         found.append(EMPTY)

@@ -39,6 +39,7 @@ from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge, PlanPrice
+from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
@@ -153,7 +154,9 @@ def test_data_add_sets_the_budget_where_one_is_given(home, tmp_path):
     notes = write_notes(tmp_path / "further.jsonl")
     add = ("data", "add", notes, "--label-field", "label", "--user-field", "patient", "--new-version", "--home", home)
     command(*add, "--epsilon", 2, code=2)
-    said = command(*add, "--epsilon", 3, "--delta", "1e-4", "--per-run", 1)
+    said = command(*add, "--epsilon", 3, "--delta", "1e-4", "--per-run", 1, "--question", "counts")
+    allowed = json.loads(command("policy", "show", "--home", home, "--json"))["statistics"]
+    assert allowed == list(statistics.of_question("counts"))
     assert "epsilon 3 at delta 0.0001 in all; at most 1 a run" in said
     allowed = json.loads(command("budget", "show", "--home", home, "--json"))
     assert (allowed["epsilon"], allowed["delta"], allowed["per_run"]) == (3, 1e-4, 1)
@@ -163,7 +166,7 @@ def test_the_one_plan_that_waits_is_shown_without_its_name(home):
     with raises(ConfigurationError, "which-run"):
         runs.only_waiting(home)
     proposed(home, run="spring")
-    assert "Run 'spring'" in command("preview", "--home", home)
+    assert "run 'spring'" in command("preview", "--home", home)
     proposed(home, run="summer")
     with raises(ConfigurationError, "which-run"):
         runs.only_waiting(home)
