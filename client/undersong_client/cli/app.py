@@ -30,6 +30,7 @@ from undersong_common import entry
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import MAX_WINDOWS
+from undersong_common.pages import options
 from undersong_common.printable import printable, shell_path
 from undersong_common.rows import show_lines, show_rows
 
@@ -444,7 +445,7 @@ def _say_paused(paused: bool, home: Path, as_json: bool) -> None:
 
 @app.command()
 def page(
-    port: Annotated[int, typer.Option(help="On 127.0.0.1; 0 takes a free one.", min=0, max=65535)] = PAGE_PORT,
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = PAGE_PORT,
     person: Annotated[str, typer.Option(help="Whom the one-time link lets in.")] = "hospital",
     role: Annotated[str, typer.Option(help="viewer (reads), operator (decides) or administrator.")] = "administrator",
     link: Annotated[
@@ -454,27 +455,28 @@ def page(
         bool, typer.Option("--audit", help="Print what people did on the page, its chain checked, and end.")
     ] = False,
     log: Annotated[Path | None, typer.Option(help="The daemon's log file, to show its last lines.")] = None,
-    proxy: Annotated[
-        str,
-        typer.Option(
-            "--behind-proxy",
-            metavar="ADDRESS",
-            help="A proxy on this machine ends TLS for browsers: its IP address. Only the --name hosts are answered"
-            " then, and only the proxy is believed about who asks (X-Forwarded-For).",
-        ),
-    ] = "",
-    names: Annotated[
-        list[str] | None, typer.Option("--name", help="A HOST that browsers ask the proxy for; repeat for several.")
-    ] = None,
+    bind: options.Bind = "127.0.0.1",
+    name: options.Name = None,
+    certificate: options.Certificate = None,
+    key: options.Key = None,
+    proxy: options.Proxy = "",
+    issuer: options.Issuer = "",
+    client: options.Client = "",
+    secret_variable: options.SecretVariable = options.SECRET_VARIABLE,
+    claim: options.Claim = "email",
+    groups: options.Groups = "groups",
+    roles: options.GroupRoles = None,
     home: HomeFolder = None,
 ) -> None:
-    """Serves the hospital's page to a browser on this machine only, until Ctrl-C, and prints a one-time link.
+    """Serves the hospital's page until Ctrl-C, and prints a one-time link.
+
+    Other machines reach it only over TLS, and only with a log-in by the hospital's identity provider.
 
     A process of its own: whatever becomes of it, the daemon goes on.
     """
     try:
         from undersong_client.page.application import PartyPaths, build
-        from undersong_common.pages.serving import Listening, print_link, serve
+        from undersong_common.pages.serving import Listening, is_loopback, print_link, serve
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"the page needs the package {error.name}", "install it: pip install 'undersong[page]'"
@@ -495,12 +497,20 @@ def page(
         print_link(accounts, person, role)
         return
     entry.only_tls_1_3()  # for `check`, before gRPC is imported
-    listening = Listening("127.0.0.1", port, tuple(names or ()), proxy=proxy)
+    listening = Listening(bind, port, tuple(name or ()), certificate, key, proxy)
+    if not is_loopback(bind) and not issuer:
+        raise ConfigurationError(
+            f"{bind} is not this machine alone",
+            "name the hospital's identity provider: --oidc-issuer",
+            code="no-issuer",
+        )
     listener = listening.open()
     port = listener.getsockname()[1]
     paths = PartyPaths(folder, checkpoints_folder(), log)
     site = build(paths, hosts=listening.hosts(port), port=port, tls=listening.tls)
-    print_link(accounts, person, role, address=listening.address(port))
+    address = listening.address(port)
+    options.log_in_by_organisation(site, address, issuer, client, secret_variable, claim, groups, roles or ())
+    print_link(accounts, person, role, address=address)
     serve(site, listening, listener)
 
 

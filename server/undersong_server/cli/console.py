@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.pages import options
 from undersong_server import defaults, operations
 from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, day, print_table
 
@@ -19,27 +20,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The operator's console in a browser.", no_args_is_help=True)
 PORT = 8700
-SECRET_ENV = "UNDERSONG_OIDC_SECRET"  # noqa: S105 - the name of a variable
 
 
 @app.command()
 def serve(
-    bind: Annotated[str, typer.Option(help="Address to listen on; beyond this machine only with TLS.")] = "127.0.0.1",
+    bind: options.Bind = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = PORT,
-    name: Annotated[
-        list[str] | None, typer.Option("--name", help="A further HOST or HOST:PORT under which browsers reach it.")
-    ] = None,
-    certificate: Annotated[Path | None, typer.Option("--tls-certificate", help="PEM file.")] = None,
-    key: Annotated[Path | None, typer.Option("--tls-key", help="PEM file.")] = None,
-    proxy: Annotated[
-        str,
-        typer.Option(
-            "--behind-proxy",
-            metavar="ADDRESS",
-            help="A proxy ends TLS for browsers: its IP address. Only the --name hosts are answered then, and only the"
-            " proxy is believed about who asks (X-Forwarded-For).",
-        ),
-    ] = "",
+    name: options.Name = None,
+    certificate: options.Certificate = None,
+    key: options.Key = None,
+    proxy: options.Proxy = "",
     tasks: Annotated[
         list[Path] | None, typer.Option("--tasks", help="A folder whose task files are offered; repeat for several.")
     ] = None,
@@ -54,25 +44,12 @@ def serve(
     ] = None,
     person: Annotated[str, typer.Option(help="Name of the account that the one-time link opens.")] = "operator",
     role: Annotated[str, typer.Option(help="viewer, operator or administrator.")] = "administrator",
-    issuer: Annotated[str, typer.Option("--oidc-issuer", help="Address of an identity provider.")] = "",
-    client: Annotated[str, typer.Option("--oidc-client", help="This console's name there.")] = "",
-    secret_env: Annotated[
-        str, typer.Option("--oidc-secret-env", help="Environment variable with this console's secret there.")
-    ] = SECRET_ENV,
-    claim: Annotated[
-        str, typer.Option("--oidc-claim", help="The provider's claim that names an account here.")
-    ] = "email",
-    groups: Annotated[
-        str, typer.Option("--oidc-groups", help="The provider's claim that lists a person's groups.")
-    ] = "groups",
-    roles: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--oidc-role",
-            metavar="GROUP=ROLE",
-            help="Role of a group; repeat for several. Without it an administrator names people and roles here.",
-        ),
-    ] = None,
+    issuer: options.Issuer = "",
+    client: options.Client = "",
+    secret_variable: options.SecretVariable = options.SECRET_VARIABLE,
+    claim: options.Claim = "email",
+    groups: options.Groups = "groups",
+    roles: options.GroupRoles = None,
     home: HomeFolder = DEFAULT_HOME,
 ) -> None:
     """Serves the console until Ctrl-C, and prints a one-time link.
@@ -80,7 +57,6 @@ def serve(
     It is a process of its own: the process that serves the parties does not depend on it.
     """
     try:
-        from undersong_common.pages.oidc import Provider, group_roles, mount_oidc
         from undersong_common.pages.serving import Listening, print_link
         from undersong_common.pages.serving import serve as serve_page
         from undersong_server.console.application import build
@@ -99,10 +75,9 @@ def serve(
     listener = listening.open()
     port = listener.getsockname()[1]
     site = build(context, hosts=listening.hosts(port), port=port, tls=listening.tls)
-    if issuer:
-        back, secret = f"{listening.address(port)}/oidc/return", environment.get(secret_env, "")
-        mount_oidc(site, Provider(issuer, client, secret, claim, back, groups, group_roles(roles or ())))
-    print_link(operations.coordinator.console_folder(home), person, role, address=listening.address(port))
+    address = listening.address(port)
+    options.log_in_by_organisation(site, address, issuer, client, secret_variable, claim, groups, roles or ())
+    print_link(operations.coordinator.console_folder(home), person, role, address=address)
     serve_page(site, listening, listener)
 
 

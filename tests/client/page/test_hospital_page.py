@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import socket
+import threading
 from html import unescape
 
+import httpx
 import pytest
 
 from tests.client.cli.test_cli import proposed, spoken
+from tests.common.pages.test_oidc import FakeProvider
 from tests.doubles import foreign_package
+from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from tests.doubles.plain_browser import HOST, Browser
+from tests.doubles.served_page import ServedPage
+from tests.doubles.typed import typed
+from undersong_client.cli.app import app
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import PartyHome
 from undersong_client.page.application import PartyPaths, build
 from undersong_common import plugins
 from undersong_common.embedding import Embedder
+from undersong_common.errors import ConfigurationError
+from undersong_common.pages.serving import Listening
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
@@ -294,6 +305,54 @@ def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, a
     page.post("/coordinator/leave", of="/coordinator", typed="beta")
     assert "has joined no coordinator" in page.get("/coordinator").text
     site.close()
+
+
+def test_people_of_the_hospital_log_in_by_their_provider_and_their_groups_are_roles(home):
+    site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
+    provider = FakeProvider(home.parent, site=site, roles={"privacy": "operator", "it": "administrator"})
+    assert provider.enter(groups=["privacy"]) == 200
+    assert site.accounts.person("ada@hospital.example").role == "operator"
+    for refused in ({"groups": ["ward"]}, {"azp": "another"}, {"sub": None}, {"iss": "https://evil.example"}):
+        assert provider.enter(**({"groups": ["privacy"]} | refused)) == 403
+    site.close()
+
+
+def test_other_machines_reach_the_page_over_tls_with_a_provider_only(home, tmp_path):
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    tls = ("--tls-certificate", certificate, "--tls-key", key)
+    for options, code in (((), "page-without-tls"), (tls, "no-issuer")):
+        with raises(ConfigurationError, code):
+            raise typed(app, "page", "--bind", "0.0.0.0", *options, "--home", home, standalone_mode=False).exception
+
+
+def test_the_page_is_reached_through_a_tunnel_of_ssh(home, tmp_path):
+    """docs/console.md, "From another machine": `ssh -L` carries bytes from another port of the officer's machine."""
+    places = PartyPaths(home, checkpoints_folder())
+    with socket.create_server(("127.0.0.1", 0)) as local:
+        other = local.getsockname()[1]
+        listening = Listening("127.0.0.1", 0, (f"127.0.0.1:{other}",))
+        with ServedPage(lambda hosts, port: build(places, hosts=hosts, port=port), listening) as served:
+
+            def forward():
+                while True:
+                    with contextlib.suppress(OSError):
+                        here, _ = local.accept()
+                        there = socket.create_connection(("127.0.0.1", served.port))
+                        for one, two in ((here, there), (there, here)):
+                            threading.Thread(target=carry, args=(one, two), daemon=True).start()
+                        continue
+                    return
+
+            def carry(one, two):
+                with contextlib.suppress(OSError):
+                    while data := one.recv(65536):
+                        two.sendall(data)
+                    two.shutdown(socket.SHUT_WR)
+
+            threading.Thread(target=forward, daemon=True).start()
+            through = f"http://127.0.0.1:{other}"
+            assert httpx.get(f"{through}/login").status_code == 200
+            assert httpx.get(f"{through}/login", headers={"host": "notes.hospital.example"}).status_code == 421
 
 
 def test_hostile_names_are_shown_as_text(page, home):

@@ -163,9 +163,10 @@ def test_a_provider_needs_tls_a_name_and_a_secret():
 class FakeProvider:
     """A provider in this process. Changes of its answers: ``metadata``, and keywords of :meth:`enter`."""
 
-    def __init__(self, folder, issuer="https://idp.example", **settings):
-        self.site = Site(PageSettings("Test", (HOST,), 8700, False, folder, (("/", "Now", "viewer"),), ()))
-        self.site.get("/", lambda visit: visit.show("account.html.j2", "Inside"))
+    def __init__(self, folder, issuer="https://idp.example", site=None, **settings):
+        self.site = site or Site(PageSettings("Test", (HOST,), 8700, False, folder, (("/", "Now", "viewer"),), ()))
+        if site is None:
+            self.site.get("/", lambda visit: visit.show("account.html.j2", "Inside"))
         http = httpx.Client(transport=httpx.MockTransport(lambda request: self.answered(request)))
         provider = Provider(issuer, "console", SECRET, "email", f"http://{HOST}/oidc/return", **settings)
         mount_oidc(self.site, provider, http)
