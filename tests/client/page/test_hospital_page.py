@@ -230,7 +230,7 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     for path in SCREENS:
         assert "undersong-party" not in page.get(path).text, path
     led = set(re.findall(r'<strong>Remedy:</strong> <a href="/s/[^/]+(/[a-z]+)"', page.get("/check").text))
-    assert {"/coordinator", "/budget", "/policy"} <= led
+    assert {"/coordinator", "/budget"} <= led
     notes = write_notes(tmp_path / "notes.jsonl")
     page.post("/budget", epsilon="4", delta="1e-4")
     assert page.post("/budget/data", of="/budget", file=str(tmp_path / "none.jsonl")).status_code == 409
