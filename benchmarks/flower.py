@@ -244,7 +244,12 @@ def measure(
 
         opened: Any
         if in_process:
-            shared = {"blocks": MemoryBlocks(), "embed": cached.encode, "embedder": embedder, "clock": time.time}
+            shared: dict[str, Any] = {
+                "blocks": MemoryBlocks(),
+                "embed": cached.encode,
+                "embedder": embedder,
+                "clock": time.time,
+            }
             opened = run(InProcess({n: made.party(n, t, **shared) for n, t in tables.items()}, reachable=reachable))
         else:
             progress = Reporting(report)
