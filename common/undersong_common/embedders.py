@@ -9,7 +9,6 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -48,20 +47,14 @@ class ForeignModel(Protocol):
         ...
 
 
-@dataclass(frozen=True)
 class FunctionModel:
     """A function as a model. The fingerprint is that of its vectors of public texts: nobody else reads its source."""
 
-    embed: Callable[[str], Sequence[float]]
-
-    @property
-    def dimension(self) -> int:
-        return len(self.embed(TRIAL_TEXTS[0]))
-
-    @property
-    def fingerprint(self) -> str:
-        rows = np.array([self.embed(text) for text in TRIAL_TEXTS], dtype=np.float64)
-        return tagged_hash("undersong embedder of a function", rows.tobytes()).hex()
+    def __init__(self, function: Callable[[str], Sequence[float]]) -> None:
+        rows = np.array([function(text) for text in TRIAL_TEXTS], dtype=np.float64)
+        self.embed = function
+        self.dimension = rows.shape[1]
+        self.fingerprint = tagged_hash("undersong embedder of a function", rows.tobytes()).hex()
 
 
 class ForeignEmbedder(Embedder):

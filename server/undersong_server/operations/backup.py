@@ -10,6 +10,7 @@ import tempfile
 import time
 import zipfile
 import zlib
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +41,7 @@ class Backup:
     coordinator: str
     fingerprint: str
     made_at: float
-    runs: dict[str, str]
+    runs: Mapping[str, str]
     paused: tuple[str, ...]
 
 
