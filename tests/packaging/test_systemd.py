@@ -1,0 +1,126 @@
+"""The units under a real systemd, in a container over this machine's own files, of which nothing is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+
+import pytest
+
+from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, SOURCES, WEIGHTLESS
+
+PYTHON = "/usr/bin/python3"  # the units hide /home and /root, where another one may lie
+SITE = sysconfig.get_paths()["purelib"]
+TMPFS = [f"--tmpfs={folder}:notmpcopyup" for folder in ("/tmp", "/run", "/run/lock")]
+COORDINATOR, PARTY = "/var/lib/undersong/coordinator", "/var/lib/undersong-party/home"
+SERVICES = ("undersong-coordinator", "undersong-console", "undersong-party", "undersong-page")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+class Machine:
+    """A container in which systemd is the first process. Skips where none can be started."""
+
+    def __init__(self):
+        if shutil.which("podman") is None or not os.access("/lib/systemd/systemd", os.X_OK) or os.geteuid():
+            pytest.skip("podman (Debian: podman, runc), systemd and root are needed")
+        if any(str(path).startswith(("/home/", "/root/", "/tmp/", "/run/")) for path in (ROOT, SITE)):
+            pytest.skip("the units hide the folder of this checkout, or of its packages")
+        version = subprocess.run([PYTHON, "--version"], capture_output=True, text=True).stdout
+        if version.split()[-1:] == [] or version.split()[1].split(".")[:2] != [str(n) for n in sys.version_info[:2]]:
+            pytest.skip(f"{PYTHON} is of another version than this one")
+        self.name = f"undersong-units-{os.getpid()}"
+        options = ["--systemd=always", "--network=none", "--cap-add=SYS_ADMIN", *TMPFS, "--rootfs", "/:O"]
+        command = ["podman", "run", "-d", "--name", self.name, *options, "/lib/systemd/systemd"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            self.close()
+            pytest.skip(f"podman starts no container with systemd here: {done.stderr.strip()[-300:]}")
+        end = time.monotonic() + 120
+        while self("systemctl is-system-running", check=False).strip() not in ("running", "degraded"):
+            if time.monotonic() > end:
+                self.close()
+                pytest.skip("systemd does not come up in a container here")
+            time.sleep(1)
+
+    def __call__(self, line, *, check=True, given=""):
+        """Output of a line of shell in the machine."""
+        command = ["podman", "exec", "-i", self.name, "sh", "-c", line]
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=300)
+        assert not check or done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def close(self):
+        subprocess.run(["podman", "rm", "-f", "-t", "2", self.name], capture_output=True)
+
+
+@pytest.fixture
+def machine():
+    found = Machine()
+    yield found
+    found.close()
+
+
+def test_the_units_run_both_sides_confined(machine):
+    path = ":".join(map(str, (WEIGHTLESS, *SOURCES, SITE)))
+    machine("mkdir -p /opt/undersong/bin")
+    for name, module in (("undersong", OPERATOR), ("undersong-party", HOSPITAL)):
+        script = f'#!/bin/sh\nexport PYTHONPATH={path}\nexec {PYTHON} -m {module} "$@"\n'
+        machine(f"cat > /opt/undersong/bin/{name}; chmod +x /opt/undersong/bin/{name}", given=script)
+    machine(f"cp {shlex.quote(str(ROOT))}/docker/systemd/* /etc/systemd/system/ && systemctl daemon-reload")
+    for account in ("undersong", "undersong-party"):
+        home = f"--home-dir /var/lib/{account} --create-home"
+        machine(f"useradd --system {home} --shell /usr/sbin/nologin {account}")
+
+    def operator(words):
+        return machine(
+            f"cd / && UNDERSONG_HOME={COORDINATOR} runuser -u undersong -- /opt/undersong/bin/undersong {words}"
+        )
+
+    def hospital(words, **options):
+        where = f"UNDERSONG_PARTY_HOME={PARTY} XDG_STATE_HOME=/var/lib/undersong-party/state"
+        return machine(
+            f"cd / && {where} runuser -u undersong-party -- /opt/undersong/bin/undersong-party {words}", **options
+        )
+
+    operator("coordinator init --address localhost:7443")
+    machine("systemctl start undersong-coordinator undersong-console")
+    fingerprint = json.loads(operator("coordinator show --json"))["fingerprint"]
+    operator("invite heart --out /var/lib/undersong/heart.package")
+    machine("install -m 644 /var/lib/undersong/heart.package /tmp/package")
+    said = hospital(f"enroll /tmp/package --fingerprint {fingerprint} --request-out /var/lib/undersong-party/request")
+    stated = re.search(r"fingerprint: ([0-9a-f-]+)", said)[1]
+    machine("install -m 644 /var/lib/undersong-party/request /tmp/request")
+    operator(f"sign /tmp/request --fingerprint {stated} --out /var/lib/undersong/grant")
+    machine("install -m 644 /var/lib/undersong/grant /tmp/grant")
+    hospital("enroll --grant /tmp/grant")
+    notes = "".join(json.dumps({"text": f"note {each}", "label": "a", "patient": each}) + "\n" for each in range(9))
+    machine("cat > /var/lib/undersong-party/notes.jsonl", given=notes)
+    hospital(
+        "data add /var/lib/undersong-party/notes.jsonl --label-field label --user-field patient"
+        " --epsilon 4 --delta 1e-6"
+    )
+    machine("systemctl start undersong-party undersong-page")
+    wait_for(lambda: '"connected"' in hospital("status --json", check=False), machine)
+    operator("coordinator healthy")
+    for port in (8700, 8701):
+        ask = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/healthz').read().decode())"
+        wait_for(lambda ask=ask: '"ok"' in machine(f'{PYTHON} -c "{ask}"', check=False), machine)
+    for name in SERVICES:
+        process = machine(f"systemctl show -P MainPID {name}").strip()
+        assert re.search(r"Max core file size +0 +0", machine(f"cat /proc/{process}/limits")), name
+        assert "NoNewPrivs:\t1" in machine(f"cat /proc/{process}/status"), name
+
+
+def wait_for(condition, machine, timeout_s=180.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, machine("journalctl --no-pager -n 60", check=False)
+        time.sleep(1)
