@@ -57,7 +57,7 @@ def rows_of(paper: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict[str
 
 def key_of(name: str, row: Mapping[str, Any], seed: int) -> list[Any]:
     """Place of a cell in the file of figures."""
-    return [name, row["method"], *(row.get(key) for key in PLACE), row["set"], seed]
+    return [name, row["method"], *(row.get(key) for key in ("setting", *PLACE)), row["set"], seed]
 
 
 class Papers:
