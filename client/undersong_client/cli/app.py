@@ -496,7 +496,6 @@ def page(
     if link:
         print_link(accounts, person, role)
         return
-    entry.only_tls_1_3()  # for `check`, before gRPC is imported
     listening = Listening(bind, port, tuple(name or ()), certificate, key, proxy)
     if not is_loopback(bind) and not issuer:
         raise ConfigurationError(
@@ -504,6 +503,7 @@ def page(
             "name the hospital's identity provider: --oidc-issuer",
             code="no-issuer",
         )
+    entry.only_tls_1_3()  # for `check`, before gRPC is imported
     listener = listening.open()
     port = listener.getsockname()[1]
     paths = PartyPaths(folder, checkpoints_folder(), log)
