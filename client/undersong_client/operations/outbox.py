@@ -61,7 +61,7 @@ KINDS = {
     "agreed": "That every party's signature under the plan was checked here.",
     "missing": "Which of the public data that a sum needs are not here yet.",
     "void_statement": "That this party gave nothing away that could open an attempt at a sum: signed.",
-    "receipt": "The receipt: what this run has charged to this party's ledger, attempt by attempt: signed. No other run is in it.",
+    "receipt": "The receipt: what this run has charged to this party's ledger, signed. No other run is in it.",
     "refusal": "That this party does not do what it was asked for.",
     "pending": "That nobody here has decided yet.",
     "noted": "That it is known here that a run has ended, or is suspended.",
