@@ -29,7 +29,8 @@ from undersong_client.answering.computation import Computed, HospitalComputation
 from undersong_client.answering.journaled import JournaledParty
 from undersong_client.answering.party import Answer
 from undersong_client.consent import approvals, policy, trust
-from undersong_client.consent.approvals import Decision, Requests
+from undersong_client.consent.approvals import Requests
+from undersong_client.consent.people import Decision
 from undersong_client.home import PartyHome, PartySettings
 from undersong_client.records.declared import Declared
 from undersong_client.records.private import DataSet, PrivateRecords

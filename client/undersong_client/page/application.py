@@ -301,10 +301,11 @@ class HospitalPage:
         return visit.go("/budget", " ".join(["The budget is set.", *found.warnings]))
 
     def _add_data(self, visit: Visit) -> str:
-        stated = {name: visit.form.get(name, "").strip() for name in ("text_field", "label_field", "user_field")}
+        fields = ("file", "text_field", "label_field", "user_field")
+        file, text, label, user = (visit.form.get(name, "").strip() for name in fields)
         added = data.add(
             self._home,
-            Declared(visit.form.get("file", "").strip(), **stated),
+            Declared(file, text, label, user),
             checkpoints=self._paths.checkpoints,
             new_version=bool(PartyHome(self._home).settings.data),
             confirm=lambda against: _despite(visit, against),
@@ -472,8 +473,8 @@ def _utc(seconds: float) -> str:
 
 def _person(visit: Visit, comment: str) -> Person:
     """Who decides, as the form states it; ``comment`` names its field."""
-    stated = (visit.form.get(name, "").strip() for name in ("name", "role", comment))
-    return Person(*stated, account=visit.person.name)
+    name, role, words = (visit.form.get(field, "").strip() for field in ("name", "role", comment))
+    return Person(name, role, words, account=visit.person.name)
 
 
 def _despite(visit: Visit, cautions: Any) -> None:

@@ -39,7 +39,7 @@ class FunctionSettings(LanguageModelSettings):
     def prompt_format(self, folder: Path) -> PromptFormat:
         return PromptFormat(style=self.style)
 
-    def estimate(self, calls: int, prompt_words: int = 250) -> Estimate:
+    def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Counts nothing: what the function takes and pays is its author's affair."""
         return Estimate(calls, (0, 0), (0.0, 0.0), (0.0, 0.0))
 
