@@ -152,7 +152,7 @@ def run_once(life, task, told):
     for name in life.hospitals:
         life.until("the plan is proposed", lambda each=name: "first" in life.hospital(each, "requests"))
         page = life.hospital(name, "preview", "first", "--print", f"{name}.html")
-        assert "spent, before -> after" in page
+        assert "your budget, before -> after" in page
         life.until("people are waited for", lambda: "waiting for people" in life.operator(*A_LOOK, code=6))
         words = json.loads(life.hospital(name, "preview", "first", "--json"))["words"]
         life.hospital(name, "approve", "first", *words.split())

@@ -19,7 +19,7 @@ P, U = "undersong-party", "undersong"
 # program, what is typed, exit code, a part of the problem, a part of the remedy
 TURNS = [
     # the hospital
-    (P, "status --home nowhere", 2, "no party lives here", "undersong-party init"),
+    (P, "status --home nowhere", 2, "no party lives here", "undersong-party enroll"),
     (P, "init 'Heart Institute!' --home other", 2, "Heart Institute!", ""),
     (P, "init heart --home heart", 2, "is not an empty folder", "--home"),
     (P, "enroll --home heart", 2, "one thing at a time", "PACKAGE"),

@@ -50,7 +50,7 @@ class PersonalDecision(Person):
     sheet: str = ""
 
     def words(self, at: str) -> str:
-        """Who decided what, in one line; ``at``: the time in words."""
+        """The decision and its maker in one line; ``at``: the time in words."""
         comment = f': "{printable(self.comment, LONGEST_COMMENT)}"' if self.comment else ""
         return f"{self.decision} by {self.name}, {self.role}, {at}{comment}"
 

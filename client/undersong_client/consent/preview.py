@@ -192,7 +192,7 @@ def sheet(value: dict[str, Any]) -> Page:
 
 
 def _decided(value: dict[str, Any]) -> list[Section]:
-    """Who has decided, with role and comment."""
+    """People who have decided, with role and comment."""
     people = [PersonalDecision(**each) for each in value["people"]]
     points = tuple(each.words(f"{datetime.fromtimestamp(each.at_s, UTC):%Y-%m-%d %H:%M} UTC") for each in people)
     return [Section("Who decided", points=points)] if points else []

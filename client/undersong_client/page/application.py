@@ -472,7 +472,7 @@ def _utc(seconds: float) -> str:
 
 
 def _person(visit: Visit, comment: str) -> Person:
-    """Who decides, as the form states it; ``comment`` names its field."""
+    """The person who decides, as the form states it; ``comment`` names its field."""
     name, role, words = (visit.form.get(field, "").strip() for field in ("name", "role", comment))
     return Person(name, role, words, account=visit.person.name)
 

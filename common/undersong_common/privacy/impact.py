@@ -34,7 +34,8 @@ def surest(epsilon: float) -> str:
 def cases(right: float) -> int:
     """Cases of 100 in which a guess that is right with this chance is right, rounded up.
 
-    >>> cases(accounting.best_guess([accounting.Gaussian(1.08116)]))
+    >>> from undersong_common.privacy.accounting import Gaussian, best_guess
+    >>> cases(best_guess([Gaussian(1.08116)]))
     68
     """
     return min(100, math.ceil(100 * right - 1e-6))
