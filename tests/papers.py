@@ -15,8 +15,8 @@ from undersong_server.methods.parts import papers
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 VERDICTS = {
-    "faithful": "as the paper has it; the test compares with an independent computation",
-    "as written": "as the paper says, in our wording; the test looks at what is done",
+    "faithful": "as the paper has it (the test compares with an independent computation)",
+    "as written": "as the paper says, in our wording (the test looks at what is done)",
     "otherwise": "done in another way, which the row states",
     "not done": "missing",
 }
@@ -52,6 +52,7 @@ def page(method: str) -> str:
     lines += [f'`[method] name = "{method}"`. {table["about"].strip()}', ""]
     if steps := [row for row in table["elements"] if "not_private" in row]:
         lines += ["**Not private as the paper states.** " + " ".join(f"{row['not_private']}." for row in steps), ""]
+    lines += [f"Verdicts: {'; '.join(f'*{verdict}*, {meaning}' for verdict, meaning in VERDICTS.items())}.", ""]
     lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
     lines += [f"| {' | '.join(cells)} |" for cells in map(_cells, table["elements"])]
     ours = measured.section(method, measured.known())
