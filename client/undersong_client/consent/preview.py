@@ -204,7 +204,8 @@ def _in_short(value: dict[str, Any]) -> Section:
     by = "The operator" if coordinator is None else f"The operator {printable(coordinator['name'], 63)!r}"
     hospitals = counted(len(value["parties"]), "hospital")
     asked = (
-        f"{by} asks {party} to let sums over its records steer language models that write invented texts, in the run"
+        f"{by} asks {party} to let sums over its records (for example, how many of them are nearest to each invented"
+        " text) steer language models that write invented texts, in the run"
         f" {printable(value['run'], 120)!r} of {hospitals} in all."
     )
     only = (
@@ -224,11 +225,12 @@ def _risk(privacy: dict[str, Any]) -> str:
         return f"This run is NOT private: nothing is promised to any {unit}."
     whose = {"sample": "one record was", "party": "the records of one hospital were"}
     used = whose.get(privacy["unit"], f"one {unit}'s records were")
-    aside = f"a chance of 1 in {round(1 / privacy['delta']):,} (delta) aside, " if privacy["delta"] else ""
+    aside = f", a chance of 1 in {round(1 / privacy['delta']):,} (delta) aside" if privacy["delta"] else ""
     return (
-        f"Somebody who sees everything published and guesses as well as is possible whether {used} used is right in at"
-        f" most {impact.cases(privacy['best_guess'])} of 100 cases, instead of 50 by tossing a coin"
-        f" (epsilon {epsilon:g}; {aside}never surer than {impact.surest(epsilon)})."
+        "Somebody who sees everything published, and all that the operator sees, and guesses as well as is possible"
+        f" whether {used} used is right in at most {impact.cases(privacy['best_guess'])} of 100 cases, instead of 50"
+        f" by tossing a coin (epsilon {epsilon:g}). That is the average; in the rarest case such a guess is never surer"
+        f" than {impact.surest(epsilon)}{aside}."
     )
 
 
@@ -250,8 +252,8 @@ def _choices(value: dict[str, Any]) -> list[Section]:
     if value["ended"] is not None:
         return []
     withdraw = (
-        "Change your mind: withdraw at any time before the run ends. Nothing more leaves; what was opened before stays"
-        " opened, and counts against the budget."
+        "Change your mind: choose Withdraw at any time before the run ends. Nothing more leaves. What was opened before"
+        " stays opened and counts against the budget; published texts cannot be recalled."
     )
     if value["as_signed"]:
         return [Section("What you can do", points=(withdraw,))]
@@ -260,7 +262,8 @@ def _choices(value: dict[str, Any]) -> list[Section]:
             "What you can do",
             points=(
                 "Refuse: choose Reject. You need give no reason; if you write one, the operator reads it. Nothing"
-                " leaves, and the run does not take place as it is planned here.",
+                " leaves, and this run does not take place. The operator may plan another one without you, or ask you"
+                " anew.",
                 "Wait: nothing leaves until you have decided.",
                 "Approve: choose Approve and type the nine words below."
                 + (
