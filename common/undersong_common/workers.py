@@ -37,7 +37,7 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
 
 
 def _pool() -> ThreadPoolExecutor | None:
-    """None if there is one core only."""
+    """The pool of threads; None if there is one core only."""
     with _LOCK:
         process = os.getpid()
         if process not in _POOLS:

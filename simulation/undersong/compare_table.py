@@ -247,7 +247,7 @@ def _shown(values: Iterable[float], form: str, factor: float = 1.0) -> list[str]
 
 
 def _where(table: Frame) -> Columns:
-    """The first columns of every table."""
+    """Columns that name a row's cell: method, epsilon, parties and records. Every table begins with them."""
     absent = {"parties": "task's", "records": "all"}
     cells = {name: [absent[name] if each is None else str(each) for each in table[name]] for name in absent}
     return [("method", list(table["method"])), ("epsilon", _shown(table["epsilon"], "g")), *cells.items()]

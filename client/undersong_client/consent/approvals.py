@@ -378,7 +378,7 @@ class Requests:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Daemon and commands change one file after the other."""
+        """The daemon and a command never change the requests at the same time."""
         file = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR, FILE_MODE)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -27,7 +27,9 @@ def neighbourhood(parties: int, colluders: int, dropouts: int) -> Neighbourhood:
 
 @lru_cache(maxsize=16)
 def survivors_per_run(parties: int, colluders: int, run: int) -> int:
-    """The least x with n P[colluders in ``run`` random places >= x] < 2^-40: so many survivors hide an honest one.
+    """The least x with parties * P[at least x colluders in ``run`` neighbouring places] < 2^-40.
+
+    So many survivors in the run contain an honest party, but for that chance.
 
     >>> survivors_per_run(1000, 100, 48)
     27

@@ -294,7 +294,7 @@ class Batches:
 
 
 def batch_prefix(name: str) -> str:
-    """Returns the beginning of a generator's keys among the notes."""
+    """Returns the prefix of the journal's keys that hold a generator's submitted batches."""
     return f"batch/{name}/"
 
 

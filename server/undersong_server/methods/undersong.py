@@ -248,7 +248,7 @@ class State:
         return Rows(corpus.position[order], corpus.label_of[order])
 
     def _votes(self, name: str) -> NoisySum:
-        """The opened votes for all texts so far, which come first in it."""
+        """Opens the sum ``name``: votes for every text so far. Coordinate i is text i; later ones hold noise only."""
         correction = hubness_correction(*self._texts()[:2])
         return self.run.private_sum(
             name, [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]

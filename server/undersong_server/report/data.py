@@ -241,7 +241,7 @@ number = partial(printable.number, nothing="–", infinite="infinity")
 
 
 def plain(value: Any) -> str:
-    """A count with thin groups of three digits."""
+    """A count, its digits in groups of three with thin spaces."""
     return f"{int(value):,}".replace(",", "\u2009")
 
 
