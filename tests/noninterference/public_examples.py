@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, Statistic
-from undersong_protocol.statistics.attributes import AttributeMarginals, AttributeVotes
+from undersong_protocol.statistics.attributes import AttributeMarginals
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs, Piece
 from undersong_protocol.statistics.fourier import FourierFeatures
@@ -185,15 +185,14 @@ def _spoilt(draw: st.DrawFn, statistic: Statistic, key: str, piece: Piece) -> li
         many = np.zeros((most + 1, values.shape[1]), dtype=np.float32)
         found.append(("a row too many", LabelledEmbeddings(many, np.zeros(most + 1, dtype=np.int64))))
     if labels_of(statistic) and len(labels) and not isinstance(statistic, FourierFeatures):
-        classes = statistic.combinations if isinstance(statistic, AttributeVotes) else labels_of(statistic)
-        outside = (classes, 2**31 - 1)
+        outside = (labels_of(statistic), 2**31 - 1)
         found += [(f"label {label}", LabelledEmbeddings(values, np.append(labels[:-1], label))) for label in outside]
     return found
 
 
 def _spoilt_texts(statistic: Statistic, piece: tuple[str, ...]) -> list[tuple[str, Piece]]:
     found: list[tuple[str, Piece]] = [("no text", ()), ("one text more", (*piece, "another"))]
-    if isinstance(statistic, TeacherVotes | AttributeMarginals | AttributeVotes):  # whose texts are no terms
+    if isinstance(statistic, TeacherVotes | AttributeMarginals):  # whose texts are no terms
         return found
     first, before = piece[0], piece[:-1]
     found.append(("a text without a word", (*before, "--")))

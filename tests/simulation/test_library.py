@@ -258,11 +258,11 @@ def test_a_frame_s_further_columns_are_attributes():
     records = frame(12)
     records["sex"] = ["f", "m", None] * 4
     attributes = [{"name": "gender", "values": ["f", "m"], "column": "sex"}]
-    made = task(records=records, attributes=attributes, method="attributes", options={"samples": 8})
+    made = task(records=records, attributes=attributes, method="undersong", options={"samples": 8})
     (table,) = read_private_files(made.settings())
     assert table.columns == {"gender": ("f", "m", "") * 4}
     with pytest.raises(ConfigurationError, match="no column 'sex'"):
-        task(attributes=attributes, method="attributes", options={"samples": 8})
+        task(attributes=attributes, method="undersong", options={"samples": 8})
 
 
 def test_rows_of_a_frame_are_checked_as_those_of_a_file():

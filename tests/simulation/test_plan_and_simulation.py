@@ -43,7 +43,6 @@ OPTIONS = {
     "dpga": ["method.samples=150", "method.rounds=2", "method.embedding_size=48"],
     "discriminator": ["method.samples=120", "method.queries=20", "method.contrast=20", "method.embedding_size=48"],
     "dpkps": ["privacy.epsilon=30.0", "method.samples=60", "method.vocabulary=words.txt", "method.length=3"],
-    "attributes": ["method.samples=60"],
     "mixture": ["method.samples=60"],
     "mixture+labels": ["method.samples=60"],
     "cleaned-mixture": ["method.samples=60"],

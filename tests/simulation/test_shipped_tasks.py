@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 A_LABEL = 40  # rows of every file
 IN_ROUNDS = ("method.rounds=2",)
 SMALL = {  # what a small run of each method needs beside its number of texts
-    "attributes": (),
     "augpe": IN_ROUNDS,
     "discriminator": ("method.queries=16", f"method.embedding_size={HashedEmbedder.dimension}"),
     "dpga": (*IN_ROUNDS, "method.keywords_per_label=4", f"method.embedding_size={HashedEmbedder.dimension}"),

@@ -42,6 +42,11 @@ class Attribute:
     values: tuple[str, ...]
     column: bool
 
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """All values of a record; "" is a column's missing value."""
+        return (*self.values, "") if self.column else self.values
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -55,7 +60,7 @@ class Setting:
         embedder: the embedding model's name or folder, for a method that looks at public texts before it plans.
         expected_records: for a method that divides its budget or chooses a variant by it: how many records all parties
             hold together, as somebody declared, never read from data.
-        attributes: of the task.
+        attributes: of the task, those without a column first.
     """
 
     labels: tuple[str, ...]

@@ -16,20 +16,17 @@ from pydantic import Field
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import SumRequest
-from undersong_protocol.statistics.attributes import VALUES, AttributeMarginals
 from undersong_protocol.statistics.classifier_votes import ClassifierVotesInBlocks
 from undersong_protocol.statistics.corpus_comparison import CorpusComparison
 from undersong_protocol.statistics.corrected_votes import EqualVotes
 from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.statistics.hubness import hubness_correction
-from undersong_protocol.statistics.interface import Statistic
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.orders import Order
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts import consistency, shares, verdict
+from undersong_server.methods.parts import attributes, consistency, shares, verdict
 from undersong_server.methods.parts.label_shares import label_shares, records_of, records_shares
-from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import highest, largest_remainder, sample_without_replacement
 from undersong_server.methods.parts.shrinkage import shrink_to_mean
 from undersong_server.methods.parts.undersong_tuning import TUNING
@@ -44,33 +41,24 @@ class Options(MethodOptions):
         samples: texts published, at most.
         written: texts ordered for each text published. It multiplies the calls and their price.
         rounds: of writing, of equally many texts. After each but the last, the records are asked.
-        attributes: public lists of values by name, such as ``{tone = ["angry", "polite"]}``; orders name one of each.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
     written: Annotated[int, Field(ge=1, le=20)] = 1
     rounds: Annotated[int, Field(ge=2)] = 3
-    attributes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
     def per_round(self) -> list[int]:
         """Texts ordered in each round."""
-        counts: list[int] = largest_remainder(np.ones(self.rounds), self.samples * self.written).tolist()
-        return counts
-
-    def lists(self) -> tuple[int, ...]:
-        """The number of values of each attribute."""
-        return tuple(len(values) for values in self.attributes.values())
+        return [int(n) for n in largest_remainder(np.ones(self.rounds), self.samples * self.written)]
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """The sums of a run, with their parts of the budget. Nothing in it depends on the expected number of records."""
     generators, labels = len(setting.generators), len(setting.labels)
     asked: list[SumRequest] = []
-    if options.attributes:
-        counted: Statistic = AttributeMarginals(labels, options.lists())
+    if labels or setting.attributes:
+        counted = attributes.marginals(setting) if setting.attributes else LabelHistogram(labels)
         asked.append(SumRequest("labels", counted, TUNING.part_labels))
-    elif labels:
-        asked.append(SumRequest("labels", LabelHistogram(labels), TUNING.part_labels))
     several, voted = labels > 1 and generators > 1, generators == 1 or labels < 2 or options.written > 1
     for t, size in enumerate(np.cumsum(options.per_round())[:-1].tolist()):
         if several and size >= TUNING.texts_judged * generators * labels:
@@ -90,10 +78,6 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 def _votes(candidates: int, labels: int) -> EqualVotes:
     q = max(1, min(TUNING.votes, candidates // (TUNING.texts_per_vote * max(1, labels))))
     return EqualVotes(q=q, candidates=candidates, labels=labels)
-
-
-def generator_calls(options: Options, setting: Setting) -> int:
-    return options.samples * options.written
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
@@ -134,7 +118,7 @@ class State:
 
     Attributes:
         asked: names of the planned sums.
-        shares: of the labels, float64 [C].
+        shares: of the labels, float64 [C]; rare: labels that lose no text by a choice, bool [C].
         records: of each label, estimated, float64 [C].
         chosen: generators for each label, bool [K, C]; weights: their parts of what is written, float64 [K, C].
         spent: the generator has no more texts of the label, bool [K, C].
@@ -145,6 +129,7 @@ class State:
         self.options, self.run, self.asked = options, run, asked
         generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
         self.shares, self.records = np.full(labels, 1.0 / labels), np.ones(labels)
+        self.rare: Bools = np.zeros(labels, dtype=np.bool_)
         self.values: list[Float64] = []
         self.chosen = np.ones((generators, labels), dtype=np.bool_)
         self.weights = np.full((generators, labels), 1.0 / generators)
@@ -156,20 +141,13 @@ class State:
         """Opens the histogram of labels, and of attributes beside it."""
         if "labels" not in self.asked:
             return
-        labels, lists = len(self.run.setting.labels), self.options.attributes
-        inputs = []
-        if lists:
-            named = [(number, value) for number, values in enumerate(lists.values()) for value in values]
-            samples = [Sample(value, "", self.run.setting.generators[0], 0, "value") for _, value in named]
-            numbers = np.array([number for number, _ in named], dtype=np.int64)
-            inputs = [self.run.publish_vectors(VALUES, "attribute values", self.run.embeddings(samples), numbers)]
-        opened = self.run.private_sum("labels", inputs)
-        sizes = self.options.lists()
-        parts = np.split(opened.natural[labels:], np.cumsum(sizes)[:-1]) if sizes else []
-        self.values = [shares_of_counts(part) for part in parts]
+        labels = len(self.run.setting.labels)
+        opened = self.run.private_sum("labels", attributes.published(self.run))
+        self.values = attributes.shares(self.run, opened.natural[labels:])
         if labels:
             counts = replace(opened, values=opened.values[:labels])
             self.shares = label_shares(counts)
+            self.rare = self.shares < TUNING.rare / labels
             self.records = records_shares(self.shares) * records_of(counts)
             self.run.record("label shares", 0, self.shares.tolist())
 
@@ -187,22 +165,21 @@ class State:
     def _shares_with_rare(self, published: Int64, count: int) -> Float64:
         """Label shares of what is published after ``count`` more texts: a rare label has as many as in the mixture."""
         after, planned = published.sum() + count, len(self.run.pool) + count
-        rare = self.shares < TUNING.rare / len(self.shares)
         found = self.shares.copy()
-        found[rare] *= planned / after
-        found[~rare] *= (1.0 - found[rare].sum()) / max(1e-9, float(found[~rare].sum()))
+        found[self.rare] *= planned / after
+        found[~self.rare] *= (1.0 - found[self.rare].sum()) / max(1e-9, float(found[~self.rare].sum()))
         return found.clip(min=0.0)
 
     def _orders(self, wanted: Int64, rng: np.random.Generator) -> list[Order]:
-        names, lists, orders = self.run.setting.labels or ("",), self.options.attributes.values(), []
-        for k, generator in enumerate(self.run.setting.generators):
+        setting, orders = self.run.setting, []
+        for k, generator in enumerate(setting.generators):
             for label in np.repeat(np.arange(wanted.shape[1]), wanted[k]):
-                terms = tuple(
-                    each[int(rng.choice(len(each), p=share))] for each, share in zip(lists, self.values, strict=True)
-                )
+                named = attributes.drawn(setting, self.values, rng)
+                terms = attributes.terms(setting, named)
                 good = sample_without_replacement(rng, self.examples[label], TUNING.examples)
                 kind = "contrast" if good else "metadata" if terms else "zero_shot"
-                orders.append(Order(generator, kind, names[label], good=good, terms=terms))
+                name = (setting.labels or ("",))[label]
+                orders.append(Order(generator, kind, name, good=good, terms=terms, attributes=named))
         return orders
 
     def choose_generators(self, name: str) -> None:
@@ -238,8 +215,7 @@ class State:
         votes = self._votes("last votes").natural
         most = np.ceil(self.options.samples * self.shares)
         written = np.bincount(corpus.label_of, minlength=len(self.shares))
-        rare = self.shares < TUNING.rare / len(self.shares)
-        places = np.minimum(np.where(rare, written, np.round(TUNING.kept_share * written)), most).astype(np.int64)
+        places = np.minimum(np.where(self.rare, written, np.round(TUNING.kept_share * written)), most).astype(np.int64)
         kept = [
             highest(votes[corpus.position], np.flatnonzero(corpus.label_of == label), size)
             for label, size in enumerate(places)
@@ -250,9 +226,8 @@ class State:
     def _votes(self, name: str) -> NoisySum:
         """Opens the sum ``name``: votes for every text so far. Coordinate i is text i; later ones hold noise only."""
         correction = hubness_correction(*self._texts()[:2])
-        return self.run.private_sum(
-            name, [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]
-        )
+        inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]
+        return self.run.private_sum(name, inputs)
 
     def judged(self, mixture: Rows, ours: Rows) -> Rows:
         """Opens the verdict on ``ours`` against the mixture. Returns the one to publish, and says why in the report."""
@@ -290,7 +265,7 @@ class State:
         _, label_of, author = self._texts()
         inside = self.chosen[author, label_of]
         found = [np.flatnonzero(inside)]
-        for label in np.flatnonzero(self.shares < TUNING.rare / len(self.shares)):
+        for label in np.flatnonzero(self.rare):
             missing = round(self.shares[label] * len(inside)) - int((inside & (label_of == label)).sum())
             found.append(np.flatnonzero(~inside & (label_of == label))[: max(0, missing)])
         return np.sort(np.concatenate(found))
@@ -324,7 +299,8 @@ class State:
 METHOD = Method(
     Options=Options,
     plan=plan,
-    generator_calls=generator_calls,
+    generator_calls=lambda options, _setting: options.samples * options.written,
     run=run,
+    reads_attributes=True,
     asks_first=lambda _options, setting: bool(setting.labels),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,6 +126,7 @@ def execute(
         raise ConfigurationError(
             "the run ended without a single sample", "look at the generators' counts above", code="no-samples"
         )
+    _compare_attributes(run, samples)
     receipts = watch.measure("agreement", federation.receipts)
     sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
     return Outcome(
@@ -137,6 +139,18 @@ def execute(
         records=run.records,
         seconds=watch.seconds,
     )
+
+
+def _compare_attributes(run: RunContext, corpus: Sequence[Sample]) -> None:
+    """Notes for the report the opened shares of each attribute's values, and those of the corpus in brackets."""
+    for each in run.setting.attributes:
+        for _, opened in run.records.get(f"shares of {each.name}", []):
+            has = Counter(dict(sample.attributes)[each.name] for sample in corpus)
+            shown = ", ".join(
+                f"{value or 'missing'} {share:.0%} ({has[value] / len(corpus):.0%})"
+                for value, share in zip(each.possible, opened, strict=True)
+            )
+            run.record("remarks", 0, f"{each.name}, as the private sum opened it (and in the corpus): {shown}")
 
 
 def _check_same_plan(agreed: Manifest, plan: Plan) -> None:

@@ -60,7 +60,10 @@ def plan_run(task: Task) -> RunPlan:
         quorum=task.quorum(),
         embedder=task.embedder.model,
         expected_records=task.privacy.expected_records,
-        attributes=tuple(Attribute(each.name, each.values, each.column is not None) for each in task.attributes),
+        attributes=tuple(
+            Attribute(each.name, each.values, each.column is not None)
+            for each in sorted(task.attributes, key=lambda each: each.column is not None)
+        ),
     )
     if task.attributes and not method.reads_attributes:
         raise ConfigurationError(

@@ -31,7 +31,7 @@ from undersong_protocol.statistics import (
     hubness,
     nearest,
 )
-from undersong_protocol.statistics.attributes import AttributeMarginals, AttributeVotes
+from undersong_protocol.statistics.attributes import AttributeMarginals
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
 from undersong_protocol.statistics.corpus_comparison import BUCKETS, CorpusComparison
 from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
@@ -87,14 +87,7 @@ def corrected_votes(size: int, kind: type[CorrectedVotes] = CorrectedVotes) -> t
 def attribute_marginals(size: int) -> tuple[Statistic, PublicInputs]:
     lists = (2,) * min(size, 30)
     values = LabelledEmbeddings(CLOUD[: sum(lists)], np.repeat(np.arange(len(lists)), lists))
-    return AttributeMarginals(0, lists, ways=2), PublicInputs({"values": values})
-
-
-def attribute_votes(size: int) -> tuple[Statistic, PublicInputs]:
-    lists = (2,) * min(size, 30)
-    values = LabelledEmbeddings(CLOUD[: sum(lists)], np.repeat(np.arange(len(lists)), lists))
-    statistic = AttributeVotes(size, 0, lists, q=min(size, 30))
-    return statistic, PublicInputs({"candidates": embedded(size), "values": values})
+    return AttributeMarginals(0, lists), PublicInputs({"values": values})
 
 
 def classifier_votes(size: int, kind: type[ClassifierVotes] = ClassifierVotes) -> tuple[Statistic, PublicInputs]:
@@ -133,7 +126,6 @@ def metadata(size: int) -> tuple[Statistic, PublicInputs]:
 # For each registered statistic: as it is planned with numbers of some size, and its public inputs.
 PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     "attribute_marginals": attribute_marginals,
-    "attribute_votes": attribute_votes,
     "classifier_votes": classifier_votes,
     "classifier_votes_in_blocks": lambda size: classifier_votes(size, ClassifierVotesInBlocks),
     "corpus_comparison": corpus_comparison,

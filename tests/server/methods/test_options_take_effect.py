@@ -30,7 +30,6 @@ BASES = {
     "pretext": ["samples=40", "rounds=2"],
     "fusegen": ["samples=40", "rounds=2", "candidates=6", "examples=2"],
     "undersong": ["samples=40", "rounds=2"],
-    "attributes": ["samples=40"],
     "mixture": ["samples=12"],
     "mixture+labels": ["samples=200"],
     "cleaned-mixture": ["samples=200"],
@@ -216,17 +215,6 @@ CASES = [
         ("samples=50", "prompts"),
         ("rounds=3", "plan"),
         ("written=2", "plan"),
-        ("attributes={thing = ['oven', 'soil', 'leaf']}", "plan"),
-    ),
-    *cases(
-        "attributes",
-        ("samples=60", "prompts"),
-        ("pairs=never", "plan"),
-        ("marginal_share=0.6", "plan", (), "4.0"),
-        ("votes=2", "plan"),
-        ("keep=1.0", "corpus"),
-        ("examples=1", "prompts"),
-        ("shortlist=1", "prompts"),
     ),
     *cases("mixture", ("samples=20", "prompts")),
     *(
@@ -287,7 +275,6 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
             f"method.name={case.method}",
             f"privacy.epsilon={case.epsilon}",
             *(f"method.{o}" for o in options),
-            *(["attributes=[{name = 'thing', values = ['pan', 'rose']}]"] if case.method == "attributes" else []),
         ],
     )
     run_plan = plan_run(task)

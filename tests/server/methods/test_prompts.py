@@ -57,7 +57,7 @@ def asked_by(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[G
     monkeypatch.setattr(NgramGenerator, "answer", answer)
     (folder / "words.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
     options = OPTIONS.get(name, ["method.samples=40", "method.rounds=2"])
-    if name == "attributes" or "mixture" in name:
+    if "mixture" in name:
         options = ["method.samples=40"]
     path = make_task(folder, parties=1, records=200)
     task = load(path, [f"method.name={name}", *options])

@@ -15,12 +15,21 @@ from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Privacy
+from undersong_protocol.statistics.attributes import AttributeMarginals
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.interface import Answer
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
-from undersong_server.methods.interface import Setting
-from undersong_server.methods.parts import consistency, label_shares, shares, shrinkage, undersong_tuning, verdict
+from undersong_server.methods.interface import Attribute, Setting
+from undersong_server.methods.parts import (
+    attributes,
+    consistency,
+    label_shares,
+    shares,
+    shrinkage,
+    undersong_tuning,
+    verdict,
+)
 from undersong_server.methods.parts import usefulness as usefulness_part
 from undersong_server.methods.parts.undersong_tuning import TUNING
 from undersong_server.methods.parts.usefulness import usefulness
@@ -36,9 +45,9 @@ def near_words_are_near(monkeypatch):
     monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
 
 
-def asked(labels=2, generators=2, **options):
+def asked(labels=2, generators=2, attributes=(), **options):
     names = tuple(f"label {n}" for n in range(labels)), tuple(f"generator {n}" for n in range(generators))
-    setting = Setting(*names, privacy=Privacy(4.0, 1e-5))
+    setting = Setting(*names, privacy=Privacy(4.0, 1e-5), attributes=attributes)
     return {request.name: request for request in plan(Options(**options), setting)}
 
 
@@ -80,7 +89,9 @@ def test_the_plan_asks_generators_where_there_are_several_and_texts_where_there_
     assert list(asked(written=3)) == [
         *("labels", "who/1", "votes/1", "who/2", "votes/2", "last votes", "verdict"),
     ]
-    assert asked(attributes={"tone": ("calm", "angry")})["labels"].statistic.dimension == 4
+    tone, band = (Attribute(name, ("x", "y"), column=name == "band") for name in ("tone", "band"))
+    assert asked(attributes=(tone, band))["labels"].statistic == AttributeMarginals(2, (2,), (3,))
+    assert asked(labels=0, attributes=(band,))["labels"].statistic == AttributeMarginals(0, (), (3,))
     assert asked(written=3, samples=100)["last votes"].statistic.candidates == 300
     # generators with a text or two of each label are not judged; with no choice there is no verdict
     assert list(asked(generators=10, labels=10, samples=600)) == ["labels", "who/2", "verdict"]
@@ -91,7 +102,7 @@ def test_the_plan_asks_generators_where_there_are_several_and_texts_where_there_
 
 def test_texts_written_for_each_published_one_multiply_the_calls():
     setting = Setting(("a", "b"), ("one",))
-    assert undersong.generator_calls(Options(samples=50, written=4), setting) == 200
+    assert undersong.METHOD.generator_calls(Options(samples=50, written=4), setting) == 200
     assert sum(Options(samples=50, written=4, rounds=3).per_round()) == 200
 
 
@@ -107,7 +118,17 @@ def code_lines(given):
 
 
 def test_the_method_is_small():
-    parts = (undersong, undersong_tuning, usefulness_part, verdict, shares, shrinkage, label_shares, consistency)
+    parts = (
+        undersong,
+        undersong_tuning,
+        usefulness_part,
+        verdict,
+        shares,
+        shrinkage,
+        label_shares,
+        consistency,
+        attributes,
+    )
     cleaning = (cleaned_mixture.cleaned, cleaned_mixture._out_of)
     assert sum(map(code_lines, (*parts, *cleaning))) <= 500
     assert code_lines(undersong.run) <= 60
@@ -202,18 +223,6 @@ def test_a_rare_label_keeps_the_mixtures_number_of_texts(tmp_path, monkeypatch):
     shares = run.records["label shares"][-1][1]
     assert shares[1] < TUNING.rare / 2
     assert sum(each.label == "b" for each in samples) >= 0.8 * shares[1] * len(run.pool)
-
-
-def test_orders_name_the_values_of_attributes_in_the_records_shares(tmp_path, monkeypatch):
-    task = task_of(tmp_path, {"one": 0.0, "two": 0.0}, "method.attributes={thing = ['apple', 'piston']}")
-    orders = []
-    write = bench.CountingRun.write
-    monkeypatch.setattr(
-        bench.CountingRun, "write", lambda self, step, t, given: orders.extend(given) or write(self, step, t, given)
-    )
-    ran(task)
-    assert {each.terms for each in orders} == {("apple",), ("piston",)}
-    assert {each.kind for each in orders} == {"metadata"}
 
 
 def test_where_nothing_was_written_nobody_is_asked_for_a_choice(tmp_path, monkeypatch):
