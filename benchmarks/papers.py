@@ -96,7 +96,7 @@ class Papers:
         figures: dict[str, Any] = {key: made.facts.get(key) for key in ("generator_calls", "epsilon_spent")}
         if made.corpus is None:
             found = score(test.labels or (), made.predicted or ())
-            figures |= found.figures() | found.averages()
+            figures |= found.figures() | found.averages
         else:
             figures |= self._judged(bench, made.corpus, test, embeddings, row, seed)
         if "sequences" in made.records:
@@ -113,10 +113,10 @@ class Papers:
             raise ConfigurationError(f"{row['name']}: no labelled corpus to fine-tune on", "leave out fine_tuned")
         settings = FineTuning(model_folder(self._encoder), **self._paper["fine_tuning"])
         model = task_model.fine_tune(corpus.texts, corpus.labels or (), settings, seed=seed)
-        found = score(test.labels, model.predict(test.texts))
+        found = score(test.labels, task_model.predict(model, test.texts))
         records = bench.made(Cell(Variant.parse(PRIVATE_ONLY), None, cell.parties, cell.records, seed)).corpus
         attacks = attacked(model, records, test, seed=seed) if records is not None else {}
-        figures = {"accuracy": found.accuracy, **found.averages(), **attacks}
+        figures = {"accuracy": found.accuracy, **found.averages, **attacks}
         return {"tuned": figures | {"processor": round(time.process_time() - begun, 1)}}
 
     def _judged(
@@ -129,7 +129,7 @@ class Papers:
         judged = panel.judge(
             panel.Labelled(corpus.texts, labels, embeddings), panel.Labelled(test.texts, test.labels, real), seed=seed
         )
-        figures = {"rows": len(corpus), "panel": judged.figures()["accuracy"], **judged.models["head"].averages()}
+        figures = {"rows": len(corpus), "panel": judged.figures()["accuracy"], **judged.models["head"].averages}
         figures["accuracy"] = judged.models["head"].accuracy
         if self._name == "dpkps":
             layers = task_model.train(embeddings, labels, head="three-layer", seed=seed)
@@ -159,8 +159,8 @@ def attacked(model: Any, records: Table, test: Table, *, seed: int = 0) -> dict[
     Balanced accuracy and area under the curve of telling ``records`` from ``test``; 0.5 is guessing.
     """
     sides = [table.take(range(min(ATTACKED, len(table)))) for table in (records, test)]
-    same: Any = lambda texts: texts  # noqa: E731 - such a model reads texts where others read embeddings
-    found = membership.membership("corpus", model, sides[0], sides[1], same, seed=seed)
+    members, others = ((table, table.texts) for table in sides)
+    found = membership.membership("corpus", model, members, others, seed=seed)
     return {f"{each.name} attack": each.accuracy.value for each in found.attacks} | {
         f"{each.name} area": each.auc.value for each in found.attacks
     }

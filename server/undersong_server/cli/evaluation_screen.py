@@ -88,9 +88,7 @@ def _groups(report: EvaluationReport) -> Table:
 
 
 def _confusion(report: EvaluationReport) -> list[RenderableType]:
-    scores = report.trained[0].scores
-    if isinstance(scores, panel.PanelScores):
-        scores = scores.models["head"]
+    scores = report.trained[0].scores.models["head"]
     if len(scores.labels) > SHOWN_CONFUSION:
         return []
     table = _table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from undersong_protocol.statistics.phrases import Terms, words
 from undersong_server.evaluation import metrics, panel, task_model
 from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.label_errors import LabelErrors, corpus_label_errors
-from undersong_server.evaluation.membership import Membership, attacks_over_trainings, train_and_attack
+from undersong_server.evaluation.membership import Membership, attacks_over_trainings, membership
 from undersong_server.evaluation.metrics import (
     FEWEST_TEXTS,
     ClosestRecords,
@@ -35,7 +35,7 @@ from undersong_server.evaluation.metrics import (
 )
 from undersong_server.evaluation.options import EvaluationOptions, Head, Source
 from undersong_server.evaluation.overlap import Overlap, find_overlap
-from undersong_server.evaluation.panel import Predicted, Trained, judged, over_trainings
+from undersong_server.evaluation.panel import Predicted, Trained, judged
 from undersong_server.evaluation.personal_data import PersonalData, personal_data, presidio
 from undersong_server.evaluation.task_model import adapt, fine_tune
 
@@ -155,9 +155,10 @@ class EvaluationReport:
             "notice": NOT_PRIVATE,
             "synthetic_rows": self.synthetic_rows,
             "task_models": [each.to_json() for each in self.trained],
+            "panel": panel.settings(),
             "distances": [asdict(each) for each in self.distances],
             "overlap": None if self.overlap is None else self.overlap.as_dict(),
-            "overlap_of_test_file": None if self.overlap_base_rate is None else _counts(self.overlap_base_rate),
+            "overlap_of_test_file": None if self.overlap_base_rate is None else self.overlap_base_rate.as_dict(),
             "membership": [asdict(each) for each in self.membership],
             "label_errors": None if self.label_errors is None else self.label_errors.to_json() | spread,
             "closest_records": None if self.closest is None else asdict(self.closest),
@@ -199,12 +200,13 @@ def evaluate_tables(
             return source
         return read_table(source, options.text_field, (options.label_field or None) if source in labelled else None)
 
-    def embedded(name: str, table: Table | None) -> _Texts | None:
-        return None if table is None else _Texts(name, table, embed(table.texts))
+    def embedded(name: str, table: Table) -> _Texts:
+        return _Texts(name, table, embed(table.texts))
 
     overlap, target = read(options.overlap), read(options.adapt_to)
-    membership = [table for table in map(read, options.membership or ()) if table is not None]
-    test, private = embedded("test file", read(options.test)), embedded(NO_PRIVACY, read(options.train_private))
+    records = [embedded("", table) for table in map(read, options.membership or ()) if table is not None]
+    real = (("test file", read(options.test)), (NO_PRIVACY, read(options.train_private)))
+    test, private = (None if table is None else embedded(name, table) for name, table in real)
     head, seed = options.head, options.seed
     fine_tuning = None
     if options.bert is not None:
@@ -216,17 +218,17 @@ def evaluate_tables(
     pieces = Pieces()
     seeds = range(seed, seed + max(1, options.repeats))
     corpus = _Texts("synthetic", synthetic, np.zeros((0, 0), dtype=np.float32))
-    if test is not None or private is not None or membership:  # an overlap alone needs no model
+    if test is not None or private is not None or records:  # an overlap alone needs no model
         corpus = corpus._replace(x=embed(synthetic.texts))
-    trained: list[list[Later[Trained]]] = []  # for each set of texts one per seed
+    trained: list[tuple[_Texts, list[Later[tuple[str, Predicted]]]]] = []  # texts, and their models: one per seed
     if test is None:
         notes.append("No test file was named: no task model was trained.")
     elif test.table.labels is None:
         notes.append("The test file was read without labels: no task model was trained.")
     else:
 
-        def add(train: Predictor, texts: _Texts | None, *settings: Any) -> None:
-            trained.append([pieces.add(_judged, train, texts, test, number, groups, *settings) for number in seeds])
+        def add(train: Callable[..., tuple[str, Predicted]], texts: _Texts, *settings: Any) -> None:
+            trained.append((texts, [pieces.add(train, texts, test, number, *settings) for number in seeds]))
 
         models: list[tuple[Any, ...]] = [(_panel,)]
         models += [(_head, head)] if head is not None else []
@@ -246,11 +248,11 @@ def evaluate_tables(
                 add(_panel, embedded(OWN_SEQUENCES, sequences_of(private.table, sequences)))
         notes.extend(_unknown_labels(synthetic, test.table))
     attacked: list[list[Later[Membership]]] = []  # as ``trained``
-    if membership:
-        real = _Embedded({table.texts: embed(table.texts) for table in membership})
-        attacks = [partial(train_and_attack, head=head or "auto", seed=number) for number in seeds]
+    if records:
         victims = [corpus] if private is None or private.table.labels is None else [corpus, private]
-        attacked = [[pieces.add(attack, *texts, *membership, real) for attack in attacks] for texts in victims]
+        attacked = [
+            [pieces.add(_attacked, texts, *records, head or "auto", number) for number in seeds] for texts in victims
+        ]
     references = [] if test is None else [test]
     references += [] if private is None else [private._replace(name="private training file")]
     distances = [] if only_task_models else [_distances(pieces, corpus, each, seed) for each in references]
@@ -266,7 +268,12 @@ def evaluate_tables(
     return EvaluationReport(
         run=run,
         synthetic_rows=len(synthetic),
-        trained=tuple(over_trainings([each() for each in found]) for found in trained),
+        trained=tuple(
+            judged(
+                texts.name, len(texts.table), [each() for each in found], () if test is None else test.labels, groups
+            )
+            for texts, found in trained
+        ),
         distances=tuple(each() for each in distances),
         overlap=None if copied is None else copied(),
         overlap_base_rate=None if base is None else base(),
@@ -281,16 +288,6 @@ def evaluate_tables(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Embedded:
-    """An embedder of texts that have been embedded."""
-
-    rows: Mapping[Sequence[str], Float32]
-
-    def __call__(self, texts: Sequence[str]) -> Float32:
-        return self.rows[texts]
-
-
 class _Texts(NamedTuple):
     """Texts with the name that the report gives them, and their embeddings, float32 [n, d]."""
 
@@ -303,16 +300,6 @@ class _Texts(NamedTuple):
         return self.table.labels or ()
 
 
-Predictor: TypeAlias = Callable[..., tuple[str, Predicted]]  # of a corpus, for a test set, with a seed
-
-
-def _judged(
-    train: Predictor, corpus: _Texts, test: _Texts, seed: int, groups: Sequence[str] | None, *settings: Any
-) -> Trained:
-    model, predicted = train(corpus, test, seed, *settings)
-    return judged(corpus.name, len(corpus.table), model, predicted, test.labels, groups)
-
-
 def _panel(corpus: _Texts, test: _Texts, seed: int) -> tuple[str, Predicted]:
     labelled = panel.Labelled(corpus.table.texts, corpus.labels, corpus.x)
     return "panel", {model: panel.predict(model, labelled, test.table.texts, test.x, seed) for model in panel.MODELS}
@@ -320,19 +307,30 @@ def _panel(corpus: _Texts, test: _Texts, seed: int) -> tuple[str, Predicted]:
 
 def _head(corpus: _Texts, test: _Texts, seed: int, head: Head) -> tuple[str, Predicted]:
     model = task_model.train(corpus.x, corpus.labels, head=head, seed=seed)
-    return model.description, task_model.predict(model, test.x)
+    return model.description, {model.description: task_model.predict(model, test.x)}
 
 
 def _adapted(corpus: _Texts, test: _Texts, seed: int, target: Float32, head: Head | None) -> tuple[str, Predicted]:
     if not corpus.labels:
-        raise ConfigurationError("the synthetic texts have no labels: nothing to adapt", "leave out --adapt")
+        raise ConfigurationError(
+            "the synthetic texts have no labels: nothing to adapt", "leave out --adapt", code="labels-missing"
+        )
     model = adapt(corpus.x, tuple(corpus.labels), target, seed=seed, head=head)
-    return model.description, task_model.predict(model, test.x)
+    return model.description, {model.description: task_model.predict(model, test.x)}
 
 
 def _fine_tuned(corpus: _Texts, test: _Texts, seed: int, settings: FineTuning) -> tuple[str, Predicted]:
     model = fine_tune(corpus.table.texts, corpus.labels, settings, seed=seed)
-    return model.description, model.predict(test.table.texts)
+    return model.description, {model.description: task_model.predict(model, test.table.texts)}
+
+
+def _attacked(corpus: _Texts, members: _Texts, others: _Texts, head: Head, seed: int) -> Membership:
+    if not corpus.labels:
+        raise ConfigurationError(
+            f"the {corpus.name} texts have no labels: there is no task model to attack", code="labels-missing"
+        )
+    model = task_model.train(corpus.x, corpus.labels, head=head, seed=seed)
+    return membership(corpus.name, model, (members.table, members.x), (others.table, others.x), seed=seed)
 
 
 def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
@@ -378,16 +376,6 @@ def _distances(pieces: Pieces, corpus: _Texts, reference: _Texts, seed: int) -> 
         return Distances(reference=reference.name, rows=len(ours), **values)
 
     return found
-
-
-def _counts(overlap: Overlap) -> dict[str, int]:
-    return {
-        "rows": overlap.rows,
-        "verbatim": len(overlap.verbatim),
-        "near_verbatim": len(overlap.near_verbatim),
-        "shared_run": len(overlap.shared_run),
-        "longest_run_words": overlap.longest_run,
-    }
 
 
 def read_sequences(path: Path) -> Table:

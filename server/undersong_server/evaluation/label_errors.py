@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -66,25 +67,14 @@ def label_errors(labels: Int64, probabilities: Float64) -> LabelErrors:
     # A label none of whose texts counts is taken at its word.
     joint = np.where(rows > 0, joint / np.maximum(rows, 1.0), np.eye(classes)) * given[:, None]
     margins = probabilities.max(axis=1) - probabilities[np.arange(n), labels]
-    suspected: list[int] = []
-    for label in range(classes):
-        for other in range(classes):
-            members = np.flatnonzero(labels == label)
-            count = round(float(joint[label, other]))
-            if label == other or not count or not len(members):
-                continue
-            ahead = probabilities[members, other] - probabilities[members, label]
-            order = np.argsort(-ahead, kind="stable")[:count]
-            suspected.extend(
-                int(member) for member in members[order] if _another_is_likelier(probabilities, member, label)
-            )
-    unique = np.array(sorted(set(suspected), key=lambda index: (-margins[index], index)), dtype=np.int64)
-    return LabelErrors(joint, unique)
-
-
-def _another_is_likelier(probabilities: Float64, row: int, label: int) -> bool:
-    """Returns true if the model's first choice for a text is another label than the given one."""
-    return int(probabilities[row].argmax()) != label
+    suspected: set[int] = set()
+    for label, other in permutations(range(classes), 2):
+        members = np.flatnonzero(labels == label)
+        ahead = probabilities[members, other] - probabilities[members, label]
+        first = members[np.argsort(-ahead, kind="stable")[: round(float(joint[label, other]))]]
+        suspected.update(first[probabilities[first].argmax(axis=1) != label].tolist())
+    surest = np.array(sorted(suspected, key=lambda index: (-margins[index], index)), dtype=np.int64)
+    return LabelErrors(joint, surest)
 
 
 def corpus_label_errors(embeddings: Float32, labels: Sequence[str], *, seed: int = 0) -> LabelErrors:

@@ -8,18 +8,16 @@ private training data (members) or not. A model that leaks nothing gives every a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from undersong_common.arrays import Float32, Float64
+from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
-from undersong_server.evaluation import task_model
 from undersong_server.evaluation.intervals import CONFIDENCE_LEVEL, Interval, clopper_pearson, over_seeds
-from undersong_server.evaluation.options import Head
-from undersong_server.evaluation.task_model import TaskModel
 
 FALSE_POSITIVES = 0.01  # the rate at which true positives are reported (Carlini et al. 2022)
 FEWEST = 4  # records of each kind: half set the threshold, half are judged
@@ -61,52 +59,33 @@ class Membership:
     attacks: tuple[Attack, ...]
 
 
-def membership(
-    data: str,
-    model: TaskModel,
-    members: Table,
-    nonmembers: Table,
-    embed: Callable[[tuple[str, ...]], Float32],
-    *,
-    seed: int = 0,
-) -> Membership:
-    """Attacks ``model``, which was trained on ``data`` (in words).
+Records = tuple[Table, Any]
+"""Records, and what the attacked model reads of each: embeddings, or the texts themselves."""
+
+
+def membership(data: str, model: Any, members: Records, nonmembers: Records, *, seed: int = 0) -> Membership:
+    """Attacks ``model``, which was trained on ``data`` (in words) and gives each record ``probabilities``.
 
     Raises ConfigurationError with fewer than four records of a kind.
     """
-    for name, table in (("members", members), ("non-members", nonmembers)):
+    sides = (members, nonmembers)
+    for name, (table, _) in zip(("members", "non-members"), sides, strict=True):
         if len(table) < FEWEST:
-            raise ConfigurationError(f"--membership: {len(table)} {name}", f"give at least {FEWEST} records of each")
-    probabilities = [model.probabilities(embed(table.texts)) for table in (members, nonmembers)]
+            raise ConfigurationError(
+                f"--membership: {len(table)} {name}", f"give at least {FEWEST} records of each", code="too-few-records"
+            )
+    probabilities = [model.probabilities(read) for _, read in sides]
     attacks = [
         _attack("entropy", [-entropy(each) for each in probabilities], seed),
         _attack("confidence", [each.max(axis=1) for each in probabilities], seed),
     ]
-    if members.labels is not None and nonmembers.labels is not None:
+    if all(table.labels is not None for table, _ in sides):
         known = [
             of_label(each, model.labels, table.labels or ())
-            for each, table in zip(probabilities, (members, nonmembers), strict=True)
+            for each, (table, _) in zip(probabilities, sides, strict=True)
         ]
         attacks.append(_attack("confidence in the true label", known, seed))
-    return Membership(data, len(members), len(nonmembers), tuple(attacks))
-
-
-def train_and_attack(
-    data: str,
-    texts: Table,
-    embeddings: Float32,
-    members: Table,
-    nonmembers: Table,
-    embed: Callable[[tuple[str, ...]], Float32],
-    *,
-    head: Head = "auto",
-    seed: int = 0,
-) -> Membership:
-    """Trains the task model on labelled ``texts`` with their ``embeddings`` [n, d], and attacks it."""
-    if texts.labels is None:
-        raise ConfigurationError(f"the {data} texts have no labels: there is no task model to attack")
-    model = task_model.train(embeddings, texts.labels, head=head, seed=seed)
-    return membership(data, model, members, nonmembers, embed, seed=seed)
+    return Membership(data, len(members[0]), len(nonmembers[0]), tuple(attacks))
 
 
 def attacks_over_trainings(found: Sequence[Membership]) -> Membership:

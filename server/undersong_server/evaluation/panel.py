@@ -8,7 +8,7 @@ fine-tuned encoder (``task_model.fine_tune``) is reported beside the panel, not 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -51,9 +51,9 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PanelScores:
-    """Scores of the panel's models on the same real texts, by name; each figure is the models' mean."""
+    """Scores of the panel's models, or of one model, on the same real texts; each figure is the models' mean."""
 
-    models: Mapping[Model, Scores]
+    models: Mapping[str, Scores]
 
     def figures(self) -> dict[str, float]:
         """The models' means by name (:data:`FIGURES`); the mean accuracy is the panel score, 0 to 1."""
@@ -62,7 +62,7 @@ class PanelScores:
 
     def accuracies(self) -> dict[str, float]:
         """The accuracy of each model by its name."""
-        return {str(name): each.accuracy for name, each in self.models.items()}
+        return {name: each.accuracy for name, each in self.models.items()}
 
     @property
     def rows(self) -> int:
@@ -71,8 +71,11 @@ class PanelScores:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        models = {name: each.as_dict() for name, each in self.models.items()}
-        return {**self.figures(), "rows": self.rows, "models": models, "settings": settings()}
+        return {
+            **self.figures(),
+            "rows": self.rows,
+            "models": {name: each.as_dict() for name, each in self.models.items()},
+        }
 
 
 def judge(corpus: Labelled, test: Labelled, *, seed: int = 0) -> PanelScores:
@@ -123,10 +126,8 @@ def _words(corpus: Labelled, texts: Sequence[str]) -> list[str]:
         return [str(label) for label in model.fit(corpus.texts, corpus.labels).predict(texts)]
 
 
-AnyScores = Scores | PanelScores  # of one task model, or means of the panel's
-Predicted = (
-    Sequence[str] | Mapping[Model, Sequence[str]]
-)  # labels of the test texts, by the panel by each of its models
+Predicted = Mapping[str, Sequence[str]]
+"""Labels of the test texts by each model: those of the panel, or a single one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,21 +145,22 @@ class Trained:
     data: str
     rows: int
     model: str
-    runs: tuple[AnyScores, ...]
-    groups: dict[str, tuple[AnyScores, ...]]
+    runs: tuple[PanelScores, ...]
+    groups: dict[str, tuple[PanelScores, ...]]
 
     @property
-    def scores(self) -> AnyScores:
+    def scores(self) -> PanelScores:
         """Those of the first seed."""
         return self.runs[0]
 
     @property
     def description(self) -> str:
         """The model, and of the panel each model's mean accuracy."""
-        by_model = [each.models for each in self.runs if isinstance(each, PanelScores)]
-        if not by_model:
+        if len(self.scores.models) == 1:
             return self.model
-        means = {name: sum(models[name].accuracy for models in by_model) / len(by_model) for name in by_model[0]}
+        means = {
+            name: sum(each.models[name].accuracy for each in self.runs) / len(self.runs) for name in self.scores.models
+        }
         return f"{self.model}: " + ", ".join(f"{name} {100 * mean:.1f} %" for name, mean in means.items())
 
     def interval(self, figure: str, group: str | None = None) -> Interval:
@@ -184,36 +186,27 @@ class Trained:
 def judged(
     data: str,
     rows: int,
-    model: str,
-    predicted: Predicted,
+    found: Sequence[tuple[str, Predicted]],
     true: Sequence[str],
     groups: Sequence[str] | None = None,
 ) -> Trained:
-    """Scores one training's predictions on the test set, and on each group of it.
+    """Scores the task models of the same texts on the test set, and on each group of it.
 
     Args:
+        found: name of the model and its predictions, one pair per seed; the first one's name is kept.
         true: the test texts' labels.
         groups: the test texts' groups, where they have any.
     """
 
-    def scored(chosen: Sequence[int]) -> AnyScores:
-        def of_model(labels: Sequence[str]) -> Scores:
-            return score([true[row] for row in chosen], [labels[row] for row in chosen])
-
-        if isinstance(predicted, Mapping):
-            return PanelScores({name: of_model(labels) for name, labels in predicted.items()})
-        return of_model(predicted)
+    def scored(chosen: Sequence[int]) -> tuple[PanelScores, ...]:
+        labels = [true[row] for row in chosen]
+        return tuple(
+            PanelScores({name: score(labels, [each[row] for row in chosen]) for name, each in predicted.items()})
+            for _, predicted in found
+        )
 
     members: dict[str, list[int]] = {name: [] for name in sorted(set(groups or ()))}
     for row, group in enumerate(groups or ()):
         members[group].append(row)
-    return Trained(
-        data, rows, model, (scored(range(len(true))),), {name: (scored(own),) for name, own in members.items()}
-    )
-
-
-def over_trainings(found: Sequence[Trained]) -> Trained:
-    """Task models of the same texts as one, in their order; the model that is named is the first's."""
-    first = found[0]
-    groups = {name: tuple(scores for each in found for scores in each.groups[name]) for name in first.groups}
-    return replace(first, runs=tuple(scores for each in found for scores in each.runs), groups=groups)
+    by_group = {name: scored(own) for name, own in members.items()}
+    return Trained(data, rows, found[0][0], scored(range(len(true))), by_group)

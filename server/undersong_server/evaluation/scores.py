@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,72 +16,32 @@ FIGURES = ("accuracy", "balanced_accuracy", "macro_f1", "rarest_recall")
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Agreement of predicted and true labels.
+    """Agreement of predicted and true labels, by scikit-learn's definitions; figures are NaN without texts.
 
     Attributes:
         labels: names, in the order of the confusion matrix.
         confusion: int64 [L, L], rows true, columns predicted.
+        recall: of each label, float64 [L]; 0 where the test set has no such text.
+        accuracy: share of texts with the right label.
+        balanced_accuracy: mean recall over the labels that occur in the test set.
+        macro_f1: mean F1 over the labels that are true or predicted at least once.
+        rarest_recall: recall of the label with the fewest test texts, the first by name of several.
+        averages: precision, recall and F1 over all labels: macro, and weighted by the test texts.
     """
 
     labels: tuple[str, ...]
     confusion: Int64
+    recall: Float64
+    accuracy: float = math.nan
+    balanced_accuracy: float = math.nan
+    macro_f1: float = math.nan
+    rarest_recall: float = math.nan
+    averages: dict[str, float] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
         """Number of judged texts."""
         return int(self.confusion.sum())
-
-    @property
-    def accuracy(self) -> float:
-        """Share of texts with the right label; NaN without texts."""
-        return float(np.trace(self.confusion) / self.rows) if self.rows else float("nan")
-
-    @property
-    def recall(self) -> Float64:
-        """Recall of each label, float64 [L]; NaN where the test set has no such text."""
-        true = self.confusion.sum(axis=1)
-        return np.where(true > 0, np.diag(self.confusion) / np.maximum(true, 1), np.nan)
-
-    @property
-    def balanced_accuracy(self) -> float:
-        """Mean recall over the labels that occur in the test set: as if it held equally many texts of each."""
-        return float(np.nanmean(self.recall)) if self.rows else float("nan")
-
-    @property
-    def rarest_recall(self) -> float:
-        """Recall of the label with the fewest test texts, the first by name of several; NaN without texts."""
-        true = self.confusion.sum(axis=1)
-        return float(self.recall[np.where(true > 0, true, self.rows + 1).argmin()]) if self.rows else float("nan")
-
-    @property
-    def f1(self) -> Float64:
-        """F1 of each label, float64 [L]; NaN where a label is neither true nor predicted."""
-        denominator = self.confusion.sum(axis=0) + self.confusion.sum(axis=1)
-        return np.where(denominator > 0, 2 * np.diag(self.confusion) / np.maximum(denominator, 1), np.nan)
-
-    @property
-    def precision(self) -> Float64:
-        """Precision of each label, float64 [L]; NaN where it is never predicted."""
-        predicted = self.confusion.sum(axis=0)
-        return np.where(predicted > 0, np.diag(self.confusion) / np.maximum(predicted, 1), np.nan)
-
-    def averages(self) -> dict[str, float]:
-        """Precision, recall and F1 over all labels: macro, and weighted by the test texts; undefined ones count as 0.
-
-        As scikit-learn's averages with ``zero_division=0``. Empty without texts.
-        """
-        found: dict[str, float] = {}
-        true = self.confusion.sum(axis=1)
-        for name in ("precision", "recall", "f1") if self.rows else ():
-            values = np.nan_to_num(getattr(self, name))
-            found[f"macro_{name}_of_all_labels"] = float(values.mean())
-            found[f"weighted_{name}"] = float((values * true).sum() / self.rows)
-        return found
-
-    @property
-    def macro_f1(self) -> float:
-        """Mean F1 over the labels that are true or predicted at least once (as scikit-learn's macro average)."""
-        return float(np.nanmean(self.f1)) if self.rows else float("nan")
 
     def figures(self) -> dict[str, float]:
         """The figures that are stated of every task model, by name (:data:`FIGURES`)."""
@@ -94,18 +55,33 @@ class Scores:
 def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:
     """Compares two equally long label sequences; the labels are those of both, sorted.
 
+    Raises ValueError where lengths differ.
+
     >>> score(["a", "b", "b"], ["a", "b", "a"]).accuracy
     0.6666666666666666
     """
-    if len(true) != len(predicted):
-        raise ValueError(f"{len(true)} true labels, {len(predicted)} predicted ones")
-    names = sorted(set(true) | set(predicted))
-    number = {name: index for index, name in enumerate(names)}
-    confusion = np.zeros((len(names), len(names)), dtype=np.int64)
-    rows = np.array([number[name] for name in true], dtype=np.int64)
-    columns = np.array([number[name] for name in predicted], dtype=np.int64)
-    np.add.at(confusion, (rows, columns), 1)
-    return Scores(tuple(names), confusion)
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    names = sorted({*true, *predicted})
+    if not names:
+        return Scores((), np.zeros((0, 0), dtype=np.int64), np.zeros(0))
+    confusion = confusion_matrix(true, predicted, labels=names)
+    precision, recall, f1, support = precision_recall_fscore_support(true, predicted, labels=names, zero_division=0)
+    averages = {}
+    for name, values in (("precision", precision), ("recall", recall), ("f1", f1)):
+        averages[f"macro_{name}_of_all_labels"] = float(values.mean())
+        averages[f"weighted_{name}"] = float(np.average(values, weights=support))
+    occur = support > 0
+    return Scores(
+        tuple(names),
+        confusion,
+        recall,
+        accuracy=float(np.trace(confusion) / len(true)),
+        balanced_accuracy=float(recall[occur].mean()),
+        macro_f1=float(f1.mean()),
+        rarest_recall=float(recall[np.where(occur, support, len(true) + 1).argmin()]),
+        averages=averages,
+    )
 
 
 def discrimination(
@@ -119,12 +95,14 @@ def discrimination(
     >>> discrimination(np.array([3.0, 2.0]), one, np.array([1.0, 0.0]), one)
     (0.875, 1.0)
     """
+    from sklearn.metrics import roc_auc_score
+
     accuracies, areas, sizes = [], [], []
     for label in np.intersect1d(real_classes, synthetic_classes):
         high, low = real[real_classes == label], synthetic[synthetic_classes == label]
         accuracies.append(_accuracy(high, low))
-        below = np.searchsorted(np.sort(low), high, side="left") + np.searchsorted(np.sort(low), high, side="right")
-        areas.append(float(below.mean()) / (2 * len(low)))
+        is_real = np.repeat([1, 0], [len(high), len(low)])
+        areas.append(float(roc_auc_score(is_real, np.concatenate([high, low]))))
         sizes.append(len(high))
     if not sizes:
         return 0.5, 0.5

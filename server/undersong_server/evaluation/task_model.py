@@ -17,9 +17,9 @@ loss as it is, with weight 1, as DP-KPS does (its B.1.2).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,54 +51,34 @@ MLP_DROPOUT = 0.3
 
 
 @dataclass(frozen=True, eq=False)
-class LinearHead:
-    """Multinomial logistic regression: float64 ``weight`` [d, L], ``bias`` [L]."""
+class TaskModel:
+    """A trained head: a linear layer, on the embeddings or on hidden layers of rectified units.
 
-    labels: tuple[str, ...]
-    weight: Float64
-    bias: Float64
-    strength: float
-
-    @property
-    def description(self) -> str:
-        return f"linear head (C = {self.strength:g})"
-
-    def probabilities(self, embeddings: Float32) -> Float64:
-        return _softmax(embeddings @ self.weight + self.bias)
-
-
-@dataclass(frozen=True, eq=False)
-class MLPHead:
-    """Layers of rectified units, each of ``hidden`` a weight [inputs, H] and a bias [H]; a linear head on the last."""
+    Attributes:
+        labels: names of the columns of ``probabilities``.
+        hidden: weight [inputs, H] and bias [H] of each hidden layer; none in a linear head.
+        weight, bias: float64 [inputs, L] and [L].
+        chosen: the setting that validation chose: regularisation, epochs or weight of the CORAL loss.
+        description: kind of head and setting, for people.
+    """
 
     labels: tuple[str, ...]
     hidden: tuple[tuple[Float64, Float64], ...]
     weight: Float64
     bias: Float64
-    epochs: int
-
-    @property
-    def units(self) -> str:
-        """The hidden layers' sizes, in a few words."""
-        return " and ".join(str(len(bias)) for _, bias in self.hidden) + " units"
-
-    @property
-    def description(self) -> str:
-        return f"MLP head ({self.units}, {self.epochs} epochs)"
+    chosen: float
+    description: str
 
     def features(self, embeddings: Float32) -> Float64:
-        """The last hidden layer's activations, float64 [n, H]: what domain adaptation aligns."""
+        """The last hidden layer's activations, float64 [n, H], which domain adaptation aligns."""
         activations = np.asarray(embeddings)
         for weight, bias in self.hidden:
             activations = np.maximum(activations @ weight + bias, 0.0)
         return np.asarray(activations, dtype=np.float64)
 
     def probabilities(self, embeddings: Float32) -> Float64:
+        """Probability of each label, float64 [n, L]; rows sum to 1."""
         return _softmax(self.features(embeddings) @ self.weight + self.bias)
-
-
-TaskModel: TypeAlias = "LinearHead | MLPHead | Adapted"
-"""A trained head: ``labels`` names the columns of ``probabilities``, float64 [n, L], whose rows sum to 1."""
 
 
 def train(
@@ -108,7 +88,7 @@ def train(
     head: Head = "auto",
     hidden: Sequence[int] = (),
     seed: int = 0,
-) -> LinearHead | MLPHead:
+) -> TaskModel:
     """Trains the head on embeddings [n, d] with one label each; validation decides what is left open.
 
     A stratified fifth is held out; the log-loss on it chooses the linear head's regularisation, the MLP's
@@ -128,9 +108,9 @@ def train(
         return _train(x, y, names, head, tuple(hidden), seed)
 
 
-def predict(model: TaskModel, embeddings: Float32) -> list[str]:
-    """The most probable label of each embedding [n, d]."""
-    return [model.labels[column] for column in np.argmax(model.probabilities(embeddings), axis=1)]
+def predict(model: TaskModel | FineTunedModel, inputs: Any) -> list[str]:
+    """The most probable label of each embedding [n, d], or of each text that a fine-tuned model reads."""
+    return [model.labels[column] for column in np.argmax(model.probabilities(inputs), axis=1)]
 
 
 def evaluate(model: TaskModel, embeddings: Float32, labels: Sequence[str]) -> Scores:
@@ -138,28 +118,7 @@ def evaluate(model: TaskModel, embeddings: Float32, labels: Sequence[str]) -> Sc
     return score(labels, predict(model, embeddings))
 
 
-def fit_linear(
-    embeddings: Float32,
-    labels: Int64,
-    weights: Float64,
-    classes: int,
-    strength: float,
-) -> Float64:
-    """The linear head alone, without validation: float64 [d + 1, classes], the bias last.
-
-    Args:
-        labels: int64 [n] in [0, classes), each of which occurs.
-        weights: [n], of mean 1.
-        strength: inverse regularisation.
-    """
-    x = np.ascontiguousarray(embeddings, dtype=np.float32)
-    with one_numpy_thread():
-        return _fit_linear(x, labels, weights, classes, strength, None)
-
-
-def _train(
-    x: Float32, y: Int64, names: tuple[str, ...], head: Head, sizes: tuple[int, ...], seed: int
-) -> LinearHead | MLPHead:
+def _train(x: Float32, y: Int64, names: tuple[str, ...], head: Head, sizes: tuple[int, ...], seed: int) -> TaskModel:
     # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
     fit, held = _split(y, seed)
     linear_loss, strength = _choose_strength(x, y, fit, held) if head in ("auto", "linear") else (np.inf, 0.0)
@@ -214,7 +173,7 @@ def _choose_strength(x: Float32, y: Int64, fit: Int64, held: Int64) -> tuple[flo
     best = (np.inf, STRENGTHS[0])
     start: Float64 | None = None
     for strength in STRENGTHS:
-        start = _fit_linear(x[fit], y[fit], np.ones(len(fit)), classes, strength, start)
+        start = fit_linear(x[fit], y[fit], np.ones(len(fit)), classes, strength, start)
         loss = _log_loss(_softmax(x[held] @ start[:-1] + start[-1]), y[held])
         if loss >= best[0]:
             break  # the path has one valley up to noise; stopping also saves the slow, weakly regularised fits
@@ -222,13 +181,26 @@ def _choose_strength(x: Float32, y: Int64, fit: Int64, held: Int64) -> tuple[flo
     return best
 
 
-def _linear(x: Float32, y: Int64, names: tuple[str, ...], strength: float) -> LinearHead:
-    parameters = _fit_linear(x, y, np.ones(len(y)), len(names), strength, None)
-    return LinearHead(names, parameters[:-1], parameters[-1], strength)
+def _linear(x: Float32, y: Int64, names: tuple[str, ...], strength: float) -> TaskModel:
+    parameters = fit_linear(x, y, np.ones(len(y)), len(names), strength)
+    return TaskModel(names, (), parameters[:-1], parameters[-1], strength, f"linear head (C = {strength:g})")
 
 
-def _fit_linear(x: Float32, y: Int64, w: Float64, classes: int, strength: float, start: Float64 | None) -> Float64:
-    """Minimises strength * sum(w * cross-entropy) + |weight|^2 / 2 by L-BFGS; float64 [d + 1, classes], bias last."""
+def fit_linear(
+    x: Float32, y: Int64, w: Float64, classes: int, strength: float, start: Float64 | None = None
+) -> Float64:
+    """Minimises strength * sum(w * cross-entropy) + |weight|^2 / 2 by L-BFGS, in the caller's number of threads.
+
+    Args:
+        x: contiguous, float32 [n, d].
+        y: int64 [n] in [0, classes), each of which occurs.
+        w: weights [n], of mean 1.
+        strength: inverse regularisation.
+        start: parameters to begin with; zeros without them.
+
+    Returns:
+        float64 [d + 1, classes], the bias last.
+    """
     from scipy.optimize import minimize
 
     rows, width = x.shape
@@ -313,13 +285,15 @@ class _TorchMLP:
             loss.backward()
             self.optimiser.step()
 
-    def freeze(self, names: tuple[str, ...], epochs: int, scale: float) -> MLPHead:
+    def freeze(self, names: tuple[str, ...], epochs: int, scale: float) -> TaskModel:
         def array(tensor: Any) -> Float64:
             return np.asarray(tensor.detach().numpy(), dtype=np.float64)
 
         hidden = [(array(weight), array(bias)) for weight, bias in self.hidden]
         hidden[0] = (hidden[0][0] * scale, hidden[0][1])
-        return MLPHead(names, tuple(hidden), array(self.weight), array(self.bias), epochs)
+        units = " and ".join(str(len(bias)) for _, bias in hidden) + " units"
+        description = f"MLP head ({units}, {epochs} epochs)"
+        return TaskModel(names, tuple(hidden), array(self.weight), array(self.bias), epochs, description)
 
 
 def _fit_mlp(
@@ -328,9 +302,9 @@ def _fit_mlp(
     names: tuple[str, ...],
     epochs: int,
     seed: int,
-    judge: Callable[[MLPHead], bool],
+    judge: Callable[[TaskModel], bool],
     hidden: Sequence[int],
-) -> MLPHead:
+) -> TaskModel:
     """Trains up to ``epochs``; after each, ``judge`` sees the model so far and may end the training."""
     import torch
 
@@ -361,12 +335,12 @@ def _choose_epochs(
         return np.inf, MLP_EPOCHS // 4
     best = (np.inf, 1)
 
-    def judge(model: MLPHead) -> bool:
+    def judge(model: TaskModel) -> bool:
         nonlocal best
         loss = _log_loss(model.probabilities(x[held]), y[held])
         if loss < best[0]:
-            best = (loss, model.epochs)
-        return model.epochs - best[1] >= MLP_PATIENCE
+            best = (loss, int(model.chosen))
+        return model.chosen - best[1] >= MLP_PATIENCE
 
     _fit_mlp(x[fit], y[fit], names, MLP_EPOCHS, seed, judge, hidden)
     return best
@@ -378,30 +352,6 @@ BATCH = 256  # covariances of 256 hidden units need many rows
 LEAST_TARGET_TEXTS = 20
 
 
-@dataclass(frozen=True, eq=False)
-class Adapted:
-    """An adapted head, its weight of the CORAL loss, and how far the covariances were apart without and with it."""
-
-    head: MLPHead
-    weight: float
-    distance_before: float
-    distance_after: float
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.head.labels
-
-    @property
-    def description(self) -> str:
-        return (
-            f"MLP head ({self.head.units}), Deep CORAL weight {self.weight:g}: covariance distance"
-            f" {self.distance_before:.3f} -> {self.distance_after:.3f}"
-        )
-
-    def probabilities(self, embeddings: Float32) -> Float64:
-        return self.head.probabilities(embeddings)
-
-
 def adapt(
     source: Float32,
     labels: list[str] | tuple[str, ...],
@@ -409,7 +359,7 @@ def adapt(
     *,
     seed: int = 0,
     head: Head | None = None,
-) -> Adapted:
+) -> TaskModel:
     """Trains the MLP head on ``source`` [n, d] with labels, its features aligned with those of ``target`` [m, d].
 
     A fifth of the source is held out; of the weights whose loss on it is within one (paired) standard error of the
@@ -427,23 +377,22 @@ def adapt(
     held = order[: max(1, round(VALIDATION_SHARE * len(y)))]
     fit = order[len(held) :]
     if head == "three-layer":
-        plain, adapted = (_trained(source, y, names, target, weight, seed, head) for weight in (0.0, 1.0))
-        return _adapted(plain, adapted, 1.0, source, target)
-    losses = {}
-    for weight in WEIGHTS:
-        tried = _trained(source[fit], y[fit], names, target, weight, seed)
-        losses[weight] = -np.log(np.maximum(tried.probabilities(source[held])[np.arange(len(held)), y[held]], 1e-12))
-    best = min(losses, key=lambda weight: float(losses[weight].mean()))
-    # paired: the same held-out texts under two weights differ by far less than the texts among each other
-    chosen = max(weight for weight in WEIGHTS if _no_worse(losses[weight] - losses[best]))
-    plain = _trained(source, y, names, target, 0.0, seed)
-    adapted = plain if chosen == 0.0 else _trained(source, y, names, target, chosen, seed)
-    return _adapted(plain, adapted, chosen, source, target)
-
-
-def _adapted(plain: MLPHead, adapted: MLPHead, weight: float, source: Float32, target: Float32) -> Adapted:
-    before, after = (covariance_distance(head, source, target) for head in (plain, adapted))
-    return Adapted(adapted, weight, before, after)
+        chosen = 1.0
+    else:
+        losses = {}
+        for weight in WEIGHTS:
+            tried = _trained(source[fit], y[fit], names, target, weight, seed)
+            own = tried.probabilities(source[held])[np.arange(len(held)), y[held]]
+            losses[weight] = -np.log(np.maximum(own, 1e-12))
+        best = min(losses, key=lambda weight: float(losses[weight].mean()))
+        # paired: the same held-out texts under two weights differ by far less than the texts among each other
+        chosen = max(weight for weight in WEIGHTS if _no_worse(losses[weight] - losses[best]))
+    plain, adapted = (_trained(source, y, names, target, weight, seed, head or "mlp") for weight in (0.0, chosen))
+    before, after = (covariance_distance(model, source, target) for model in (plain, adapted))
+    description = (
+        f"{adapted.description}, Deep CORAL weight {chosen:g}: covariance distance {before:.3f} -> {after:.3f}"
+    )
+    return replace(adapted, chosen=chosen, description=description)
 
 
 def _no_worse(excess: Float64) -> bool:
@@ -451,7 +400,7 @@ def _no_worse(excess: Float64) -> bool:
     return bool(float(excess.mean()) <= float(excess.std()) / len(excess) ** 0.5)
 
 
-def covariance_distance(head: MLPHead, source: Float32, target: Float32) -> float:
+def covariance_distance(head: TaskModel, source: Float32, target: Float32) -> float:
     """|C_source - C_target|^2 / |C_target|^2 (Frobenius) of the hidden features."""
     one, two = np.cov(head.features(source), rowvar=False), np.cov(head.features(target), rowvar=False)
     return float(((one - two) ** 2).sum() / max(float((two**2).sum()), 1e-24))
@@ -459,7 +408,7 @@ def covariance_distance(head: MLPHead, source: Float32, target: Float32) -> floa
 
 def _trained(
     x: Float32, y: Int64, names: tuple[str, ...], target: Float32, weight: float, seed: int, head: Head = "mlp"
-) -> MLPHead:
+) -> TaskModel:
     import torch
 
     model = _TorchMLP(x.shape[1], len(names), seed, HIDDEN_LAYERS.get(head, (HIDDEN_UNITS,)))
@@ -502,10 +451,6 @@ class FineTunedModel:
 
         found = torch.from_numpy(logits(self._model, self._tokenizer, texts, self._settings))
         return np.asarray(torch.softmax(found, dim=1).numpy(), dtype=np.float64)
-
-    def predict(self, texts: Sequence[str]) -> list[str]:
-        """The most probable label of each text."""
-        return [self.labels[column] for column in np.argmax(self.probabilities(texts), axis=1)]
 
 
 def fine_tune(

@@ -32,13 +32,14 @@ def test_covariances_come_closer_and_labels_are_still_told_apart():
     source, labels = blobs(300, 0)
     target, truth = blobs(300, 1, turn=1.5)
     adapted = adapt(source, labels, target, seed=0)
-    assert adapted.weight in WEIGHTS
-    assert adapted.weight > 0
-    assert adapted.distance_after < 0.9 * adapted.distance_before
-    assert adapted.distance_after == pytest.approx(covariance_distance(adapted.head, source, target))
+    assert adapted.chosen in WEIGHTS
+    assert adapted.chosen > 0
+    before, after = map(float, adapted.description.rpartition(": covariance distance ")[2].split(" -> "))
+    assert after < 0.9 * before
+    assert after == pytest.approx(covariance_distance(adapted, source, target), abs=5e-4)
     assert evaluate(adapted, target, truth).accuracy > 0.8
     again = adapt(source, labels, target, seed=0)
-    assert np.array_equal(again.head.hidden[0][0], adapted.head.hidden[0][0])
+    assert np.array_equal(again.hidden[0][0], adapted.hidden[0][0])
 
 
 @pytest.mark.heavy
@@ -52,8 +53,8 @@ def test_the_three_layer_head_has_the_loss_of_deep_coral():
     expected = ((one - two) ** 2).sum() / (4 * 16**2)
     assert float(task_model._coral(a, b, relative=False)) == pytest.approx(expected)
     adapted = adapt(source, labels, target, seed=0, head="three-layer")
-    assert adapted.weight == 1.0
-    assert len(adapted.head.hidden) == 2
+    assert adapted.chosen == 1.0
+    assert len(adapted.hidden) == 2
 
 
 def test_too_little_to_adapt_to_is_refused():

@@ -9,7 +9,7 @@ from undersong_common.fine_tuning import FineTuning
 from undersong_common.table import Table
 from undersong_server.evaluation import evaluate as evaluation
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.task_model import fine_tune
+from undersong_server.evaluation.task_model import fine_tune, predict
 
 pytestmark = pytest.mark.heavy
 
@@ -27,11 +27,11 @@ def test_learns_and_repeats_itself(tiny_bert):
     settings = FineTuning(tiny_bert, epochs=6, batch=8, learning_rate=2e-2)
     texts, labels = (GOOD + BAD) * 6, (["good"] * 4 + ["bad"] * 4) * 6
     model = fine_tune(texts, labels, settings, seed=1)
-    assert model.predict(["kind warm", "rude cold"]) == ["good", "bad"]
+    assert predict(model, ["kind warm", "rude cold"]) == ["good", "bad"]
     assert model.probabilities(texts[:3]).shape == (3, 2)
     again = fine_tune(texts, labels, settings, seed=1)
     assert np.array_equal(model.probabilities(texts), again.probabilities(texts))
-    assert model.predict([]) == []
+    assert predict(model, []) == []
 
 
 def test_weights_reach_the_loss(tiny_bert):
@@ -41,7 +41,7 @@ def test_weights_reach_the_loss(tiny_bert):
     swapped = ["bad" if label == "good" else "good" for label in labels]
     weights = np.concatenate([np.full(len(texts), 0.01), np.ones(len(texts))])
     model = fine_tune(texts * 2, labels + swapped, settings, weights=weights, seed=1)
-    assert model.predict(["kind warm", "rude cold"]) == ["bad", "good"]
+    assert predict(model, ["kind warm", "rude cold"]) == ["bad", "good"]
 
 
 def test_says_what_is_wrong_with_the_folder(tmp_path):
@@ -61,7 +61,7 @@ def test_an_evaluation_s_settings_reach_the_fine_tuning(tiny_bert, monkeypatch):
 
     def trained(texts, labels, settings, *, seed):
         seen.append(settings)
-        return SimpleNamespace(description="tuned", predict=lambda texts: ["a"] * len(texts))
+        return SimpleNamespace(description="tuned", labels=("a",), probabilities=lambda texts: np.ones((len(texts), 1)))
 
     monkeypatch.setattr(evaluation, "fine_tune", trained)
     table = Table(("one", "two", "three", "four"), ("a", "b", "a", "b"), None)

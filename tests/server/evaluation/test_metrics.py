@@ -75,7 +75,7 @@ def test_averages_are_scikit_learn_s():
 
     rng = np.random.default_rng(0)
     true, predicted = (rng.choice(list(names), size=90).tolist() for names in ("abcd", "abce"))
-    found = score(true, predicted).averages()
+    found = score(true, predicted).averages
     for average, ending in (("macro", "_of_all_labels"), ("weighted", "")):
         figures = precision_recall_fscore_support(true, predicted, average=average, zero_division=0)
         for name, figure in zip(("precision", "recall", "f1"), figures, strict=False):

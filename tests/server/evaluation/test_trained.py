@@ -6,7 +6,7 @@ import pytest
 
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.intervals import over_seeds
-from undersong_server.evaluation.panel import judged, over_trainings
+from undersong_server.evaluation.panel import judged
 
 TRUE = list("aabbcabc")
 PREDICTED = {3: list("aabbcabc"), 4: list("abbbcaac"), 5: list("cabbcabb")}
@@ -16,7 +16,7 @@ GROUPS = list("xxxxyyyy")
 def test_every_seed_and_group_is_scored_by_its_own_predictions() -> None:
     from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
 
-    found = over_trainings([judged("corpus", 9, f"m{seed}", PREDICTED[seed], TRUE, GROUPS) for seed in PREDICTED])
+    found = judged("corpus", 9, [(f"m{seed}", {"m": each}) for seed, each in PREDICTED.items()], TRUE, GROUPS)
     assert found.model == "m3"
     assert found.scores.figures()["accuracy"] == 1.0
     assert found.interval("accuracy") == over_seeds([accuracy_score(TRUE, each) for each in PREDICTED.values()])
@@ -31,7 +31,7 @@ def test_the_panel_is_the_mean_of_its_models_and_says_each() -> None:
     from sklearn.metrics import accuracy_score, recall_score
 
     predicted = dict(zip(panel.MODELS, PREDICTED.values(), strict=True))
-    found = judged("corpus", 9, "panel", predicted, TRUE, GROUPS)
+    found = judged("corpus", 9, [("panel", predicted)], TRUE, GROUPS)
     accuracies = [accuracy_score(TRUE, each) for each in predicted.values()]
     assert found.interval("accuracy").value == pytest.approx(sum(accuracies) / 3)
     rarest = [recall_score(TRUE, each, labels=["c"], average="macro") for each in predicted.values()]
@@ -44,7 +44,7 @@ def test_the_panel_is_the_mean_of_its_models_and_says_each() -> None:
 def test_one_seed_without_groups_has_no_intervals() -> None:
     from sklearn.metrics import accuracy_score
 
-    found = judged("corpus", 9, "m", PREDICTED[4], TRUE).to_json()
+    found = judged("corpus", 9, [("m", {"m": PREDICTED[4]})], TRUE).to_json()
     assert "over_seeds" not in found
     assert "groups" not in found
     assert found["accuracy"] == accuracy_score(TRUE, PREDICTED[4])

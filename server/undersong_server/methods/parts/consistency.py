@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.workers import one_numpy_thread
 from undersong_protocol.statistics.classifier_votes import NEVER
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 
@@ -33,7 +34,9 @@ def classifier(
     if len(present) < 2:
         return found
     w = np.ones(len(labels)) if weights is None else weights * (len(weights) / weights.sum())
-    found[:, present] = fit_linear(embeddings, numbered.ravel().astype(np.int64), w, len(present), strength)
+    x = np.ascontiguousarray(embeddings, dtype=np.float32)
+    with one_numpy_thread():
+        found[:, present] = fit_linear(x, numbered.ravel().astype(np.int64), w, len(present), strength)
     return found
 
 
