@@ -280,11 +280,8 @@ class State:
 
     def samples(self, rows: Rows) -> list[Sample]:
         """The texts under their labels."""
-        names, pool = self.run.setting.labels, self.run.pool.samples
-        return [
-            replace(pool[text], label=names[label]) if names else pool[text]
-            for text, label in zip(rows.position.tolist(), rows.label_of.tolist(), strict=True)
-        ]
+        names, pool = self.run.setting.labels or ("",), self.run.pool.samples
+        return [replace(pool[n], label=names[c]) for n, c in zip(rows.position, rows.label_of, strict=True)]
 
     def _texts(self, position: Int64 | None = None) -> tuple[Float32, Int64, Int64]:
         """Embeddings, labels and generators of the texts at ``position``; of all if it is None."""

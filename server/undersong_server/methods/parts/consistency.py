@@ -29,9 +29,8 @@ def classifier(
     found = np.zeros((embeddings.shape[1] + 1, classes))
     found[-1] = NEVER
     present, numbered = np.unique(labels, return_inverse=True)
-    if len(present) == 1:
-        found[-1, present[0]] = 0.0
     if len(present) < 2:
+        found[-1, present] = 0.0
         return found
     w = np.ones(len(labels)) if weights is None else weights * (len(weights) / weights.sum())
     x = np.ascontiguousarray(embeddings, dtype=np.float32)
