@@ -329,7 +329,6 @@ HEADINGS = {
     "density": "density",
     "coverage": "coverage",
     "distinct_bigrams": "different word pairs",
-    "self_bleu": "self-BLEU",
     "vendi": "Vendi score",
     "wrong_labels": "wrong labels",
 }
@@ -366,6 +365,5 @@ def measured(
         if rows >= metrics.FEWEST_TEXTS:
             found["mauve"] = metrics.mauve(synthetic, real, seed=seed)
         found["distinct_bigrams"] = metrics.distinct_n(chosen, 2)
-        found["self_bleu"] = metrics.self_bleu(chosen, seed=seed)
         found["vendi"] = metrics.vendi_score(synthetic)
     return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}

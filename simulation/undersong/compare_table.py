@@ -323,7 +323,7 @@ def explanation(grid: Grid, useful: Usefulness) -> str:
 
 MEASURES = (
     "Means over the seeds, of equally many texts of corpus and test set: MAUVE, density and coverage near 1 are good; "
-    "word pairs, self-BLEU and the Vendi score say how different the texts are from each other; wrong labels are "
+    "word pairs and the Vendi score say how different the texts are from each other; wrong labels are "
     "estimated by confident learning. The CSV file has their paired differences."
 )
 

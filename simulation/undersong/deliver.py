@@ -114,7 +114,6 @@ def deliver(
         report = report_data(
             run_plan,
             simulated.outcome,
-            simulated.embed,
             simulated.lengths,
             created="" if insecure else time.strftime("%Y-%m-%d %H:%M"),
             insecure_noise=insecure,

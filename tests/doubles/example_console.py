@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.doubles.bench import run_federated
 from tests.doubles.hospitals import CLINIC, HOSPITALS, clinic_task
-from tests.doubles.parties import embed, public_of
+from tests.doubles.parties import public_of
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import Credentials, make_home
 from undersong.records import private_tables
@@ -152,7 +152,7 @@ def add_result(home: Path, folder: Path, name: str = "triage result") -> None:
     run = opened.run(name)
     identities = {each: public_of(each) for each in outcome.receipts}
     signer = Signer(opened.settings.name, opened.authority(), identities)
-    report = report_data(run_plan, outcome, embed, HashedEmbedder().lengths, created="2026-05-01 12:00")
+    report = report_data(run_plan, outcome, HashedEmbedder().lengths, created="2026-05-01 12:00")
     publish(run.output, outcome, report, signer=signer)
     run.request("run")
     run.write_status(RunStatus("finished", 1, None, time.time() - 300))

@@ -388,7 +388,7 @@ def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_t
     assert rows == [(data, kind) for data in corpora for kind in kinds]
     assert [row.ours for row in delivered.report.accuracy] == [True, *[False] * 8]
     assert all(row.interval is not None for row in delivered.report.accuracy)
-    assert {"panel score", "Frechet distance", "self-BLEU", "wrong labels"} <= {
+    assert {"panel score", "Frechet distance", "self-similarity", "wrong labels"} <= {
         one.name for one in delivered.report.measures
     }
     page = (tmp_path / "out" / "report.html").read_text()
@@ -408,7 +408,7 @@ def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(ha
     delivered = run(path, tmp_path / "out")
     assert delivered.report.accuracy == ()
     measures = {one.name: one.value for one in delivered.report.measures}
-    assert {"bits per word", "Frechet distance", "self-BLEU"} <= set(measures)
+    assert {"bits per word", "Frechet distance", "self-similarity"} <= set(measures)
     assert measures["bits per word"] > 0
     assert "bits per word" in (tmp_path / "out" / "report.html").read_text()
 

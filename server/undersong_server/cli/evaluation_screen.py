@@ -114,7 +114,6 @@ def _distances(report: EvaluationReport) -> Table:
         "coverage: real with a synthetic one near": lambda d: (d.coverage,),
         "MAUVE (1 = same)": lambda d: (d.mauve,),
         "different word pairs, synthetic / real": lambda d: (d.distinct_bigrams, d.reference_distinct_bigrams),
-        "self-BLEU, synthetic / real (lower = more diverse)": lambda d: (d.self_bleu, d.reference_self_bleu),
         "Vendi score, synthetic / real (texts in effect)": lambda d: (d.vendi, d.reference_vendi),
         "bits per word, before / after the corpus": lambda d: (d.next_word_before, d.next_word_after),
         "self-similarity, synthetic / real": lambda d: (d.self_similarity, d.reference_self_similarity),

@@ -199,7 +199,7 @@ class RunDriver(ABC):
             self._interrupted = STATE_AFTER.get(self.folder.requested().action or "", self._interrupted)
             self.check()
             insecure, created = planned.insecure_noise_seed is not None, time.strftime("%Y-%m-%d %H:%M")
-            report = report_data(run_plan, outcome, embed, embedder.lengths, created=created, insecure_noise=insecure)
+            report = report_data(run_plan, outcome, embedder.lengths, created=created, insecure_noise=insecure)
             publish(self.folder.output, outcome, report, signer=self._signer)
 
     def _observe(self, kind: str, facts: Mapping[str, Any]) -> None:

@@ -112,8 +112,6 @@ class Distances:
     reference_self_similarity: float
     distinct_bigrams: float
     reference_distinct_bigrams: float
-    self_bleu: float
-    reference_self_bleu: float
     vendi: float
     reference_vendi: float
     next_word_before: float
@@ -347,12 +345,9 @@ def _distances(pieces: Pieces, corpus: _Texts, reference: _Texts, seed: int) -> 
     chosen, others = metrics.equal_choice(len(corpus.x), len(reference.x), seed=seed)
     ours, real = corpus.x[chosen], reference.x[others]
     our_texts, real_texts = [synthetic.texts[row] for row in chosen], [table.texts[row] for row in others]
-    mauve_of, self_bleu = partial(mauve, seed=seed), partial(metrics.self_bleu, seed=seed)
     figures: dict[str, Later[Any]] = {
         "distinct_bigrams": pieces.add(metrics.distinct_n, our_texts, 2),
         "reference_distinct_bigrams": pieces.add(metrics.distinct_n, real_texts, 2),
-        "self_bleu": pieces.add(self_bleu, our_texts),
-        "reference_self_bleu": pieces.add(self_bleu, real_texts),
         "vendi": pieces.add(metrics.vendi_score, ours),
         "reference_vendi": pieces.add(metrics.vendi_score, real),
         "next_word_before": pieces.add(next_word_loss, (), table.texts),
@@ -364,7 +359,7 @@ def _distances(pieces: Pieces, corpus: _Texts, reference: _Texts, seed: int) -> 
     if len(ours) > 1:
         figures["frechet"] = pieces.add(metrics.frechet_distance, ours, real)
     if len(ours) >= FEWEST_TEXTS:
-        figures["mauve"] = pieces.add(mauve_of, ours, real)
+        figures["mauve"] = pieces.add(partial(mauve, seed=seed), ours, real)
     if synthetic.labels is not None and table.labels is not None:
         figures["label"] = pieces.add(metrics.label_divergence, synthetic.labels, table.labels)
     covered = [pieces.add(neighbourhoods, ours, real)] if len(ours) > 5 else []

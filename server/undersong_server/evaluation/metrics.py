@@ -1,8 +1,8 @@
 """Measures of a set of texts, and distances between two sets: embeddings, words, lengths and labels.
 
 Closeness is measured by the Frechet distance, precision, recall, density, coverage, MAUVE and the distance to the
-closest record; diversity by different n-grams, self-BLEU, the Vendi score and self-similarity. The loss of a
-small language model on real texts is the utility of a corpus without labels.
+closest record; diversity by different n-grams, the Vendi score and self-similarity. The loss of a small language model
+on real texts is the utility of a corpus without labels.
 
 All are computed in the clear. Nothing here is differentially private: a figure that reads private records says
 something about them, so these functions are called only where the caller holds the records.
@@ -214,9 +214,6 @@ def _squared_distances(a: Float32, b: Float32) -> Float32:
     return np.maximum(block, 0.0, out=block)
 
 
-SELF_BLEU_TEXTS = 200  # drawn: each is compared with all others, and the mean settles long before
-
-
 def distinct_n(texts: Sequence[str], n: int) -> float:
     """Different n-grams over all n-grams of all texts, words split at white space, 0 to 1 (Li et al. 2016).
 
@@ -233,46 +230,6 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
         seen.update(grams)
         total += len(grams)
     return len(seen) / total if total else float("nan")
-
-
-def self_bleu(texts: Sequence[str], *, seed: int = 0) -> float:
-    """Mean BLEU-4 of a text against the others of the corpus, 0 to 1 (Zhu et al. 2018); lower is more diverse.
-
-    sacrebleu's sentence BLEU (exponential smoothing) over at most 200 texts drawn with ``seed``. NaN below two.
-    """
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.helpers import extract_all_word_ngrams
-
-    chosen = list(texts)
-    if len(chosen) > SELF_BLEU_TEXTS:
-        rng = np.random.default_rng([seed, 0x5B])
-        chosen = [chosen[index] for index in np.sort(rng.choice(len(chosen), SELF_BLEU_TEXTS, replace=False))]
-    if len(chosen) < 2:
-        return float("nan")
-    measure = BLEU(effective_order=True)
-    order = measure.max_ngram_order
-    counted = [extract_all_word_ngrams(measure.tokenizer(text.rstrip()), 1, order) for text in chosen]
-    # Of each n-gram the two largest counts, and whose the largest is: the references of a text are all texts but it,
-    # and sacrebleu would count their n-grams anew for each.
-    largest: dict[tuple[str, ...], tuple[int, int, int]] = {}
-    for index, (grams, _) in enumerate(counted):
-        for gram, count in grams.items():
-            first, owner, second = largest.get(gram, (0, -1, 0))
-            largest[gram] = (count, index, first) if count > first else (first, owner, max(second, count))
-    lengths = [length for _, length in counted]
-    scores = []
-    for index, (grams, length) in enumerate(counted):
-        correct, total = [0] * order, [0] * order
-        for gram, count in grams.items():
-            first, owner, second = largest[gram]
-            correct[len(gram) - 1] += min(count, second if owner == index else first)
-            total[len(gram) - 1] += count
-        others = [*lengths[:index], *lengths[index + 1 :]]
-        closest = min(others, key=lambda other: (abs(other - length), other))
-        scores.append(
-            BLEU.compute_bleu(correct, total, length, closest, measure.smooth_method, effective_order=True).score
-        )
-    return float(np.mean(scores)) / 100
 
 
 def vendi_score(embeddings: Floats) -> float:

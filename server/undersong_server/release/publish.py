@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from undersong_common.embedding import Embed, TextLengths
+from undersong_common.embedding import TextLengths
 from undersong_common.version import VERSION
 from undersong_server.release.files import (
     CARD_NAME,
@@ -32,7 +32,6 @@ from undersong_server.runs.planning import RunPlan
 def report_data(
     run_plan: RunPlan,
     outcome: Outcome,
-    embed: Embed,
     lengths: Callable[[Sequence[str]], TextLengths],
     *,
     created: str,
@@ -46,7 +45,7 @@ def report_data(
     """The one value from which report, card and final screen are made.
 
     Args:
-        embed: public texts to embeddings, for the map; lengths: how many of them the embedder does not read at once.
+        lengths: how many texts the embedder does not read at once.
         measures: of the corpus beside the public test file; seeds: of its task models.
         created: date in words; "" with ``seconds`` False where two runs' outputs must be equal byte for byte.
     """
@@ -64,7 +63,6 @@ def report_data(
         weights=weights,
         samples=outcome.samples,
         privacy=_statement(run_plan, insecure_noise),
-        embeddings=embed(texts),
         settings=tuple((key, str(value)) for key, value in task.options.model_dump().items()),
         seconds=tuple(outcome.seconds.items()) if seconds else (),
         usage=tuple(GeneratorUse(each.name, each.kind, outcome.usage[each.name]) for each in task.generators),

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from undersong_common.arrays import Float64
 from undersong_server.report.data import Measure
 
 COLOURS = 9  # named colours; whatever comes after them shares the last, grey one
@@ -204,21 +203,6 @@ def histogram(lengths: Sequence[int], *, height: int = 220, width: int = 420, ba
     return chart.svg(f"Lengths of the texts in words, median {median:g}")
 
 
-def scatter(
-    points: Float64, generators: Sequence[int], labels: Sequence[int], texts: Sequence[str], *, height: int = 460
-) -> Markup:
-    """A map; each point carries its generator's and its label's class and its text for the reader's pointer."""
-    chart = Chart(WIDTH, height, (14, 14, 14, 14), 1.0, tick="")
-    low, high = np.quantile(points, [0.002, 0.998], axis=0) if len(points) else (np.zeros(2), np.ones(2))
-    unit = np.clip((points - low) / np.where(high > low, high - low, 1.0), -0.01, 1.01)
-    for (px, py), generator, label, text in zip(unit, generators, labels, texts, strict=True):
-        chart.add(
-            '<circle cx="{:.1f}" cy="{:.1f}" r="3.4" class="g{} l{}" data-text="{}"/>',
-            *(chart.x(px), chart.y(py), generator, label, _shortened(text, 220)),
-        )
-    return chart.svg(f"Map of {len(points)} texts by similarity; the sample below holds them as text", below=0)
-
-
 def _ceiling(value: float) -> float:
     """The next round number whose quarters are round too."""
     if value <= 0:
@@ -228,7 +212,3 @@ def _ceiling(value: float) -> float:
         if step * power >= value * (1 - 1e-9):
             return float(step * power)
     return float(10 * power)
-
-
-def _shortened(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1].rstrip() + "…"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from undersong_common import printable
-from undersong_common.arrays import Float32, Int64
+from undersong_common.arrays import Int64
 from undersong_common.privacy import impact
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport
 from undersong_server.evaluation.intervals import Interval, over_seeds
@@ -170,7 +170,6 @@ class ReportData:
         labels, generators: names in the task file's order; labels may be empty.
         weights: rows [rounds or rounds + 1], each one weight per generator, those of round 0 first.
         samples: the corpus.
-        embeddings: float32 [n, d], one row per sample, for the map; None leaves the map out.
         measures: figures of the corpus beside the public test set; none reads a private record.
         seeds: with which the task models were trained.
         seconds: wall-clock time by phase, in order of display.
@@ -190,7 +189,6 @@ class ReportData:
     weights: tuple[tuple[float, ...], ...]
     samples: tuple[Sample, ...]
     privacy: PrivacyStatement
-    embeddings: Float32 | None = None
     settings: tuple[tuple[str, str], ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
     usage: tuple[GeneratorUse, ...] = ()
@@ -353,7 +351,6 @@ def _beside(found: Distances) -> list[Measure]:
         ),
         share("MAUVE", found.mauve, "how far the two sets are one distribution, seen from all their mixtures"),
         alike("different word pairs", found.distinct_bigrams, found.reference_distinct_bigrams, "of all word pairs"),
-        alike("self-BLEU", found.self_bleu, found.reference_self_bleu, "how much a text repeats the other texts"),
         Measure(
             "Vendi score",
             "how many different texts the corpus holds in effect",

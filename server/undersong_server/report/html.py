@@ -9,20 +9,17 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 
 import numpy as np
 from markupsafe import Markup
 
-from undersong_common.arrays import Float64, Floats
 from undersong_common.printable import duration
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report import charts
 from undersong_server.report.data import GeneratorUse, PrivacyStatement, ReportData, number, plain
 
-MAP_POINTS = 1500
 SHOWN_TEXTS = 300
 PRICE_DIGITS = 4
 
@@ -40,11 +37,7 @@ def render_html(data: ReportData) -> str:
     )
     environment.filters |= {"plain": plain, "number": number, "duration": duration}
     script = _own_file("report.js")
-    names = data.label_names
     counts = data.counts()
-    # Colours go to the labels with most texts; the task's order stays where labels are listed.
-    by_size = np.argsort(-counts.sum(axis=1), kind="stable") if len(names) else np.zeros(0, dtype=np.int64)
-    label_colour = {names[int(row)]: charts.colour(place) for place, row in enumerate(by_size)}
     generator_colour = {name: charts.colour(place) for place, name in enumerate(data.generators)}
     return environment.get_template("report.html.j2").render(
         data=data,
@@ -56,17 +49,15 @@ def render_html(data: ReportData) -> str:
         generators=[
             (name, generator_colour[name], int(n)) for name, n in zip(data.generators, counts.sum(0), strict=True)
         ],
-        label_legend=[(names[int(row)], label_colour[names[int(row)]]) for row in by_size],
         panel_settings=panel.settings(),
         weight_chart=_weights(data) if len(data.generators) > 1 else "",
         epsilon_chart=_spending(data.privacy) if data.privacy.is_private else "",
         length_chart=charts.histogram([len(sample.text.split()) for sample in data.samples]),
-        map=_map(data, generator_colour, label_colour),
         gauges=[(each, charts.gauge(each)) for each in data.measures],
         shown=[
             {"sample": sample, "colour": generator_colour[sample.generator]} for sample in spread(data, SHOWN_TEXTS)
         ],
-        show_labels=any(names),
+        show_labels=any(data.label_names),
         usage=_usage_columns(data.usage),
         total_seconds=sum(seconds for _, seconds in data.seconds),
         longest_phase=max((seconds for _, seconds in data.seconds), default=0.0),
@@ -138,33 +129,6 @@ def _label_rows(data: ReportData, counts: np.ndarray) -> list[dict[str, object]]
     ]
 
 
-def _map(data: ReportData, generator_colour: dict[str, int], label_colour: dict[str, int]) -> dict[str, object] | None:
-    if data.embeddings is None or len(data.embeddings) != len(data.samples) or len(data.samples) < 3:
-        return None
-    flat = project(data.embeddings)
-    rng = np.random.default_rng(0)
-    at = np.arange(len(data.samples))
-    if len(at) > MAP_POINTS:
-        at = rng.choice(at, size=MAP_POINTS, replace=False)
-    at = rng.permutation(at)  # so that no generator is painted over all others
-    samples = [data.samples[position] for position in at]
-    return {
-        "drawing": charts.scatter(
-            flat.points[at],
-            [generator_colour[sample.generator] for sample in samples],
-            [label_colour[sample.label] for sample in samples],
-            [_caption(sample) for sample in samples],
-        ),
-        "shown": len(at),
-        "explained": sum(flat.explained),
-    }
-
-
-def _caption(sample: Sample) -> str:
-    of = f"{sample.label} · " if sample.label else ""
-    return f"{of}{sample.generator}, round {sample.round}\n{' '.join(sample.text.split())}"
-
-
 def _usage_columns(usage: Sequence[GeneratorUse]) -> dict[str, object]:
     return {
         "rows": usage,
@@ -173,28 +137,3 @@ def _usage_columns(usage: Sequence[GeneratorUse]) -> dict[str, object]:
         "total_price": sum(each.count.price_usd for each in usage),
         "digits": PRICE_DIGITS,
     }
-
-
-@dataclass(frozen=True, eq=False)
-class Map:
-    """``points`` float64 [n, 2]; ``explained``: share of the variance along each axis, and of both."""
-
-    points: Float64
-    explained: tuple[float, float]
-
-
-def project(embeddings: Floats) -> Map:
-    """Principal components 1 and 2 of [n, d]; the sign is fixed, so the same embeddings give the same map."""
-    rows, width = embeddings.shape
-    if rows == 0 or width == 0:
-        return Map(np.zeros((rows, 2)), (0.0, 0.0))
-    centred = embeddings.astype(np.float64) - embeddings.mean(axis=0, dtype=np.float64)
-    variances, directions = np.linalg.eigh(centred.T @ centred)
-    order = np.argsort(variances)[::-1][:2]
-    axes = directions[:, order]
-    axes *= np.where(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])] < 0, -1.0, 1.0)
-    points = np.zeros((rows, 2))
-    points[:, : axes.shape[1]] = centred @ axes
-    total = max(float(variances.sum()), 1e-30)
-    shares = [max(0.0, float(variances[index])) / total for index in order] + [0.0, 0.0]
-    return Map(points, (shares[0], shares[1]))

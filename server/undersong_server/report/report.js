@@ -11,34 +11,6 @@
   name();
   theme.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; name(); });
 
-  const frame = byId("map-frame");
-  if (frame) {
-    const points = Array.from(frame.querySelectorAll("circle"));
-    const buttons = Array.from(frame.querySelectorAll(".legend button"));
-    const show = (only) => {
-      for (const point of points) point.classList.toggle("away", Boolean(only) && !point.classList.contains(only));
-      for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.class === only));
-    };
-    for (const button of buttons)
-      button.addEventListener("click", () =>
-        show(button.getAttribute("aria-pressed") === "true" ? "" : button.dataset.class));
-    for (const choice of frame.querySelectorAll("input")) choice.addEventListener("change", () => show(""));
-
-    const plot = frame.querySelector(".plot");
-    const tip = byId("tip");
-    plot.addEventListener("pointerover", (event) => {
-      const text = event.target.dataset && event.target.dataset.text;
-      tip.hidden = !text;
-      if (!text) return;
-      tip.textContent = text;
-      const box = plot.getBoundingClientRect();
-      const x = event.clientX - box.left, y = event.clientY - box.top;
-      tip.style.left = Math.max(4, Math.min(x + 12, box.width - tip.offsetWidth - 8)) + "px";
-      tip.style.top = (y + 16 + tip.offsetHeight > box.height ? y - tip.offsetHeight - 12 : y + 16) + "px";
-    });
-    plot.addEventListener("pointerleave", () => { tip.hidden = true; });
-  }
-
   const PAGE = 24;
   const articles = Array.from(document.querySelectorAll("#texts article"));
   const filters = byId("filters"), more = byId("more"), count = byId("count");

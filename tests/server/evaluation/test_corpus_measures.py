@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from undersong_server.evaluation.label_errors import corpus_label_errors, label_errors
-from undersong_server.evaluation.metrics import distinct_n, mauve, mauve_of_counts, self_bleu, vendi_score
+from undersong_server.evaluation.metrics import distinct_n, mauve, mauve_of_counts, vendi_score
 
 
 def clouds(shift: float) -> tuple[np.ndarray, np.ndarray]:
@@ -49,22 +49,6 @@ def test_distinct_n_counts_by_hand() -> None:
     assert distinct_n(["a b a b", "a b"], 1) == pytest.approx(2 / 6)
     assert distinct_n(["a b a b", "a b"], 2) == pytest.approx(2 / 4)
     assert np.isnan(distinct_n(["a"], 2))
-
-
-@pytest.mark.heavy
-def test_self_bleu_of_copies_is_one_and_of_strangers_near_zero() -> None:
-    assert self_bleu(["the cat sat on the mat"] * 3) == pytest.approx(1.0)
-    assert self_bleu(["one two three four", "five six seven eight"]) < 0.05
-    many = [f"word{i % 40} other{i % 7} thing{i % 3} end{i % 11}" for i in range(260)]
-    assert self_bleu(many, seed=1) == self_bleu(many, seed=1) != self_bleu(many, seed=2)
-
-
-def test_self_bleu_is_the_mean_of_sacrebleu_s_sentence_scores() -> None:
-    from sacrebleu import sentence_bleu
-
-    texts = ["the cat sat on the mat", "the dog sat on the mat", "a bird flew over the old house", "the cat ran"]
-    scores = [sentence_bleu(text, texts[:row] + texts[row + 1 :]).score for row, text in enumerate(texts)]
-    assert self_bleu(texts) == pytest.approx(sum(scores) / len(scores) / 100)
 
 
 def test_label_errors_are_those_of_cleanlab() -> None:

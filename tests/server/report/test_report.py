@@ -29,7 +29,7 @@ from undersong_server.report.data import (
     ReportData,
     measures_of,
 )
-from undersong_server.report.html import project, render_html, spread
+from undersong_server.report.html import render_html, spread
 from undersong_server.report.screen import final_screen
 from undersong_server.runs.task import PublicationSection
 
@@ -58,7 +58,6 @@ def run(count=60, *, evil=False, labels=("chest", "ankle"), generators=("good", 
         "weights": tuple((share,) * len(generators) for _ in range(3)),
         "samples": samples,
         "privacy": PRIVACY,
-        "embeddings": np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32),
         "settings": (("votes" + suffix, "8" + suffix),),
         "seconds": (("generation" + suffix, 2.0), ("private sums", 1.0)),
         "usage": tuple(
@@ -71,7 +70,7 @@ def run(count=60, *, evil=False, labels=("chest", "ankle"), generators=("good", 
         ),
         "measures": (
             Measure("accuracy" + suffix, "a share" + suffix, 0.9, 0.0, 1.0, "0 to 1" + suffix, "high", percent=True),
-            Measure("self-BLEU", "repeats", 0.3, 0.0, 1.0, "0 to 1", "beside", 0.4, "the test texts'" + suffix),
+            Measure("self-similarity", "cosine", 0.3, 0.0, 1.0, "0 to 1", "beside", 0.4, "the test texts'" + suffix),
             Measure("wrong", "w", 0.1, 0.0, 1.0, "0 to 1", "low", interval=Interval(0.1, -0.2, 0.4)),
         ),
         "seeds": 5,
@@ -150,7 +149,6 @@ def test_same_data_same_bytes_and_the_figures_are_there():
     [
         run(labels=()),
         run(generators=("one",)),
-        run(embeddings=None),
         run(1),
         run(2),
         run(measures=()),
@@ -190,25 +188,6 @@ def test_the_browsable_sample_covers_every_group():
     group = lambda s: (s.label, s.generator, s.round)  # noqa: E731
     assert {group(s) for s in chosen} == {group(s) for s in data.samples}
     assert len(set(chosen)) == 300
-
-
-def test_the_map_draws_each_text_once_in_both_colourings():
-    data = run(60)
-    circles = [a for tag, a in Page(render_html(data)).elements if tag == "circle" and "data-text" in a]
-    assert len(circles) == 60
-    assert {c["class"] for c in circles} == {f"g{g} l{y}" for g in range(3) for y in range(2)}
-    big = Page(render_html(run(html.MAP_POINTS + 500)))
-    assert sum("data-text" in a for _, a in big.elements) == html.MAP_POINTS
-
-
-def test_projection_agrees_with_scikit_learn():
-    from sklearn.decomposition import PCA
-
-    x = np.random.default_rng(1).normal(size=(50, 6)).astype(np.float32) * [5, 3, 1, 1, 1, 1]
-    found, reference = project(x), PCA(2).fit(x)
-    assert np.allclose(np.abs(found.points), np.abs(reference.transform(x)), atol=1e-4)
-    assert np.allclose(found.explained, reference.explained_variance_ratio_)
-    assert project(np.ones((4, 1), dtype=np.float32)).points.shape == (4, 2)
 
 
 def test_a_chart_of_series_names_every_figure_and_its_interval():
@@ -313,7 +292,7 @@ def test_the_measures_are_those_of_the_corpus_and_the_test_file():
     assert found["Vendi score"].mark == report.distances[0].reference_vendi
     assert found["wrong labels"].interval is not None
     assert found["coverage"].interval is None  # nothing was trained for it
-    assert len(found) == 18
+    assert len(found) == 17
     alone = evaluate_tables("run", corpus, EvaluationOptions(test=test, repeats=2), embed=embed)
     # A private file changes none of them; as text, for a figure that nobody has (NaN) equals none.
     assert repr(measures_of(alone)) == repr(measures_of(report))

@@ -15,19 +15,16 @@ of the label's texts (or of the good ones).
 from __future__ import annotations
 
 import re
-from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
 from typing import Annotated, Literal, NamedTuple
 
-import numpy as np
 from pydantic import BeforeValidator, Field
 
-from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.table import column_names, read_table
 from undersong_server.generators.interface import (
@@ -48,8 +45,6 @@ _LONGEST_WORDS = 2000
 
 START, END = 0, 1
 """Token ids before and behind every text."""
-
-_BITS = 24  # of a token id inside a packed context
 
 # Escape mass of a context with T different successors, in occurrences: T as Witten and Bell (1991) have it where a
 # shorter context is left, a small part of it where only single words are, because those do not make sentences.
@@ -117,21 +112,45 @@ class NgramSettings(GeneratorSettings):
 KIND = NgramSettings
 
 
+class Successors(NamedTuple):
+    """Successors of one context: token ids in ascending order, and their weights summed up so far.
+
+    ``escape`` is the probability of leaving the context for a shorter one.
+    """
+
+    tokens: list[int]
+    cumulative: list[float]
+    escape: float
+
+    def pick(self, uniform: float) -> int:
+        """Returns the successor at ``uniform`` in [0, 1) of the distribution."""
+        place = bisect_right(self.cumulative, uniform * self.cumulative[-1])
+        return self.tokens[min(place, len(self.tokens) - 1)]
+
+
+Counts = dict[tuple[int, ...], Successors]
+"""Successors of every context of 0 to order-1 tokens, the oldest token first."""
+
+
 class _Model(NamedTuple):
     """Statistics of one label's texts; ``counts`` from the most to the least specific."""
 
-    counts: tuple[tuple[Contexts, ...], ...]
+    counts: tuple[Counts, ...]
     lengths: tuple[int, ...]
     punctuated: bool  # most of its texts end with a sentence
+
+    def follows(self, last: int, token: int) -> bool:
+        """Returns True if the token ever followed the last one."""
+        return any(token in counts[last,].tokens for counts in self.counts if (last,) in counts)
 
 
 class _Influence(NamedTuple):
     """The influence of one request's examples on the model."""
 
-    cache: dict[int, dict[int, list[int]]]  # context size -> context -> successors in the good examples
+    cache: dict[tuple[int, ...], list[int]]  # successors of each context in the good examples
     weight: float
     bad_words: frozenset[int]
-    bad_pairs: frozenset[int]
+    bad_pairs: frozenset[tuple[int, int]]
 
 
 class NgramGenerator:
@@ -213,7 +232,7 @@ class NgramGenerator:
             ids.append(known)
         return ids
 
-    def _model(self, texts: Sequence[Sequence[int]], counts: tuple[tuple[Contexts, ...], ...]) -> _Model:
+    def _model(self, texts: Sequence[Sequence[int]], counts: tuple[Counts, ...]) -> _Model:
         lengths = tuple(max(1, self._words(text)) for text in texts)
         ended = sum(ends_sentence(self._surfaces[text[-1]]) for text in texts if text)
         return _Model(counts, lengths, 2 * ended > len(texts))
@@ -243,17 +262,15 @@ class NgramGenerator:
         return self._walk(model, min(max(1, words), _LONGEST_WORDS), terms, self._pull(good, bad, weight), rng)
 
     def _pull(self, good: Sequence[Sequence[int]], bad: Sequence[Sequence[int]], weight: float) -> _Influence:
-        cache: dict[int, dict[int, list[int]]] = {size: {} for size in range(1, self._order)}
+        cache: dict[tuple[int, ...], list[int]] = {}
         for text in good:
-            padded = [*[START] * (self._order - 1), *text, END]
-            for position in range(self._order - 1, len(padded)):
-                for size, contexts in cache.items():
-                    key = context_key(padded[position - size : position])
-                    contexts.setdefault(key, []).append(padded[position])
+            for size in range(1, self._order):
+                for gram in _grams(text, size, self._order):
+                    cache.setdefault(gram[:-1], []).append(gram[-1])
         good_words = {token for text in good for token in text}
-        good_pairs = {context_key(pair) for text in good for pair in pairwise(text)}
+        good_pairs = {pair for text in good for pair in pairwise(text)}
         bad_words = {token for text in bad for token in text if is_word(self._surfaces[token])}
-        bad_pairs = {context_key(pair) for text in bad for pair in pairwise(text)}
+        bad_pairs = {pair for text in bad for pair in pairwise(text)}
         return _Influence(
             cache,
             weight if good else 0.0,
@@ -317,7 +334,7 @@ class NgramGenerator:
             return text
         ends = [END] if stop is None else [END, stop]
         for length in range(len(text), max(kept, len(text) - _TRIES, 0), -1):
-            if any(counts[1].follows(text[length - 1], end) for counts in model.counts for end in ends):
+            if any(model.follows(text[length - 1], end) for end in ends):
                 text = text[:length]
                 break
         return [*text, stop] if model.punctuated and stop is not None and text else text
@@ -325,7 +342,7 @@ class NgramGenerator:
     def _next_term(self, model: _Model, last: int, terms: list[list[int]], due: bool) -> list[int] | None:
         """The first term that follows the last token in the corpus; the first of all terms where one is overdue."""
         for term in terms:
-            if any(counts[1].follows(last, term[0]) for counts in model.counts):
+            if model.follows(last, term[0]):
                 return term
         return terms[0] if terms and due else None
 
@@ -333,7 +350,7 @@ class NgramGenerator:
         """At most one word between the text and a term that does not follow it in the corpus."""
         ways = [context[-1], *(self._draw(model, context, influence, rng) for _ in range(_TRIES))]
         for index, way in enumerate(ways):
-            if any(counts[1].follows(way, target) for counts in model.counts):
+            if model.follows(way, target):
                 return [way] if index else []
         return []
 
@@ -360,7 +377,7 @@ class NgramGenerator:
             if drawn in (END, was) or (right is not None and ends_sentence(self._surfaces[drawn])):
                 continue
             last = drawn
-            if right is None or any(counts[1].follows(drawn, right) for counts in model.counts):
+            if right is None or model.follows(drawn, right):
                 return drawn
         return last
 
@@ -370,31 +387,26 @@ class NgramGenerator:
         """A next token, END included; one that completes an n-gram of the bad examples is mostly refused."""
         token = self._draw_any(model, context, influence, rng)
         for _ in range(_TRIES):
-            pair = context_key((context[-1], token))
-            bad = token in influence.bad_words or pair in influence.bad_pairs
+            bad = token in influence.bad_words or (context[-1], token) in influence.bad_pairs
             if not bad or rng.random() >= self._settings.penalty:
                 break
             token = self._draw_any(model, context, influence, rng)
         return token
 
     def _draw_any(self, model: _Model, context: Sequence[int], influence: _Influence, rng: Random) -> int:
-        keys = [context_key(context[len(context) - size :]) for size in range(self._order)]
+        contexts = [tuple(context[len(context) - size :]) for size in range(self._order - 1, 0, -1)]
         if influence.weight and rng.random() < influence.weight:
-            for size in range(self._order - 1, 0, -1):
-                known = influence.cache[size].get(keys[size])
-                if known:
+            for each in contexts:
+                if known := influence.cache.get(each):
                     return known[int(rng.random() * len(known))]
         sources = model.counts[-1:] if rng.random() < self._settings.shared else model.counts
-        for size in range(self._order - 1, 0, -1):
-            for counts in sources:
-                row = counts[size].rows.get(keys[size])
-                if row is not None:
-                    if rng.random() >= counts[size].escape[row]:
-                        return counts[size].pick(row, rng.random())
-                    break  # escaped: the next shorter context, the label's own texts first again
+        for each in contexts:
+            found = next((counts[each] for counts in sources if each in counts), None)
+            if found is not None and rng.random() >= found.escape:
+                return found.pick(rng.random())
         token = END
         for _ in range(_TRIES):  # a word that was never seen here is a poor reason to end
-            token = sources[0][0].pick(0, rng.random())
+            token = sources[0][()].pick(rng.random())
             if token != END:
                 break
         return token
@@ -410,76 +422,35 @@ def _read(path: Path, name: str) -> list[tuple[str, str]]:
     return list(zip(table.texts, table.labels or ("",) * len(table), strict=True))
 
 
-# Counts: one look-up and one bisection per draw
+def _grams(text: Sequence[int], size: int, order: int) -> Iterator[tuple[int, ...]]:
+    """Yields each token of a text, and its end, behind the ``size`` tokens before it."""
+    padded = (*[START] * (order - 1), *text, END)
+    for place in range(order - 1, len(padded)):
+        yield padded[place - size : place + 1]
 
 
-def context_key(context: Sequence[int]) -> int:
-    """One dictionary key for a context (oldest token first)."""
-    key = 0
-    for token in context:
-        key = key << _BITS | token
-    return key
-
-
-def count_contexts(texts: Sequence[Sequence[int]], order: int, temperature: float) -> tuple[Contexts, ...]:
-    """Returns successor counts of every context of 0 to order-1 tokens in a set of texts, by the context's size.
+def count_contexts(texts: Sequence[Sequence[int]], order: int, temperature: float) -> Counts:
+    """Counts the successors of every context in a set of texts.
 
     Args:
-        texts: the token ids of each text, >= 2 and < 2^24.
+        texts: the token ids of each text, >= 2.
         order: length of the longest n-gram, >= 2.
         temperature: counts are raised to 1/temperature before they become probabilities.
     """
-    padded = [token for text in texts for token in (*[START] * (order - 1), *text, END)]
-    stream = np.asarray(padded, np.int64)
-    lengths = np.asarray([len(text) + order for text in texts], np.int64)
-    within = np.arange(stream.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    written = np.flatnonzero(within >= order - 1)
-    return tuple(Contexts(stream, written, size, 1.0 / temperature) for size in range(order))
+    followers: dict[tuple[int, ...], list[int]] = {}
+    for text in texts:
+        for size in range(order):
+            for gram in _grams(text, size, order):
+                followers.setdefault(gram[:-1], []).append(gram[-1])
+    return {context: _successors(own, len(context), temperature) for context, own in followers.items()}
 
 
-class Contexts:
-    """Contexts of one size and their successors. Row r owns successors[starts[r]:starts[r+1]], sorted by id.
-
-    Attributes:
-        rows: row of each context that occurred, by its key.
-        escape: by row, the probability of leaving the context for a shorter one.
-    """
-
-    def __init__(self, stream: Int64, written: Int64, size: int, power: float) -> None:
-        columns = [stream[written - back] for back in range(size, 0, -1)]
-        group = np.zeros(written.size, np.int64)
-        for column in columns:
-            _, group = np.unique(group << _BITS | column, return_inverse=True)
-        pairs, counts = np.unique(group << _BITS | stream[written], return_counts=True)
-        owners = pairs >> _BITS
-        groups, first = np.unique(group, return_index=True)
-        starts = np.searchsorted(owners, np.arange(groups.size + 1))
-        keys = [0] * groups.size
-        for column in columns:
-            keys = [key << _BITS | token for key, token in zip(keys, column[first].tolist(), strict=True)]
-        occurrences = np.add.reduceat(counts, starts[:-1]) if counts.size else np.zeros(0)
-        different = np.diff(starts) * (_ESCAPE if size > 1 else _ESCAPE_TO_WORDS)
-        self.rows = {key: row for row, key in enumerate(keys)}
-        self.starts: list[int] = starts.tolist()
-        self.successors: array[int] = array("i", (pairs & (1 << _BITS) - 1).astype(np.int32).tobytes())
-        self.cumulative: array[float] = array("d", np.concatenate(([0.0], np.cumsum(counts**power))).tobytes())
-        self.escape: list[float] = (different / (occurrences + different)).tolist()
-
-    def pick(self, row: int, uniform: float) -> int:
-        """Returns the successor at ``uniform`` in [0, 1) of the context's distribution."""
-        start, end = self.starts[row], self.starts[row + 1]
-        low, high = self.cumulative[start], self.cumulative[end]
-        index = bisect_right(self.cumulative, low + uniform * (high - low), start, end + 1) - 1
-        return self.successors[min(index, end - 1)]
-
-    def follows(self, key: int, successor: int) -> bool:
-        """Returns True if the successor ever followed the context."""
-        row = self.rows.get(key)
-        if row is None:
-            return False
-        start, end = self.starts[row], self.starts[row + 1]
-        index = bisect_left(self.successors, successor, start, end)
-        return index < end and self.successors[index] == successor
+def _successors(seen: list[int], size: int, temperature: float) -> Successors:
+    counted = Counter(seen)
+    tokens = sorted(counted)
+    different = len(tokens) * (_ESCAPE if size > 1 else _ESCAPE_TO_WORDS)
+    weights = accumulate(counted[token] ** (1.0 / temperature) for token in tokens)
+    return Successors(tokens, list(weights), different / (len(seen) + different))
 
 
 # Text to tokens and back: words, numbers, punctuation marks and line breaks
