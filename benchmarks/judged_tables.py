@@ -15,10 +15,10 @@ from undersong_server.evaluation import panel
 
 LEVEL = 0.05
 MOST = 4.0  # points that one setting counts in a mean over settings
-CLEANED, MIXTURE, OURS = "cleaned-mixture", "mixture+labels", "undersong"
+CLEANED, MIXTURE, OURS, PRIVATE = "cleaned-mixture", "mixture+labels", "undersong", "private-only"
 UNLABELLED = "no-labels"
 BESIDE = ("worst model", "macro-F1", "rarest recall")  # differences that stand beside that of the panel score
-AGAINST = (CLEANED, MIXTURE, "wasp", "augpe", "best-single", "private-only")
+AGAINST = (CLEANED, MIXTURE, "wasp", "augpe", "best-single", PRIVATE)
 DECLARED = ("declared-tenfold", "declared-a-tenth")
 
 APART = ("off-topic", "thirty-labels", "skewed", "stars", "wrong-records", "few-texts", "low-epsilon")
@@ -215,6 +215,9 @@ def goals(cells: Cells, seeds: Sequence[int]) -> str:
     if wrong:
         what = "declared wrong minus declared right, farthest"
         found.append((what, "within 1.0", f"{max(wrong):.1f}", max(wrong) <= 1.0))
+    if alone := paired(cells, OURS, PRIVATE, labelled(), seeds):
+        gap = -Pooled.of(alone).mean
+        found.append(("private records alone minus ours, mean", "at most +2.0", f"{gap:+.2f}", gap <= 2.0))
     lines = [[what, goal, value, "yes" if holds else "**no**"] for what, goal, value, holds in found]
     return table(["what", "goal", "found", "holds"], lines)
 
