@@ -45,7 +45,7 @@ def votes(records: int, topics: Int64, candidates: int, rng: np.random.Generator
     """Exact votes of records for candidates of their topics, one full vote being 1, float64 [candidates]."""
     of = rng.choice(topics, records)
     chosen = of[:, None] * EACH + rng.integers(0, EACH, (records, Q))
-    weights = np.broadcast_to(2.0 ** -np.arange(Q), chosen.shape)
+    weights = np.broadcast_to(0.5 ** np.arange(Q, dtype=np.float64), chosen.shape)
     found: Float64 = np.bincount(chosen.ravel(), weights=weights.ravel(), minlength=candidates)
     return found
 
