@@ -84,60 +84,36 @@ def self_similarity(embeddings: Floats) -> float:
 
     The sum over pairs of unit vectors is (|sum x|^2 - n) / 2, so no pair is ever formed.
     """
+    from sklearn.preprocessing import normalize
+
     if len(embeddings) < 2:
-        return float("nan")
-    norms = np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings, dtype=np.float64))
-    total = np.zeros(embeddings.shape[1])
-    for start in range(0, len(embeddings), BLOCK_ROWS):
-        rows = slice(start, start + BLOCK_ROWS)
-        total += (embeddings[rows].astype(np.float64) / np.maximum(norms[rows], 1e-12)[:, None]).sum(axis=0)
-    themselves = int((norms > 1e-12).sum())  # a zero row has no direction: its cosine with everything is 0
-    return float((total @ total - themselves) / (len(embeddings) * (len(embeddings) - 1)))
-
-
-def jensen_shannon(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    """Jensen-Shannon divergence in bits (0: equal shares, 1: nothing in common) of two count vectors of equal length.
-
-    >>> jensen_shannon([1, 0], [0, 3])
-    1.0
-    """
-    p, q = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    if p.shape != q.shape or p.sum() <= 0 or q.sum() <= 0 or (p < 0).any() or (q < 0).any():
-        raise ValueError("counts must be non-negative, not all zero, and of equal length")
-    p, q = p / p.sum(), q / q.sum()
-    middle = (p + q) / 2
-
-    def excess(x: Float64) -> float:
-        some = x > 0
-        return float((x[some] * np.log2(x[some] / middle[some])).sum())
-
-    return max(0.0, (excess(p) + excess(q)) / 2)
-
-
-def word_lengths(texts: Sequence[str]) -> Int64:
-    """Words (separated by white space) of each text, int64 [n]."""
-    return np.array([len(text.split()) for text in texts], dtype=np.int64)
+        return math.nan
+    unit = normalize(np.asarray(embeddings, dtype=np.float64))
+    total = unit.sum(axis=0)
+    themselves = int(unit.any(axis=1).sum())  # a zero row has no direction: its cosine with everything is 0
+    return float((total @ total - themselves) / (len(unit) * (len(unit) - 1)))
 
 
 def length_divergence(first: Sequence[str], second: Sequence[str]) -> float:
-    """Jensen-Shannon divergence, bits, of two sets' word-length histograms over the fixed ``LENGTH_EDGES``.
+    """Jensen-Shannon divergence, bits, of two sets' histograms of lengths in words over the fixed ``LENGTH_EDGES``.
 
     NaN where a set is empty.
     """
-    if not first or not second:
-        return float("nan")
-    edges = np.array([*LENGTH_EDGES, np.inf])
-    ours, theirs = (np.histogram(word_lengths(texts), bins=edges)[0] for texts in (first, second))
-    return jensen_shannon(ours, theirs)
+    edges = [*LENGTH_EDGES, np.inf]
+    return _divergence_bits(*(np.histogram([len(text.split()) for text in each], edges)[0] for each in (first, second)))
 
 
 def label_divergence(first: Sequence[str], second: Sequence[str]) -> float:
     """Jensen-Shannon divergence, bits, of two sets' label shares. NaN where a set is empty."""
-    if not first or not second:
-        return float("nan")
-    names = {name: index for index, name in enumerate(sorted(set(first) | set(second)))}
-    ours, theirs = (np.bincount([names[name] for name in labels], minlength=len(names)) for labels in (first, second))
-    return jensen_shannon(ours, theirs)
+    names = sorted({*first, *second})
+    return _divergence_bits(*(np.array([list(each).count(name) for name in names]) for each in (first, second)))
+
+
+def _divergence_bits(first: Int64, second: Int64) -> float:
+    """Jensen-Shannon divergence of two count vectors: 0 for equal shares, 1 for nothing in common, NaN for no count."""
+    from scipy.spatial.distance import jensenshannon
+
+    return float(jensenshannon(first, second, base=2) ** 2) if first.any() and second.any() else math.nan
 
 
 @dataclass(frozen=True)
@@ -239,10 +215,11 @@ def vendi_score(embeddings: Floats) -> float:
     n x n matrix X X'/n are those of X' X/n, which is d x d; so it is at most d: compare corpora of equal size. NaN
     without rows.
     """
+    from sklearn.preprocessing import normalize
+
     if not len(embeddings):
-        return float("nan")
-    rows = np.asarray(embeddings, dtype=np.float64)
-    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        return math.nan
+    rows = normalize(np.asarray(embeddings, dtype=np.float64))
     gram = rows.T @ rows if rows.shape[1] < len(rows) else rows @ rows.T
     values = np.linalg.eigvalsh(gram / len(rows))
     some = values[values > 1e-12]

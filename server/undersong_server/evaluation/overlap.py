@@ -80,10 +80,10 @@ def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
     ours = _Corpus.read(synthetic, vocabulary)
     theirs = _Corpus.read(private, vocabulary)
     # Random 64-bit values for words: equal sums of different sequences are as rare as equal random numbers.
-    values = np.random.default_rng(0x0EA1).integers(0, 1 << 64, size=max(1, len(vocabulary)), dtype=np.uint64)
+    values = np.random.default_rng(0x0EA1).integers(0, 1 << 64, size=len(vocabulary) + 1, dtype=np.uint64)
     verbatim = _verbatim(ours, theirs)
     contained, run = _runs(ours, theirs, values)
-    near = (contained >= CONTAINED) | _resembling(ours, theirs)
+    near = (contained >= CONTAINED) | _resembling(*(each.padded(len(vocabulary)) for each in (ours, theirs)), values)
     near &= ~verbatim
     shared = (run >= RUN_WORDS) & ~near & ~verbatim
     return Overlap(
@@ -128,6 +128,13 @@ class _Corpus:
         starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
         at = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
         return _Corpus(self.tokens[at], starts)
+
+    def padded(self, mark: int) -> _Corpus:
+        """The texts with ``mark`` before and after the words of each; a text without words stays empty."""
+        some = self.lengths > 0
+        ends = np.concatenate((self.starts[:-1][some], self.starts[1:][some]))
+        marks = 2 * np.concatenate(([0], np.cumsum(some)))
+        return _Corpus(np.insert(self.tokens, np.sort(ends), mark), self.starts + marks)
 
     def sequences(self, length: int, values: UInt64) -> tuple[UInt64, Int64]:
         """The hash of every run of ``length`` words within one text, and the number of its text."""
@@ -201,8 +208,8 @@ def _members(hashes: UInt64, ordered: UInt64) -> Bools:
     return found
 
 
-def _resembling(ours: _Corpus, theirs: _Corpus) -> Bools:
-    """Marks our texts that have a Jaccard index >= JACCARD with a record, over pairs of neighbouring words (ends too).
+def _resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
+    """Marks our padded texts that have a Jaccard index >= JACCARD with a record, over pairs of neighbouring words.
 
     Pairs and not single words: they tell a rewritten sentence from one that merely has the same subject. Two sets
     with that index must meet within their rarest n - ceil(JACCARD n) + 1 members (prefix filtering, Chaudhuri et al.
@@ -211,7 +218,7 @@ def _resembling(ours: _Corpus, theirs: _Corpus) -> Bools:
     found = np.zeros(len(ours), dtype=bool)
     if not len(ours.tokens) or not len(theirs.tokens):
         return found
-    first, second = _pair_matrices(ours, theirs)
+    first, second = _pair_matrices(ours, theirs, values)
     size_ours, size_theirs = np.diff(first.indptr), np.diff(second.indptr)
     other = _rarest(second).T.tocsr()
     prefix = _rarest(first)
@@ -240,11 +247,11 @@ def _rarest(matrix: Any) -> Any:
     return csr_array((matrix.data[kept], matrix.indices[kept], pointers), shape=matrix.shape)
 
 
-def _pair_matrices(ours: _Corpus, theirs: _Corpus) -> tuple[Any, Any]:
+def _pair_matrices(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Any, Any]:
     """Two binary matrices, texts by pairs; the rarest pair is column 0."""
     from scipy.sparse import csr_array
 
-    pairs, texts = zip(_neighbours(ours), _neighbours(theirs), strict=True)
+    pairs, texts = zip(*(corpus.sequences(2, values) for corpus in (ours, theirs)), strict=True)
     _, columns, counts = np.unique(np.concatenate(pairs), return_inverse=True, return_counts=True)
     rank = np.empty(len(counts), dtype=np.int64)
     rank[np.argsort(counts, kind="stable")] = np.arange(len(counts))
@@ -257,19 +264,3 @@ def _pair_matrices(ours: _Corpus, theirs: _Corpus) -> tuple[Any, Any]:
         matrix.data[:] = 1.0
         matrices.append(matrix)
     return matrices[0], matrices[1]
-
-
-def _neighbours(corpus: _Corpus) -> tuple[Int64, Int64]:
-    """Codes of all pairs of neighbouring words, with a mark before the first and after the last, and their texts."""
-    lengths = corpus.lengths
-    some = np.flatnonzero(lengths)
-    end = np.int64(1) << 31
-    padded = np.full(int((lengths[some] + 2).sum()), end - 1, dtype=np.int64)
-    text = np.repeat(some, lengths[some] + 2)
-    offsets = np.concatenate(([0], np.cumsum(lengths[some] + 2)))[:-1]
-    inner = np.ones(len(padded), dtype=bool)
-    inner[offsets] = False
-    inner[offsets + lengths[some] + 1] = False
-    padded[inner] = corpus.tokens
-    within = text[1:] == text[:-1]
-    return (padded[:-1] * end + padded[1:])[within], text[:-1][within]

@@ -392,44 +392,48 @@ class Verdict:
             shown = [f"  {printable(fault, 600)}" for fault in self.faults[:MOST_SHOWN]]
             return ["NOT VERIFIED:", *shown, *_rest(self.faults), REMEDY]
         whole = "every signature, charge and statement holds" if self.holds else "its papers fit together"
-        found = [
-            *self._doubts(),
-            f"run '{printable(self.run)}'",
-            f"manifest {self.manifest[:16]}...: {whole}",
-            f"epsilon {self.epsilon:.6g} at delta {self.delta:g} for one {self.unit}"
-            f" (promised: {self.promised:.6g}), add/remove neighbours",
-        ]
-        if math.isfinite(self.alone):
-            found.append(f"epsilon {self.alone:.6g} against the coordinator and all other parties together")
-        if self.voided:
-            found.append(
-                f"void, by the parties' word: {self.voided} vectors that had left; only the second figure counts them"
-            )
-        if self.confirmed and self.signature is not None:
-            found.append(f"signed by the coordinator '{printable(self.signature.name, 63)}', as you stated it")
-        found.append(f"took part: {', '.join(self.parties)}")
-        for opened in self.opened:
-            away = sorted(set(self.parties) - set(opened.survivors))
-            found.append(
-                f"  the sum of {counted(len(opened.survivors), 'party', 'parties')}"
-                + (f", without {', '.join(away)}" if away else "")
-                + f"; {len(opened.signers)} signed for it: '{printable(opened.name)}'"
-            )
-        if self.unopened:
-            found.append(f"planned and never opened: {_names(self.unopened)}")
-        if self.without_receipt:
-            found.append(
-                f"no final receipt of {', '.join(self.without_receipt)}: priced as if the whole plan was spent"
-            )
-        if self.unchecked:
-            found.append(f"not here, so not compared: {', '.join(self.unchecked)}")
-        if self.outside:
-            found.append(f"outside the papers, so of unknown origin: {_names(self.outside)}")
-        if self.insecure:
-            found.append("NOT PRIVATE: by its own word the noise came from a fixed seed (tests)")
-        elif math.isinf(self.epsilon):
-            found.append("NOT PRIVATE: the run promises nothing (epsilon is infinite)")
-        return found
+        signer = "" if self.signature is None else printable(self.signature.name, 63)
+        stated = (
+            (True, f"run '{printable(self.run)}'"),
+            (True, f"manifest {self.manifest[:16]}...: {whole}"),
+            (
+                True,
+                f"epsilon {self.epsilon:.6g} at delta {self.delta:g} for one {self.unit}"
+                f" (promised: {self.promised:.6g}), add/remove neighbours",
+            ),
+            (
+                math.isfinite(self.alone),
+                f"epsilon {self.alone:.6g} against the coordinator and all other parties together",
+            ),
+            (
+                self.voided,
+                f"void, by the parties' word: {self.voided} vectors that had left; only the second figure counts them",
+            ),
+            (self.confirmed, f"signed by the coordinator '{signer}', as you stated it"),
+            (True, f"took part: {', '.join(self.parties)}"),
+            *((True, self._sum(opened)) for opened in self.opened),
+            (self.unopened, f"planned and never opened: {_names(self.unopened)}"),
+            (
+                self.without_receipt,
+                f"no final receipt of {', '.join(self.without_receipt)}: priced as if the whole plan was spent",
+            ),
+            (self.unchecked, f"not here, so not compared: {', '.join(self.unchecked)}"),
+            (self.outside, f"outside the papers, so of unknown origin: {_names(self.outside)}"),
+            (self.insecure, "NOT PRIVATE: by its own word the noise came from a fixed seed (tests)"),
+            (
+                math.isinf(self.epsilon) and not self.insecure,
+                "NOT PRIVATE: the run promises nothing (epsilon is infinite)",
+            ),
+        )
+        return [*self._doubts(), *(line for applies, line in stated if applies)]
+
+    def _sum(self, opened: Opened) -> str:
+        away = sorted(set(self.parties) - set(opened.survivors))
+        without = f", without {', '.join(away)}" if away else ""
+        return (
+            f"  the sum of {counted(len(opened.survivors), 'party', 'parties')}{without};"
+            f" {len(opened.signers)} signed for it: '{printable(opened.name)}'"
+        )
 
     def _doubts(self) -> list[str]:
         """Lists first what no paper proves; empty if everything of a federation is confirmed."""

@@ -18,10 +18,9 @@ from undersong_common.printable import duration
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report import charts
-from undersong_server.report.data import GeneratorUse, PrivacyStatement, ReportData, number, plain
+from undersong_server.report.data import PrivacyStatement, ReportData, number, plain
 
 SHOWN_TEXTS = 300
-PRICE_DIGITS = 4
 
 
 def render_html(data: ReportData) -> str:
@@ -58,7 +57,6 @@ def render_html(data: ReportData) -> str:
             {"sample": sample, "colour": generator_colour[sample.generator]} for sample in spread(data, SHOWN_TEXTS)
         ],
         show_labels=any(data.label_names),
-        usage=_usage_columns(data.usage),
         total_seconds=sum(seconds for _, seconds in data.seconds),
         longest_phase=max((seconds for _, seconds in data.seconds), default=0.0),
     )
@@ -127,13 +125,3 @@ def _label_rows(data: ReportData, counts: np.ndarray) -> list[dict[str, object]]
         }
         for name, row in zip(data.label_names, counts, strict=True)
     ]
-
-
-def _usage_columns(usage: Sequence[GeneratorUse]) -> dict[str, object]:
-    return {
-        "rows": usage,
-        "tokens": any(each.tokens for each in usage),
-        "price": any(each.count.price_usd for each in usage),
-        "total_price": sum(each.count.price_usd for each in usage),
-        "digits": PRICE_DIGITS,
-    }
