@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.federation import cpu_seconds
-from undersong.simulation import InProcess
+from tests.doubles.lossy import Lossy, LossyBatches
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, PublicFileCache, publishable
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
@@ -250,10 +250,12 @@ def measure(
                 "embedder": embedder,
                 "clock": time.time,
             }
-            opened = run(_Batched({n: made.party(n, t, **shared) for n, t in tables.items()}, reachable=reachable))
+            opened = run(LossyBatches({n: made.party(n, t, **shared) for n, t in tables.items()}, reachable))
         else:
             progress = Reporting(report)
-            opened = over_flower(made, list(tables), run, progress=progress, reachable=reachable, actors=actors)
+            opened = over_flower(
+                made, list(tables), lambda carrier: run(Lossy(carrier, reachable)), progress=progress, actors=actors
+            )
         workspace.journal.close()
         seconds["all"] = time.perf_counter() - begun
         watch.end()
@@ -275,25 +277,6 @@ def measure(
         "actors": actors or len(os.sched_getaffinity(0)),
         "load_average": [round(each, 1) for each in os.getloadavg()],
     }
-
-
-class _Batched(InProcess):
-    """Parties of this process, which take several requests at once as Flower's do."""
-
-    @property
-    def messages(self) -> int:
-        return sum(self._messages.values())
-
-    def exchange_batches(
-        self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
-    ) -> Mapping[str, Sequence[bytes]]:
-        found: dict[str, list[bytes]] = {}
-        for name in requests:
-            number = self._messages[name]
-            self._messages[name] += 1
-            if self._reachable(name, number):
-                found[name] = [self._parties[name].handle(request) for request in requests[name]]
-        return found
 
 
 class _Copied:

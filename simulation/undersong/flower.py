@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,7 @@ from undersong.records import private_tables
 from undersong.workspace import SimulatedParties, clocks
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
 from undersong_server import cluster
-from undersong_server.federation.driver import Lazily, Transport
+from undersong_server.federation.driver import Transport
 from undersong_server.progress import Progress
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import register_installed_statistics
@@ -49,7 +49,6 @@ def over_flower(
     run: Callable[[Transport], Outcome],
     *,
     progress: Progress,
-    reachable: Callable[[str, int], bool] = lambda _name, _message: True,
     actors: int | None = None,
 ) -> Outcome:
     """Lets Flower's engine host the parties while ``run`` drives the coordinator over it.
@@ -57,7 +56,6 @@ def over_flower(
     Args:
         names: of the parties, one per simulated SuperNode.
         run: makes the run over the transport it is given; called in the ServerApp's thread.
-        reachable: which message arrives (simulated dropouts).
         actors: Ray's processes; one per core if None.
 
     Raises:
@@ -89,7 +87,7 @@ def over_flower(
         try:
             transport = FlowerTransport(grid, identities=None, say=progress.say, outstanding=OUTSTANDING * count)
             _await_nodes(transport, len(names))
-            ended.append(run(_Lossy(transport, reachable)))
+            ended.append(run(transport))
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the engine
             ended.append(error)
 
@@ -119,41 +117,6 @@ def _await_nodes(transport: FlowerTransport, count: int) -> None:
                 f"{len(transport.found)} of {count} simulated parties answer", "look at Flower's log with --debug"
             )
         time.sleep(0.2)
-
-
-class _Lossy:
-    """The transport of a simulation: a message that ``reachable`` denies is lost before it is sent."""
-
-    def __init__(self, transport: Any, reachable: Callable[[str, int], bool]) -> None:
-        self._transport = transport
-        self._reachable = reachable
-        self._messages: dict[str, int] = {}
-
-    @property
-    def messages(self) -> int:
-        """Flower messages sent so far."""
-        return int(self._transport.messages)
-
-    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
-        found: Mapping[str, bytes] = self._transport.exchange(self._arriving(requests), timeout_s=timeout_s)
-        return found
-
-    def exchange_batches(
-        self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
-    ) -> Mapping[str, Sequence[bytes]]:
-        found: Mapping[str, Sequence[bytes]] = self._transport.exchange_batches(
-            self._arriving(requests), timeout_s=timeout_s
-        )
-        return found
-
-    def _arriving(self, requests: Mapping[str, Any]) -> Mapping[str, Any]:
-        arriving = []
-        for name in requests:
-            number = self._messages.get(name, 0)
-            self._messages[name] = number + 1
-            if self._reachable(name, number):
-                arriving.append(name)
-        return Lazily(dict.fromkeys(arriving), requests.__getitem__)
 
 
 @dataclass(frozen=True)

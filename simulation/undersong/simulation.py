@@ -82,7 +82,6 @@ def simulate(
     public_cache: EmbeddingCache,
     environment: Mapping[str, str],
     progress: Progress,
-    reachable: Callable[[str, int], bool] = lambda _name, _message: True,
     embedder: Embedder | None = None,
     private_cache: EmbeddingCache | None = None,
     engine: Engine = "inprocess",
@@ -97,7 +96,6 @@ def simulate(
         insecure_noise_seed: tests only; makes those reproducible too, and the result worthless as a private release.
         public_cache: embeddings of public texts.
         environment: where generators find their keys.
-        reachable: which message arrives (simulated dropouts).
         embedder: loaded already (a comparison of many runs), else the task's is loaded.
         private_cache: shared by all parties and by several runs over the same records, in memory or encrypted.
         engine: what carries the messages: parties in this process, or Flower's simulation engine (on Ray).
@@ -139,7 +137,7 @@ def simulate(
     if engine == "flower":
         from undersong.flower import over_flower
 
-        outcome = over_flower(made, list(tables), over, progress=progress, reachable=reachable)
+        outcome = over_flower(made, list(tables), over, progress=progress)
     else:
         embed_all = functools.cache(functools.partial(_embed_all, _shown(own, "records", progress), tables))
 
@@ -160,7 +158,7 @@ def simulate(
             )
             for name, table in tables.items()
         }
-        outcome = over(InProcess(parties, reachable=reachable))
+        outcome = over(InProcess(parties))
     known = LayeredCache([public_cache, private_cache], writes=False)
     embed_any = _shown(CachedEmbedder(embedder, known), "for the comparison", progress)
     return Simulated(outcome, tables, embed_public, embed_any, embedder.lengths)
@@ -189,27 +187,10 @@ def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None)
 
 
 class InProcess:
-    """Hands every request to the party of that name, one after the other.
+    """Hands every request to the party of that name, one after the other. A party answers at once or not at all."""
 
-    Args:
-        parties: by name.
-        reachable: asked before every delivery, by party name and the number of messages it had so far; False loses
-            the message (a simulated dropout).
-    """
-
-    def __init__(
-        self, parties: Mapping[str, Party], *, reachable: Callable[[str, int], bool] = lambda _name, _message: True
-    ) -> None:
+    def __init__(self, parties: Mapping[str, Party]) -> None:
         self._parties = parties
-        self._reachable = reachable
-        self._messages = dict.fromkeys(parties, 0)
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
-        """``timeout_s`` has no meaning here: a party answers at once or not at all."""
-        replies = {}
-        for name, request in requests.items():
-            number = self._messages[name]
-            self._messages[name] += 1
-            if self._reachable(name, number):
-                replies[name] = self._parties[name].handle(request)
-        return replies
+        return {name: self._parties[name].handle(request) for name, request in requests.items()}

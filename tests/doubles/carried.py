@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
 
-from tests.doubles.batches import InProcessBatches
+from tests.doubles.lossy import LossyBatches
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import Served, make_home
 from tests.doubles.typed import typed
@@ -120,7 +120,7 @@ def carried(kind: str, folder: Path, *, parties: int = 4, records: int = 12, bud
             ).party
             for name, home in hospitals.homes.items()
         }
-        yield hospitals, (InProcess if kind == "in process" else InProcessBatches)(made)
+        yield hospitals, (InProcess if kind == "in process" else LossyBatches)(made)
 
 
 @contextmanager

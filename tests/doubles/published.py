@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 
+from tests.doubles.lossy import LossyParties
 from tests.doubles.parties import embed, identity_of, make_manifest, make_party, make_tables
-from undersong.simulation import InProcess
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_protocol.agreement import receipt
 from undersong_protocol.agreement.manifest import Manifest
@@ -41,7 +41,7 @@ def federated(folder, epsilon, *, rate=1.0):
     blocks = PublicBlocks(journal)
     asked = {"second": False}
     federation = Federation(
-        InProcess(parties, reachable=lambda name, _number: not (asked["second"] and name == "p2")),
+        LossyParties(parties, reachable=lambda name, _number: not (asked["second"] and name == "p2")),
         manifest,
         journal,
         Silent(),

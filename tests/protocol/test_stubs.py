@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from undersong_protocol.wire.messages.compile import HERE, compile_stubs, sources
+from tests.stubs import HERE, compile_stubs, sources
 
 
 def test_committed_stubs_are_those_of_the_proto_files(tmp_path: Path) -> None:
@@ -15,6 +15,4 @@ def test_committed_stubs_are_those_of_the_proto_files(tmp_path: Path) -> None:
     made = sorted((tmp_path / "undersong_protocol" / "wire" / "messages").iterdir())
     assert len(made) == 2 * len(sources())
     for fresh in made:
-        assert fresh.read_text() == (HERE / fresh.name).read_text(), (
-            f"run python -m undersong_protocol.wire.messages.compile ({fresh.name})"
-        )
+        assert fresh.read_text() == (HERE / fresh.name).read_text(), f"run python -m tests.stubs ({fresh.name})"

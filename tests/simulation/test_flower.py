@@ -8,6 +8,7 @@ from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkStat
 
 from tests.doubles.flower_memory import FlowerInMemory
 from tests.doubles.hospitals import CLINIC, operator
+from tests.doubles.lossy import Lossy
 from undersong import flower
 from undersong_client.flower_app import requests_of
 from undersong_protocol.wire.codec import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
@@ -58,7 +59,7 @@ def test_a_lost_message_is_not_even_made():
         def exchange_batches(self, requests, *, timeout_s):
             return {name: [b"reply"] for name in requests if requests[name]}
 
-    lossy = flower._Lossy(Carrier(), lambda name, number: (name, number) != ("b", 1))
+    lossy = Lossy(Carrier(), lambda name, number: (name, number) != ("b", 1))
     requests = Lazily(["a", "b"], lambda name: [made.append(name) or b"request"])
     assert set(lossy.exchange_batches(requests, timeout_s=1.0)) == {"a", "b"}
     assert set(lossy.exchange_batches(requests, timeout_s=1.0)) == {"a"}

@@ -1,7 +1,7 @@
 """The protocol's order as data: what a party answers in which phase, and what the coordinator needs to go on.
 
 The machines look rules up here and docs/secagg.md's diagrams are drawn from here (``python -m
-undersong_protocol.secagg.diagram``), so the picture is the program.
+tests.diagrams``).
 """
 
 from __future__ import annotations

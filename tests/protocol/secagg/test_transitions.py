@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from undersong_protocol.secagg.diagram import DOCUMENT, with_diagrams
+from tests.diagrams import DOCUMENT, with_diagrams
 from undersong_protocol.secagg.transitions import (
     COORDINATOR_RULES,
     PARTY_RULES,
@@ -26,7 +26,7 @@ MODES = [
 
 def test_documented_diagrams_are_drawn_from_the_tables() -> None:
     document = DOCUMENT.read_text(encoding="utf-8")
-    assert with_diagrams(document) == document, "run python -m undersong_protocol.secagg.diagram"
+    assert with_diagrams(document) == document, "run python -m tests.diagrams"
 
 
 def test_stages_have_the_numbers_of_the_wire_format() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.lossy import LossyParties
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
-from undersong.simulation import InProcess
 from undersong_client.records.private import PrivateRecords
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -293,7 +293,7 @@ def test_a_party_that_leaves_takes_its_own_votes_and_no_others(tmp_path):
         return Input(name, (Segment(blocks.add(data)),))
 
     federation = Federation(
-        InProcess(parties, reachable=lambda name, number: name not in lost),
+        LossyParties(parties, reachable=lambda name, number: name not in lost),
         make_manifest(plan, parties, LABELS),
         journal,
         Silent(),

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.doubles.batches import InProcessBatches
+from tests.doubles.lossy import LossyBatches
 from tests.server.federation.test_driver import Killed, World
 from undersong_common.errors import RoundAborted
 from undersong_protocol.secagg import coordinator
@@ -20,7 +20,7 @@ from undersong_server.progress import Silent
 pytestmark = pytest.mark.heavy
 
 
-class Counting(InProcessBatches):
+class Counting(LossyBatches):
     """Counts the exchanges."""
 
     exchanges = 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.lossy import LossyParties
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from undersong.simulation import InProcess
 from undersong_client.answering.party import StandingConsent
@@ -62,7 +63,7 @@ class World:
         self.journal = Journal(self.folder / "journal.sqlite")
         self.blocks = PublicBlocks(self.journal)
         self.federation = Federation(
-            InProcess(self.parties, reachable=lambda name, number: self.reachable(name, number)),
+            LossyParties(self.parties, reachable=lambda name, number: self.reachable(name, number)),
             self.manifest,
             self.journal,
             Silent(),
@@ -203,7 +204,7 @@ def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path):
     world = World(tmp_path, consent=Persons())
     told = Told()
     federation = Federation(
-        InProcess(world.parties, reachable=lambda name, number: True),
+        InProcess(world.parties),
         world.manifest,
         world.journal,
         told,

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from tests.doubles.lossy import LossyParties
 from tests.doubles.parties import make_manifest, make_party, make_tables
-from undersong.simulation import InProcess
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
@@ -34,7 +34,7 @@ def federation(tmp_path):
         journal = Journal(tmp_path / "journal.sqlite")
         blocks = PublicBlocks(journal)
         made = Federation(
-            InProcess(parties, reachable=reachable),
+            LossyParties(parties, reachable=reachable),
             make_manifest(plan, parties, ("x", "y")),
             journal,
             Silent(),

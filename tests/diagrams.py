@@ -1,4 +1,4 @@
-"""Draw ``transitions`` as Mermaid state diagrams; ``python -m undersong_protocol.secagg.diagram`` does it.
+"""Draws the protocol's transitions as Mermaid state diagrams in docs/secagg.md: ``python -m tests.diagrams``.
 
 A test compares what is drawn with what the document shows, so neither can drift.
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from undersong_protocol.secagg.transitions import COORDINATOR_RULES, PARTY_RULES, Phase
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "secagg.md"
-_BEGIN = "<!-- {} diagram: python -m undersong_protocol.secagg.diagram -->"
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "secagg.md"
+_BEGIN = "<!-- {} diagram: python -m tests.diagrams -->"
 _END = "<!-- end of diagram -->"
 
 

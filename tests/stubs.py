@@ -1,4 +1,4 @@
-"""Generate the Python stubs of every .proto beside this file: ``python -m undersong_protocol.wire.messages.compile``.
+"""Generates the Python stubs of every .proto of the protocol: ``python -m tests.stubs``.
 
 Needs grpcio-tools (extra ``dev``). The stubs are committed; tests/protocol/test_stubs.py keeps them true.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent.parent
+ROOT = Path(__file__).resolve().parents[1] / "protocol"
+HERE = ROOT / "undersong_protocol" / "wire" / "messages"
 
 
 def sources() -> list[str]:
-    """Every .proto of this folder, relative to the folder that holds the package, sorted."""
+    """Every .proto, relative to the folder that holds the package, sorted."""
     return sorted(path.relative_to(ROOT).as_posix() for path in HERE.glob("*.proto"))
 
 
