@@ -163,7 +163,7 @@ def configuration(site: Site, listening: Listening) -> uvicorn.Config:
     """Settings of the server of a page."""
     import uvicorn
 
-    from undersong_common.pages.connections import MOST_AT_WORK, Connection
+    from undersong_common.pages.frame import MOST_AT_WORK, Connection
 
     return uvicorn.Config(
         site.application,

@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
-from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal
 from undersong_common.privacy.stream import KeyStream
 
 COMPLETE_UP_TO = 200
@@ -42,21 +43,18 @@ _SEED = b"undersong/graph-seed/1\x00"
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Degree and threshold for stated rates, with what may go wrong as powers of two.
+    """Degree and threshold for stated rates.
 
     Attributes:
         degree: k, neighbours of each party.
         threshold: T, shares that give a secret.
-        secrecy_log2: log2 of the bound on any honest party's secrets being both opened, or honest survivors parted.
-        recovery_log2: log2 of the bound on a secret that cannot be recovered, which aborts the attempt.
     """
 
     degree: int
     threshold: int
-    secrecy_log2: float
-    recovery_log2: float
 
 
+@lru_cache(maxsize=16)
 def choose_neighbourhood(
     parties: int,
     adversaries: int,
@@ -95,12 +93,7 @@ def choose_neighbourhood(
             if stuck << recovery_bits > draws:
                 # A higher threshold loses more: this degree is too small.
                 break
-            return Neighbourhood(
-                degree,
-                threshold,
-                max(_log2_ratio(opened, draws), _log2_ratio(parted, part_draws)),
-                _log2_ratio(stuck, draws),
-            )
+            return Neighbourhood(degree, threshold)
     raise ConfigurationError(
         f"no neighbourhood of {parties} parties withstands {adversaries} adversaries and {dropouts} dropouts "
         f"at 2^-{secrecy_bits} and 2^-{recovery_bits}",
@@ -119,10 +112,6 @@ def _upper_tails(population: int, marked: int, drawn: int) -> list[int]:
         tails.append(tails[-1] + count)
     tails.reverse()
     return tails
-
-
-def _log2_ratio(numerator: int, denominator: int) -> float:
-    return math.log2(numerator) - math.log2(denominator) if numerator else -math.inf
 
 
 def graph_seed(sid: bytes, nonces: Sequence[bytes]) -> bytes:
@@ -155,45 +144,103 @@ def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
     return tuple(order)
 
 
-class Graph:
-    """Neighbourhoods of parties 0..n-1; symmetric, without loops."""
+@lru_cache(maxsize=16)
+def survivors_per_run(parties: int, colluders: int, run: int) -> int:
+    """The least x with parties * P[at least x colluders in ``run`` neighbouring places] < 2^-40.
 
-    def __init__(self, order: Sequence[int], degree: int) -> None:
-        """A circulant over ``order``, a permutation of 0..n-1. Degree n - 1 is the complete graph, else even.
+    So many survivors in the run contain an honest party, but for that chance.
 
-        Raises ConfigurationError for a degree that is odd, below 2 or above n - 1; InternalError for no permutation.
+    >>> survivors_per_run(1000, 100, 48)
+    27
+    """
+    ways = math.comb(parties, run)
+    tail = 0
+    for count in range(run, 0, -1):
+        tail += math.comb(colluders, count) * math.comb(parties - colluders, run - count)
+        if parties * tail << SECRECY_BITS > ways:
+            return count + 1
+    return 1
+
+
+class Topology:
+    """The mask graph of one attempt over the whole roster; public."""
+
+    def __init__(self, parties: int, colluders: int, plan: Neighbourhood | None, order: tuple[int, ...]) -> None:
+        """The complete graph without a ``plan``, else a circulant over ``order``, a permutation of 0..n-1.
+
+        Raises InternalError for a degree that is odd, below 2 or above n - 2, and for no permutation.
         """
-        parties = len(order)
         if sorted(order) != list(range(parties)):
             raise InternalError("a graph's order is a permutation of 0..n-1", code="no-permutation")
-        if degree != parties - 1 and (degree % 2 or not 2 <= degree < parties - 1):
-            raise ConfigurationError(
-                f"degree {degree} among {parties} parties",
-                "choose an even degree from 2, or n - 1 for all",
-                code="degree-out-of-range",
-            )
-        self.parties = parties
-        self.degree = degree
-        self._order = tuple(order)
+        if plan is not None and (plan.degree % 2 or not 2 <= plan.degree < parties - 1):
+            raise InternalError(f"degree {plan.degree} among {parties} parties", code="degree-out-of-range")
+        self._plan = plan
+        self._order = order
         self._place = {party: place for place, party in enumerate(order)}
+        self._colluders = colluders
 
     @classmethod
-    def complete(cls, parties: int) -> Graph:
-        """Everyone with everyone."""
-        return cls(range(parties), parties - 1)
+    def of(cls, parties: int, colluders: int, plan: Neighbourhood | None, seed: bytes) -> Topology:
+        """The complete graph, or the k-regular one of a 32-byte seed; cached, for it is the same at every party."""
+        return _topology(parties, colluders, plan, b"" if plan is None else seed)
 
-    @classmethod
-    def regular(cls, parties: int, degree: int, seed: bytes) -> Graph:
-        """The k-regular graph of a jointly derived 32-byte seed."""
-        return cls(permutation(parties, seed), degree)
+    @property
+    def complete(self) -> bool:
+        """True if everybody masks with everybody."""
+        return self._plan is None
 
-    def __repr__(self) -> str:
-        return f"Graph(parties={self.parties}, degree={self.degree})"
-
-    def neighbours(self, party: int) -> tuple[int, ...]:
-        """The ``degree`` neighbours of ``party``, ascending."""
-        if self.degree == self.parties - 1:
-            return tuple(other for other in range(self.parties) if other != party)
-        place, half = self._place[party], self.degree // 2
+    def neighbours(self, party: int, among: Collection[int]) -> tuple[int, ...]:
+        """Those of ``among`` with whom ``party`` has a mask, ascending, itself left out. A set is fastest."""
+        if self._plan is None:
+            return tuple(sorted(other for other in among if other != party))
+        kept = among if isinstance(among, (Set, Mapping)) else frozenset(among)
+        place, half = self._place[party], self._plan.degree // 2
         steps = (*range(-half, 0), *range(1, half + 1))
-        return tuple(sorted(self._order[(place + step) % self.parties] for step in steps))
+        around = sorted(self._order[(place + step) % len(self._order)] for step in steps)
+        return tuple(other for other in around if other in kept)
+
+    def holders(self, dealer: int, among: Collection[int]) -> tuple[int, ...]:
+        """Holders of ``dealer``'s shares: its neighbours, and on the complete graph itself too; ascending."""
+        if self._plan is None:
+            return tuple(sorted(among))
+        return self.neighbours(dealer, among)
+
+    def check(self, party: int, remaining: Collection[int], what: str) -> None:
+        """Raise PrivacyRefusal where ``remaining`` would leave ``party``'s vector too few honest masks."""
+        kept = frozenset(remaining)
+        self.check_around(party, kept, what)
+        self.check_runs(kept, what)
+
+    def check_around(self, party: int, remaining: Collection[int], what: str) -> None:
+        """The first rule: enough neighbours of one party."""
+        if self._plan is None:
+            return
+        around = len(self.neighbours(party, remaining))
+        if around < self._plan.threshold:
+            raise PrivacyRefusal(
+                f"{what} keeps {around} of {self._plan.degree} neighbours, {self._plan.threshold} are needed",
+                "start a new attempt when more parties are present",
+            )
+
+    def check_runs(self, remaining: Collection[int], what: str) -> None:
+        """The second rule: enough survivors on every run of k/2 places."""
+        if self._plan is None:
+            return
+        run = self._plan.degree // 2
+        needed = survivors_per_run(len(self._order), self._colluders, run)
+        alive = [place in remaining for place in self._order]
+        inside = sum(alive[:run])
+        for start in range(len(alive)):
+            if inside < needed:
+                raise PrivacyRefusal(
+                    f"{what} leaves {inside} survivors on {run} neighbouring places of the mask graph, {needed} are "
+                    "needed",
+                    "start a new attempt: a fresh permutation spreads dropouts",
+                    code="neighbourhood-too-small",
+                )
+            inside += alive[(start + run) % len(alive)] - alive[start]
+
+
+@lru_cache(maxsize=8)
+def _topology(parties: int, colluders: int, plan: Neighbourhood | None, seed: bytes) -> Topology:
+    return Topology(parties, colluders, plan, tuple(range(parties)) if plan is None else permutation(parties, seed))

@@ -12,11 +12,10 @@ import numpy as np
 
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.secagg import kem, ring
-from undersong_protocol.secagg.graph import COMPLETE_UP_TO, Neighbourhood
+from undersong_protocol.secagg.graph import COMPLETE_UP_TO, Neighbourhood, Topology, choose_neighbourhood
 from undersong_protocol.secagg.noise_share import Law, NoisePlan, noise_plan
 from undersong_protocol.secagg.sid import DIGEST_BYTES, digest
 from undersong_protocol.secagg.sid import sid as sid_of
-from undersong_protocol.secagg.topology import Topology, neighbourhood
 
 Entropy = Callable[[int], bytes]
 IDENTITY_BYTES = 32
@@ -70,7 +69,7 @@ def check_quorum(n: int, t: int, d: int, c: int) -> None:
 def check_graph(n: int, d: int, c: int) -> None:
     """Raises ConfigurationError where ``n`` parties need a k-regular graph and none withstands ``d`` and ``c``."""
     if n > COMPLETE_UP_TO:
-        neighbourhood(n, c, d)
+        choose_neighbourhood(n, c, d)
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class SumParameters:
         """Degree and neighbourhood threshold of the k-regular graph; None for the complete graph."""
         if self.size <= self.graph_above:
             return None
-        return neighbourhood(self.size, self.colluders, self.tolerated_dropouts)
+        return choose_neighbourhood(self.size, self.colluders, self.tolerated_dropouts)
 
     @property
     def share_threshold(self) -> int:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.doubles.served_page import ServedPage
-from undersong_common.pages import connections
+from undersong_common.pages import frame
 from undersong_common.pages.site import PageSettings, Site
 from undersong_common.pages.stream import Pulse, Stream
 
@@ -22,8 +22,8 @@ ASSET = b"GET /assets/0/uPlot.iife.min.js HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n\r\n
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 30)
-    monkeypatch.setattr(connections, "MOST_AT_WORK", 40)
+    monkeypatch.setattr(frame, "MOST_CONNECTIONS", 30)
+    monkeypatch.setattr(frame, "MOST_AT_WORK", 40)
 
     def build(hosts, port):
         made = Site(
@@ -77,7 +77,7 @@ def test_more_idle_connections_than_are_served_keep_nobody_out(served, kind):
 
 
 def test_an_idle_connection_ends_and_one_that_is_answered_goes_on(served, monkeypatch):
-    monkeypatch.setattr(connections, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(frame, "PATIENCE_S", 1.0)
     held = {kind: connected(served, sent, small=kind == "unread") for kind, sent in half(served).items()}
     beats = []
     served.site.accounts.set_role("ada", "administrator")

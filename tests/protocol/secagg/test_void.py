@@ -10,12 +10,12 @@ from tests.doubles.coded import raises
 from tests.doubles.secagg import drive, identity_of, names_of, open_parties, open_party, parameters_of, secrets_of
 from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.secagg.coordinator import SumAborted, check_void_certificate, is_void
+from undersong_protocol.secagg.evidence import statements_needed
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.sid import VERSION
 from undersong_protocol.secagg.transitions import Phase, Stage
-from undersong_protocol.secagg.void import statements_needed
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
