@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
+from undersong_common import extras
 from undersong_common.errors import InternalError, UndersongError
 from undersong_common.logs import place_of
 from undersong_common.printable import json_text, printable, printable_lines
@@ -58,7 +59,8 @@ def run(command: Callable[[], object]) -> NoReturn:
 def _run(command: Callable[[], object]) -> NoReturn:
     code: object = 0
     try:
-        code = command()
+        with extras.named():
+            code = command()
         if code == INTERRUPTED:  # what the command line library makes of Ctrl-C
             raise KeyboardInterrupt
     except click.ClickException as error:

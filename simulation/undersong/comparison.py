@@ -226,6 +226,9 @@ def compared(
 
     Raises ConfigurationError for a grid or a task that cannot run, and where another command writes into ``out``.
     """
+    import pandas  # noqa: F401 - a package that is missing is named before the first cell
+    import sklearn  # noqa: F401
+
     test, out = Path(str(options.test)), Path(str(options.out))
     task = tasks.load(task_file, assignments)
     table = read_test(test, task)

@@ -83,6 +83,9 @@ def deliver(
     Everything that can be wrong with the input is found before anything is written. Raises ConfigurationError and what
     the run raises.
     """
+    import pyarrow  # noqa: F401 - a package that is missing is named before anything is generated or charged
+    import sklearn  # noqa: F401
+
     run_plan = planning.plan_run(task)
     ConfigurationError.raise_together(cap_faults(run_plan))
     for remark in (*task.remarks, *cap_warnings(run_plan)):

@@ -20,6 +20,7 @@ from undersong.frames import Frame, is_frame, pandas_package, selected, to_jsonl
 from undersong.options import ComparisonOptions, Engine, check_engine
 from undersong.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
 from undersong.task_files import Task
+from undersong_common import extras
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.cluster import connected
@@ -45,12 +46,13 @@ class Stopped(KeyboardInterrupt):
 
 
 def public(function: _Function) -> _Function:
-    """A function of the library: errors name arguments, and an interrupted notebook is told how to continue."""
+    """A function of the library: errors name arguments and extras, and an interrupted notebook is told how to continue."""
 
     @functools.wraps(function)
     def called(*given: Any, **named: Any) -> Any:
         try:
-            return function(*given, **named)
+            with extras.named():
+                return function(*given, **named)
         except UndersongError as error:
             for name in ("problem", "remedy"):
                 words = getattr(error, name)

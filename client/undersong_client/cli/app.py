@@ -474,13 +474,9 @@ def page(
 
     A process of its own: whatever becomes of it, the daemon goes on.
     """
-    try:
-        from undersong_client.page.application import PartyPaths, build
-        from undersong_common.pages.serving import Listening, is_loopback, print_link, serve
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"the page needs the package {error.name}", "install it: pip install 'undersong[page]'"
-        ) from None
+    from undersong_client.page.application import PartyPaths, build
+    from undersong_common.pages.serving import Listening, is_loopback, print_link, serve
+
     folder = home_of(home)
     accounts = PartyHome(folder).page
     if audit:

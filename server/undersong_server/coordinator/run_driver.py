@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from undersong_common import embedders
+from undersong_common import embedders, extras
 from undersong_common.embedding import CachedEmbedder, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError, TransportError, UndersongError
 from undersong_common.logs import place_of, without_numbers
@@ -135,7 +135,8 @@ class RunDriver(ABC):
     def run(self) -> None:
         """Drives the run to its end, which the status then states."""
         try:
-            self._conduct()
+            with extras.named():
+                self._conduct()
             self._end("finished")
         except Interrupted:
             state = self._interrupted or "paused"

@@ -1,0 +1,56 @@
+"""Packages that only an extra of this program brings: one that is missing is named with its extra."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+
+from undersong_common.errors import ConfigurationError
+
+# Modules whose package has another name. The name of any other differs from its package's in hyphens only.
+_PACKAGES = {
+    "argon2": "argon2-cffi",
+    "grpc_health": "grpcio-health-checking",
+    "multipart": "python-multipart",
+    "sklearn": "scikit-learn",
+}
+_REQUIREMENT = re.compile(r"""([\w.-]+).*extra == ["']([\w-]+)["']""")
+
+
+def package_of(module: str) -> str:
+    """Returns the name of the package that brings a top-level module.
+
+    >>> package_of("sklearn"), package_of("prometheus_client")
+    ('scikit-learn', 'prometheus-client')
+    """
+    return _PACKAGES.get(module, module.replace("_", "-"))
+
+
+def extra_of(package: str) -> str | None:
+    """Returns the first extra of pyproject.toml that brings a package; None if there is none."""
+    try:
+        requirements = metadata.requires("undersong") or []
+    except metadata.PackageNotFoundError:  # run from its sources
+        return None
+    found = filter(None, map(_REQUIREMENT.match, requirements))
+    return next((each[2] for each in found if each[1] == package), None)
+
+
+@contextmanager
+def named() -> Iterator[None]:
+    """Names the extra of a package that code within this block misses.
+
+    Raises ConfigurationError (code "no-package") for a module of an extra, with the import's own error as its cause;
+    any other error as it is.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = package_of(error.name or "")
+        if (extra := extra_of(package)) is None:
+            raise
+        raise ConfigurationError(
+            f"the package {package} is not installed", f'pip install "undersong[{extra}]"', code="no-package"
+        ) from error

@@ -1,0 +1,117 @@
+"""A package that only an extra brings is named with the extra, by every program and by the library."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.metadata import packages_distributions
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import undersong as us
+from tests.doubles.coded import raises
+from tests.doubles.processes import OPERATOR, ROOT, SOURCES, command
+from undersong import front
+from undersong_common import extras
+from undersong_common.errors import ConfigurationError
+
+BARE = ROOT / "tests" / "doubles" / "bare"
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+OF_DEVELOPERS = ("dev", "docs", "release")
+TASK = ROOT / "examples" / "clinic" / "task.toml"
+ENDPOINT = [
+    "--set",
+    'generators.0={name = "big", kind = "openai", model = "m", base_url = "http://127.0.0.1:9/v1", api_key_env = ""}',
+]
+SCRIPT = """
+import contextlib, io, json, sys
+from undersong import cli
+if __name__ == "__main__":
+    for words in json.loads(sys.argv[1]):
+        sys.argv, said = ["undersong", *words], io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+                cli.main()
+        except SystemExit as ended:
+            print(json.dumps([ended.code, said.getvalue()]))
+"""
+
+
+def runtime_packages():
+    """Every package that an extra for users brings, by its canonical name."""
+    texts = [text for extra, listed in EXTRAS.items() if extra not in OF_DEVELOPERS for text in listed]
+    return {canonicalize_name(Requirement(text).name) for text in texts} - {"undersong"}
+
+
+def test_every_package_of_an_extra_is_found_by_its_module():
+    modules = {}
+    for module, distributions in packages_distributions().items():
+        for each in distributions:
+            modules.setdefault(canonicalize_name(each), set()).add(module)
+    installed = runtime_packages() & modules.keys()
+    assert len(installed) > 20
+    for package in installed:
+        assert package in {extras.package_of(module) for module in modules[package]}, package
+        assert extras.extra_of(package) is not None, package
+
+
+def test_the_extra_with_the_least_is_named_first():
+    found = {module: extras.extra_of(extras.package_of(module)) for module in ("sklearn", "torch", "pyarrow", "openai")}
+    assert found == {"sklearn": "notebook", "torch": "embed", "pyarrow": "notebook", "openai": "coordinator"}
+    assert extras.extra_of("numpy") is None
+
+
+def test_all_has_every_extra_that_users_install_together():
+    (everything,) = map(Requirement, EXTRAS["all"])
+    apart = {"dpsgd", "presidio", "vllm", "large-models"}
+    assert everything.extras == EXTRAS.keys() - apart - {"all", *OF_DEVELOPERS}
+
+
+def test_the_error_has_a_code_a_cause_and_the_extra():
+    with raises(ConfigurationError, "no-package") as caught, extras.named():
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+    assert 'pip install "undersong[notebook]"' in caught.value.remedy
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+@pytest.mark.parametrize("name", ["sklearn.no_such", "undersong_common.no_such", "mine", None])
+def test_any_other_module_is_an_error_of_its_own(name):
+    with pytest.raises(ModuleNotFoundError), extras.named():
+        raise ModuleNotFoundError("private words", name=name)
+
+
+def test_the_library_names_it_too():
+    def missing():
+        raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
+
+    assert all(hasattr(getattr(us, name), "__wrapped__") for name in us._FUNCTIONS)
+    with raises(ConfigurationError, "no-package"):
+        front.public(missing)()
+
+
+@pytest.mark.heavy
+def test_a_base_install_plans_and_names_the_extra_of_everything_else(tmp_path):
+    test = ["--test", str(ROOT / "examples" / "clinic" / "data" / "test.jsonl")]
+    expected = {
+        "plan": (["plan", TASK], None),
+        "simulate": (["simulate", TASK, "--out", tmp_path / "run", "--quiet"], "notebook"),
+        "compare": (["compare", TASK, *test, "--out", tmp_path / "cells", "--quiet"], "notebook"),
+        "audit": (["audit", TASK, "--runs", "2", "--jobs", "1", "--quiet"], "coordinator"),
+        "try": (["try", "big", TASK, *ENDPOINT], "coordinator"),
+        "serve": (["coordinator", "serve", "--home", tmp_path / "home"], "coordinator"),
+        "init": (["coordinator", "init", "--address", "localhost:7443", "--home", tmp_path / "home"], None),
+    }
+    order = ["plan", "init", *(each for each in expected if each not in ("plan", "init"))]
+    words = json.dumps([[str(word) for word in expected[each][0]] for each in order])
+    (tmp_path / "program.py").write_text(SCRIPT)
+    path = ":".join(map(str, (BARE, tmp_path, *SOURCES)))
+    done = command("program", [words], env={"PYTHONPATH": path, "UNDERSONG_CACHE": str(tmp_path / "cache")})
+    assert done.returncode == 0, done.stderr
+    for name, line in zip(order, done.stdout.splitlines(), strict=True):
+        code, said = json.loads(line)
+        extra = expected[name][1]
+        assert code == (0 if extra is None else ConfigurationError.exit_code), (name, said)
+        assert extra is None or f'pip install "undersong[{extra}]"' in said, (name, said)
+    assert not (tmp_path / "run").exists()
