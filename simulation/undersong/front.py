@@ -46,7 +46,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def public(function: _Function) -> _Function:
-    """A function of the library: errors name arguments and extras, and an interrupted notebook is told how to continue."""
+    """A function of the library: errors name arguments and extras; an interrupted notebook learns how to continue."""
 
     @functools.wraps(function)
     def called(*given: Any, **named: Any) -> Any:

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 import undersong as us
 from tests.doubles.coded import raises
-from tests.doubles.processes import OPERATOR, ROOT, SOURCES, command
+from tests.doubles.processes import ROOT, SOURCES, command
 from undersong import front
 from undersong_common import extras
 from undersong_common.errors import ConfigurationError

@@ -5,9 +5,35 @@ from __future__ import annotations
 import sys
 
 HIDDEN = frozenset(
-    """argon2 authlib fastapi flwr grpc_health httpx joserfc multipart openai openpyxl opacus pandas peft prometheus_client
-    psycopg pyarrow ray sentence_transformers sklearn sqlalchemy striprtf tenacity tomli_w torch transformers uvicorn
-    wordfreq""".split()
+    [
+        "argon2",
+        "authlib",
+        "fastapi",
+        "flwr",
+        "grpc_health",
+        "httpx",
+        "joserfc",
+        "multipart",
+        "openai",
+        "openpyxl",
+        "opacus",
+        "pandas",
+        "peft",
+        "prometheus_client",
+        "psycopg",
+        "pyarrow",
+        "ray",
+        "sentence_transformers",
+        "sklearn",
+        "sqlalchemy",
+        "striprtf",
+        "tenacity",
+        "tomli_w",
+        "torch",
+        "transformers",
+        "uvicorn",
+        "wordfreq",
+    ]
 )
 
 
