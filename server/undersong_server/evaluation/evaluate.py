@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -47,45 +47,6 @@ NOT_PRIVATE = (
     "(epsilon, delta). Treat them as you treat those files; choosing between runs by them spends privacy that no "
     "ledger counts."
 )
-
-
-_Value = TypeVar("_Value")
-Piece = tuple[Callable[..., Any], tuple[Any, ...]]  # a module's own function, and its arguments
-Compute = Callable[[Sequence[Piece]], Sequence[Any]]  # the values, in the pieces' order
-
-
-def in_this_process(pieces: Sequence[Piece]) -> list[Any]:
-    """One piece after the other."""
-    return [computed(*piece) for piece in pieces]
-
-
-def computed(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """A piece's value. Products and decompositions take one thread: the same sums in the same order anywhere."""
-    import sklearn.cluster  # noqa: F401 - the threads of what is loaded later would not be counted
-
-    with one_numpy_thread():
-        return function(*arguments)
-
-
-Later: TypeAlias = Callable[[], _Value]  # a piece's value; callable when all pieces have been computed
-
-
-class Pieces:
-    """Collects independent computations of an evaluation, so that they run in this process or on other cores."""
-
-    def __init__(self) -> None:
-        self._pieces: list[Piece] = []
-        self._values: Sequence[Any] = ()
-
-    def add(self, function: Callable[..., _Value], *arguments: Any) -> Later[_Value]:
-        """Returns a handle on the value of ``function``; function and arguments are sent to where it is computed."""
-        number = len(self._pieces)
-        self._pieces.append((function, arguments))
-        return lambda: self._values[number]
-
-    def compute(self, compute: Compute) -> None:
-        """Computes every piece."""
-        self._values = compute(self._pieces)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +137,6 @@ def evaluate_tables(
     sequences: Table | None = None,
     groups: Sequence[str] | None = None,
     only_task_models: bool = False,
-    compute: Compute = in_this_process,
 ) -> EvaluationReport:
     """Evaluates synthetic texts.
 
@@ -186,7 +146,6 @@ def evaluate_tables(
         sequences: the keyphrase sequences of the run, judged alone as well.
         groups: the group of each test text; task models are judged by group too.
         only_task_models: leaves out distances and label errors, which take most of the time.
-        compute: gives the independent pieces their values, in this process or elsewhere; the figures are the same.
 
     Raises ConfigurationError where a file or table is not usable.
     """
@@ -213,77 +172,70 @@ def evaluate_tables(
         )
     finder = presidio() if options.personal_data else None
     notes: list[str] = []
-    pieces = Pieces()
     seeds = range(seed, seed + max(1, options.repeats))
     corpus = _Texts("synthetic", synthetic, np.zeros((0, 0), dtype=np.float32))
     if test is not None or private is not None or records:  # an overlap alone needs no model
         corpus = corpus._replace(x=embed(synthetic.texts))
-    trained: list[tuple[_Texts, list[Later[tuple[str, Predicted]]]]] = []  # texts, and their models: one per seed
+    asked: list[tuple[_Texts, Train]] = []
     if test is None:
         notes.append("No test file was named: no task model was trained.")
     elif test.table.labels is None:
         notes.append("The test file was read without labels: no task model was trained.")
     else:
-
-        def add(train: Callable[..., tuple[str, Predicted]], texts: _Texts, *settings: Any) -> None:
-            trained.append((texts, [pieces.add(train, texts, test, number, *settings) for number in seeds]))
-
-        models: list[tuple[Any, ...]] = [(_panel,)]
-        models += [(_head, head)] if head is not None else []
-        models += [(_fine_tuned, fine_tuning)] if fine_tuning is not None else []
+        models: list[Train] = [_panel]
+        models += [partial(_head, head=head)] if head is not None else []
+        models += [partial(_fine_tuned, settings=fine_tuning)] if fine_tuning is not None else []
         for texts in filter(None, (corpus, private)):
             if len(set(texts.labels)) < 2:
                 notes.append(f"The {texts.name} texts have fewer than two labels: no task model was trained on them.")
-                continue
-            for train, *settings in models:
-                add(train, texts, *settings)
+            else:
+                asked += [(texts, train) for train in models]
         if target is not None:
             named = corpus._replace(name=f"synthetic, adapted to {len(target)} unlabelled texts")
-            add(_adapted, named, embed(target.texts), head)
+            asked.append((named, partial(_adapted, target=embed(target.texts), head=head)))
         if sequences is not None:
-            add(_panel, embedded(SEQUENCES, sequences))
+            asked.append((embedded(SEQUENCES, sequences), _panel))
             if private is not None:
-                add(_panel, embedded(OWN_SEQUENCES, sequences_of(private.table, sequences)))
+                asked.append((embedded(OWN_SEQUENCES, sequences_of(private.table, sequences)), _panel))
         notes.extend(_unknown_labels(synthetic, test.table))
-    attacked: list[list[Later[Membership]]] = []  # as ``trained``
-    if records:
-        victims = [corpus] if private is None or private.table.labels is None else [corpus, private]
-        attacked = [
-            [pieces.add(_attacked, texts, *records, head or "auto", number) for number in seeds] for texts in victims
-        ]
-    references = [] if test is None else [test]
-    references += [] if private is None else [private._replace(name="private training file")]
-    distances = [] if only_task_models else [_distances(pieces, corpus, each, seed) for each in references]
-    errors: list[Later[LabelErrors]] = []
-    if not only_task_models and len(corpus.x) and len(set(corpus.labels)) > 1:
-        errors = [pieces.add(partial(corpus_label_errors, seed=number), corpus.x, synthetic.labels) for number in seeds]
-    closest = None
-    if test is not None and private is not None and len(corpus.x):
-        closest = pieces.add(partial(closest_records, seed=seed), corpus.x, private.x, test.x)
-    copied = None if overlap is None else pieces.add(find_overlap, synthetic.texts, overlap.texts)
-    base = None if overlap is None or test is None else pieces.add(find_overlap, test.table.texts, overlap.texts)
-    pieces.compute(compute)
-    return EvaluationReport(
-        run=run,
-        synthetic_rows=len(synthetic),
-        trained=tuple(
-            judged(
-                texts.name, len(texts.table), [each() for each in found], () if test is None else test.labels, groups
-            )
-            for texts, found in trained
-        ),
-        distances=tuple(each() for each in distances),
-        overlap=None if copied is None else copied(),
-        overlap_base_rate=None if base is None else base(),
-        notes=tuple(notes),
-        membership=tuple(attacks_over_trainings([each() for each in found]) for found in attacked),
-        label_errors=errors[0]() if errors else None,
-        label_error_shares=tuple(each().share for each in errors),
-        closest=None if closest is None else closest(),
-        personal=None
-        if finder is None
-        else personal_data(synthetic.texts, None if overlap is None else overlap.texts, *finder),
-    )
+    victims = [corpus, *([private] if private is not None and private.table.labels is not None else [])]
+    references = [*([test] if test else []), *([private._replace(name="private training file")] if private else [])]
+    import sklearn.cluster  # noqa: F401 - the threads of what is loaded later would not be limited
+
+    with one_numpy_thread():  # the same sums in the same order anywhere
+        errors = []
+        if not only_task_models and len(corpus.x) and len(set(corpus.labels)) > 1:
+            errors = [corpus_label_errors(corpus.x, corpus.labels, seed=number) for number in seeds]
+        return EvaluationReport(
+            run=run,
+            synthetic_rows=len(synthetic),
+            trained=tuple(
+                judged(
+                    texts.name, len(texts.table), [train(texts, test, number) for number in seeds], test.labels, groups
+                )
+                for texts, train in asked
+                if test is not None
+            ),
+            distances=tuple(_distances(corpus, each, seed) for each in references if not only_task_models),
+            overlap=None if overlap is None else find_overlap(synthetic.texts, overlap.texts),
+            overlap_base_rate=None
+            if overlap is None or test is None
+            else find_overlap(test.table.texts, overlap.texts),
+            notes=tuple(notes),
+            membership=tuple(
+                attacks_over_trainings([_attacked(texts, *records, head or "auto", number) for number in seeds])
+                for texts in victims
+                if records
+            ),
+            label_errors=errors[0] if errors else None,
+            label_error_shares=tuple(each.share for each in errors),
+            closest=None
+            if test is None or private is None or not len(corpus.x)
+            else closest_records(corpus.x, private.x, test.x, seed=seed),
+            personal=None
+            if finder is None
+            else personal_data(synthetic.texts, None if overlap is None else overlap.texts, *finder),
+        )
 
 
 class _Texts(NamedTuple):
@@ -296,6 +248,10 @@ class _Texts(NamedTuple):
     @property
     def labels(self) -> Sequence[str]:
         return self.table.labels or ()
+
+
+Train: TypeAlias = Callable[..., tuple[str, Predicted]]
+"""Trains on a corpus and predicts a test set, with a seed; returns the model's name and the labels."""
 
 
 def _panel(corpus: _Texts, test: _Texts, seed: int) -> tuple[str, Predicted]:
@@ -339,38 +295,30 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
     return [f"No synthetic text has the label {shown}: test texts of it all count as errors."]
 
 
-def _distances(pieces: Pieces, corpus: _Texts, reference: _Texts, seed: int) -> Later[Distances]:
-    """Adds the pieces of one reference's distances, but those that need more rows than there are."""
+def _distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
     synthetic, table = corpus.table, reference.table
     chosen, others = metrics.equal_choice(len(corpus.x), len(reference.x), seed=seed)
     ours, real = corpus.x[chosen], reference.x[others]
-    our_texts, real_texts = [synthetic.texts[row] for row in chosen], [table.texts[row] for row in others]
-    figures: dict[str, Later[Any]] = {
-        "distinct_bigrams": pieces.add(metrics.distinct_n, our_texts, 2),
-        "reference_distinct_bigrams": pieces.add(metrics.distinct_n, real_texts, 2),
-        "vendi": pieces.add(metrics.vendi_score, ours),
-        "reference_vendi": pieces.add(metrics.vendi_score, real),
-        "next_word_before": pieces.add(next_word_loss, (), table.texts),
-        "next_word_after": pieces.add(next_word_loss, synthetic.texts, table.texts),
-        "self_similarity": pieces.add(metrics.self_similarity, corpus.x),
-        "reference_self_similarity": pieces.add(metrics.self_similarity, reference.x),
-        "length": pieces.add(metrics.length_divergence, synthetic.texts, table.texts),
-    }
-    if len(ours) > 1:
-        figures["frechet"] = pieces.add(metrics.frechet_distance, ours, real)
-    if len(ours) >= FEWEST_TEXTS:
-        figures["mauve"] = pieces.add(partial(mauve, seed=seed), ours, real)
-    if synthetic.labels is not None and table.labels is not None:
-        figures["label"] = pieces.add(metrics.label_divergence, synthetic.labels, table.labels)
-    covered = [pieces.add(neighbourhoods, ours, real)] if len(ours) > 5 else []
-
-    def found() -> Distances:
-        values = {figure: value() for figure, value in figures.items()}
-        for each in covered:
-            values |= asdict(each())
-        return Distances(reference=reference.name, rows=len(ours), **values)
-
-    return found
+    rows = len(ours)
+    near = {} if rows <= 5 else asdict(neighbourhoods(ours, real))
+    labelled = synthetic.labels is not None and table.labels is not None
+    return Distances(
+        reference=reference.name,
+        rows=rows,
+        frechet=metrics.frechet_distance(ours, real) if rows > 1 else math.nan,
+        mauve=mauve(ours, real, seed=seed) if rows >= FEWEST_TEXTS else math.nan,
+        self_similarity=metrics.self_similarity(corpus.x),
+        reference_self_similarity=metrics.self_similarity(reference.x),
+        distinct_bigrams=metrics.distinct_n([synthetic.texts[row] for row in chosen], 2),
+        reference_distinct_bigrams=metrics.distinct_n([table.texts[row] for row in others], 2),
+        vendi=metrics.vendi_score(ours),
+        reference_vendi=metrics.vendi_score(real),
+        next_word_before=next_word_loss((), table.texts),
+        next_word_after=next_word_loss(synthetic.texts, table.texts),
+        length=metrics.length_divergence(synthetic.texts, table.texts),
+        label=metrics.label_divergence(corpus.labels, reference.labels) if labelled else None,
+        **near,
+    )
 
 
 def read_sequences(path: Path) -> Table:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from undersong_common import embedders
 from undersong_common.embedding import Embed, MemoryCache, PublicFileCache
-from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread
 from undersong_server.defaults import public_cache_path
-from undersong_server.evaluation.evaluate import (
-    Compute,
-    EvaluationReport,
-    Piece,
-    computed,
-    evaluate_tables,
-    in_this_process,
-    read_sequences,
-)
+from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables, read_sequences
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.release.files import JSONL_NAME, SEQUENCES_NAME
 
@@ -37,33 +27,6 @@ def embedder(model: str, cluster: Cluster | None = None, public_cache: Path | No
     """
     cache = MemoryCache() if public_cache is None else PublicFileCache(public_cache)
     return spread(embedders.load(model), model, cache, cluster).encode
-
-
-def over(cluster: Cluster | None) -> Compute:
-    """Returns the function that computes an evaluation's pieces: on the cluster, one core each, or in this process.
-
-    On a cluster the tables leave this process.
-    """
-    if cluster is None:
-        return in_this_process
-
-    def compute(pieces: Sequence[Piece]) -> list[Any]:
-        values: list[Any] = [None] * len(pieces)
-        calls = [(function, *arguments) for function, arguments in pieces]  # each argument for itself is sent once
-        for number, value in cluster.each(_in_worker, calls):
-            if isinstance(value, UndersongError):
-                raise value
-            values[number] = value
-        return values
-
-    return compute
-
-
-def _in_worker(function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return computed(function, arguments)
-    except UndersongError as error:
-        return error
 
 
 def evaluate(folder: Path, options: EvaluationOptions, embed: Embed | None = None) -> EvaluationReport:
@@ -97,7 +60,6 @@ def evaluate(folder: Path, options: EvaluationOptions, embed: Embed | None = Non
             embed=embed or embedder(options.embedder, cluster, public_cache),
             sequences=sequences,
             groups=groups,
-            compute=over(cluster),
         )
 
 

@@ -4,12 +4,14 @@ import json
 import numpy as np
 import pytest
 from rich.console import Console
+from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import read_table
 from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation.options import EvaluationOptions
+from undersong_server.evaluation.overlap import find_overlap
 from undersong_server.evaluation.panel import settings
 from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample
@@ -146,6 +148,19 @@ def test_a_group_column_needs_a_test_file_that_has_it(run):
         )
     with pytest.raises(ConfigurationError, match="no column 'site'"):
         evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl", group_field="site"), embed=bag_of_words)
+
+
+def test_figures_take_one_thread(run, monkeypatch):
+    seen = []
+
+    def watched(*texts):
+        seen.extend(threadpool_info())
+        return find_overlap(*texts)
+
+    monkeypatch.setattr("undersong_server.evaluation.evaluate.find_overlap", watched)
+    with threadpool_limits(2):
+        evaluate(run / "run", EvaluationOptions(overlap=run / "train.jsonl"), embed=bag_of_words)
+    assert {pool["num_threads"] for pool in seen if pool["user_api"] == "blas"} == {1}
 
 
 def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch):

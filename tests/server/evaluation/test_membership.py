@@ -16,6 +16,7 @@ from undersong_common.table import Table
 from undersong_server.cli.app import app
 from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation import membership as attacks
+from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.intervals import clopper_pearson
 from undersong_server.evaluation.membership import auc_interval, membership
 from undersong_server.evaluation.options import EvaluationOptions
@@ -121,6 +122,25 @@ def test_the_report_shows_the_attacks_on_both_models(run):
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(render(report))
     assert "balanced accuracy" in console.export_text()
+
+
+def test_several_trainings_are_the_first_with_the_mean_area_beside():
+    sides = records("member", 20), records("other", 20)
+    apart = [membership("x", Memory(set(), edge), *sides) for edge in (0.0, 0.2)]
+    together = attacks.attacks_over_trainings(apart)
+    for number, attack in enumerate(together.attacks):
+        assert attack.auc == apart[0].attacks[number].auc
+        areas = [each.attacks[number].auc.value for each in apart]
+        assert attack.auc_over_seeds.value == pytest.approx(sum(areas) / 2)
+    assert attacks.attacks_over_trainings(apart[:1]) == apart[0]
+
+
+def test_a_corpus_without_labels_has_no_model_to_attack(run):
+    pair = (run / "members.jsonl", run / "others.jsonl")
+    unlabelled = Table(("one", "two"), None, None)
+    with pytest.raises(ConfigurationError) as refused:
+        evaluate_tables("run", unlabelled, EvaluationOptions(membership=pair), embed=hashed)
+    assert refused.value.code == "labels-missing"
 
 
 def test_the_command_takes_two_files():
