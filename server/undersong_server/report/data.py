@@ -253,7 +253,7 @@ class Measure:
 
     Attributes:
         name: in words; says: what it tells, in one sentence.
-        value: the figure; ``low`` and ``high`` are the ends of its scale, as ``scale`` says them in words.
+        value: the figure; ``scale``: the ends of its scale, in words.
         good: which end is good, or that a figure near ``mark`` is.
         mark: a figure to compare with, NaN where there is none; ``mark_name`` says whose it is.
         interval: over the seeds, None where nothing was trained or with one seed only.
@@ -263,8 +263,6 @@ class Measure:
     name: str
     says: str
     value: float
-    low: float
-    high: float
     scale: str
     good: Good
     mark: float = math.nan
@@ -285,7 +283,7 @@ class Measure:
         """Any figure on this scale."""
         if self.percent:
             return f"{100 * value:.1f} %"
-        return f"{value:.1f}" if self.high > 20 else f"{value:.3f}"
+        return f"{value:.1f}" if max(value, self.value) > 20 else f"{value:.3f}"
 
 
 def measures_of(report: EvaluationReport) -> tuple[Measure, ...]:
@@ -311,25 +309,23 @@ USEFUL = (
 
 def _over_seeds(name: str, says: str, found: Interval, good: Good = "high") -> Measure:
     known = None if math.isnan(found.low) else found
-    return Measure(name, says, found.value, 0.0, 1.0, "0 to 100 %", good, interval=known, percent=True)
+    return Measure(name, says, found.value, "0 to 100 %", good, interval=known, percent=True)
 
 
 def _beside(found: Distances) -> list[Measure]:
     real = "the test texts'"
 
     def share(name: str, value: float, says: str, good: Good = "high") -> Measure:
-        return Measure(name, says, value, 0.0, 1.0, "0 to 1", good)
+        return Measure(name, says, value, "0 to 1", good)
 
     def alike(name: str, value: float, mark: float, says: str) -> Measure:
-        return Measure(name, says, value, 0.0, 1.0, "0 to 1", "beside", mark, real)
+        return Measure(name, says, value, "0 to 1", "beside", mark, real)
 
     return [
         Measure(
             "Frechet distance",
             "how far mean and spread of the embeddings are from the test texts'; depends on the number of texts",
             found.frechet,
-            0.0,
-            max(1.0, found.frechet),
             "0 and up",
             "low",
         ),
@@ -339,8 +335,6 @@ def _beside(found: Distances) -> list[Measure]:
             "density",
             "how many test texts have a synthetic text near, seen from the synthetic ones",
             found.density,
-            0.0,
-            max(2.0, found.density),
             "0 and up",
             "beside",
             1.0,
@@ -355,8 +349,6 @@ def _beside(found: Distances) -> list[Measure]:
             "Vendi score",
             "how many different texts the corpus holds in effect",
             found.vendi,
-            1.0,
-            max(1.25 * found.vendi, 1.25 * found.reference_vendi, 2.0),
             f"1 to {found.rows}",
             "beside",
             found.reference_vendi,
@@ -367,8 +359,6 @@ def _beside(found: Distances) -> list[Measure]:
             "bits per word",
             "what a small language model that read the corpus needs per word of the test texts",
             found.next_word_after,
-            0.0,
-            1.1 * max(found.next_word_before, found.next_word_after),
             "0 and up",
             "low",
             found.next_word_before,

@@ -21,6 +21,7 @@ from undersong_server.report import charts
 from undersong_server.report.data import PrivacyStatement, ReportData, number, plain
 
 SHOWN_TEXTS = 300
+LENGTH_GROUPS = 24
 
 
 def render_html(data: ReportData) -> str:
@@ -51,14 +52,31 @@ def render_html(data: ReportData) -> str:
         panel_settings=panel.settings(),
         weight_chart=_weights(data) if len(data.generators) > 1 else "",
         epsilon_chart=_spending(data.privacy) if data.privacy.is_private else "",
-        length_chart=charts.histogram([len(sample.text.split()) for sample in data.samples]),
-        gauges=[(each, charts.gauge(each)) for each in data.measures],
+        length_chart=_lengths(data),
         shown=[
             {"sample": sample, "colour": generator_colour[sample.generator]} for sample in spread(data, SHOWN_TEXTS)
         ],
         show_labels=any(data.label_names),
         total_seconds=sum(seconds for _, seconds in data.seconds),
         longest_phase=max((seconds for _, seconds in data.seconds), default=0.0),
+    )
+
+
+def _lengths(data: ReportData) -> Markup:
+    """Number of texts by their length in words; the longest hundredth shares the last place."""
+    if not data.samples:
+        return Markup("")
+    words = np.array([len(sample.text.split()) for sample in data.samples])
+    shown = np.minimum(words, int(np.quantile(words, 0.99)))
+    size = -(-(int(np.ptp(shown)) + 1) // LENGTH_GROUPS)
+    counts = np.bincount((shown - shown.min()) // size)
+    return charts.series_chart(
+        f"Lengths of the texts in words, median {np.median(words):g}",
+        [str(shown.min() + size * place) for place in range(len(counts))],
+        {"texts": [(float(count), 0.0) for count in counts]},
+        axis=f"words (median {np.median(words):g})",
+        width=420,
+        height=220,
     )
 
 
