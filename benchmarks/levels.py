@@ -46,8 +46,7 @@ def votes(records: int, topics: Int64, candidates: int, rng: np.random.Generator
     of = rng.choice(topics, records)
     chosen = of[:, None] * EACH + rng.integers(0, EACH, (records, Q))
     weights = np.broadcast_to(0.5 ** np.arange(Q, dtype=np.float64), chosen.shape)
-    found: Float64 = np.bincount(chosen.ravel(), weights=weights.ravel(), minlength=candidates)
-    return found
+    return np.bincount(chosen.ravel(), weights=weights.ravel(), minlength=candidates).astype(np.float64)
 
 
 def best(values: Float64, count: int) -> Int64:
