@@ -30,11 +30,11 @@ from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
+from undersong_common.intervals import over_seeds
 from undersong_common.model_files import model_folder
 from undersong_common.table import Table
 from undersong_server.evaluation import membership, panel, task_model
 from undersong_server.evaluation.evaluate import joined
-from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.scores import score
 
 HERE = Path(__file__).parent

@@ -18,9 +18,9 @@ from undersong.compare_cell import HEADINGS, PRIVATE_ONLY, Cell, Variant
 from undersong.frames import Frame
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
+from undersong_common.intervals import over_seeds
 from undersong_server import methods as all_methods
 from undersong_server.evaluation import panel
-from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.panel import MODELS
 from undersong_server.report import charts
 

@@ -11,14 +11,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from undersong_common.closeness import ClosestRecords
+from undersong_common.intervals import Interval, over_seeds
+from undersong_common.overlap import CONTAINED, JACCARD, RUN_WORDS, Overlap
+from undersong_common.personal_data import PersonalData
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.evaluate import NOT_PRIVATE, Distances, EvaluationReport
-from undersong_server.evaluation.intervals import Interval, over_seeds
 from undersong_server.evaluation.label_errors import LabelErrors
 from undersong_server.evaluation.membership import Membership
-from undersong_server.evaluation.metrics import ClosestRecords
-from undersong_server.evaluation.overlap import CONTAINED, JACCARD, RUN_WORDS, Overlap
-from undersong_server.evaluation.personal_data import PersonalData
 from undersong_server.evaluation.scores import FIGURES
 
 FAILED_ATTACKS = (

@@ -12,31 +12,26 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from undersong_common import closeness
 from undersong_common.arrays import Float32
+from undersong_common.closeness import ClosestRecords, closest_records
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
+from undersong_common.intervals import over_seeds
 from undersong_common.model_files import model_folder
+from undersong_common.overlap import Overlap, find_overlap
+from undersong_common.personal_data import PersonalData, personal_data, presidio
 from undersong_common.printable import finite
 from undersong_common.table import Table, read_table
 from undersong_common.workers import one_numpy_thread
 from undersong_protocol.statistics.phrases import Terms, words
 from undersong_server.evaluation import metrics, panel, task_model
-from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.label_errors import LabelErrors, corpus_label_errors
 from undersong_server.evaluation.membership import Membership, attacks_over_trainings, membership
-from undersong_server.evaluation.metrics import (
-    FEWEST_TEXTS,
-    ClosestRecords,
-    closest_records,
-    mauve,
-    neighbourhoods,
-    next_word_loss,
-)
+from undersong_server.evaluation.metrics import FEWEST_TEXTS, mauve, neighbourhoods, next_word_loss
 from undersong_server.evaluation.options import EvaluationOptions, Head, Source
-from undersong_server.evaluation.overlap import Overlap, find_overlap
 from undersong_server.evaluation.panel import Predicted, Trained, judged
-from undersong_server.evaluation.personal_data import PersonalData, personal_data, presidio
 from undersong_server.evaluation.task_model import adapt, fine_tune
 
 SEQUENCES = "keyphrase sequences alone"
@@ -297,7 +292,7 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
 
 def _distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
     synthetic, table = corpus.table, reference.table
-    chosen, others = metrics.equal_choice(len(corpus.x), len(reference.x), seed=seed)
+    chosen, others = closeness.equal_choice(len(corpus.x), len(reference.x), seed=seed)
     ours, real = corpus.x[chosen], reference.x[others]
     rows = len(ours)
     near = {} if rows <= 5 else asdict(neighbourhoods(ours, real))

@@ -15,51 +15,6 @@ import numpy as np
 from undersong_common.arrays import Bools, Float64
 from undersong_common.privacy.accounting import gaussian_epsilon
 
-CONFIDENCE_LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its two-sided 95 % confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL) -> Interval:
-    """Exact two-sided interval of a binomial probability.
-
-    >>> clopper_pearson(0, 10).low, round(clopper_pearson(0, 10).high, 4)
-    (0.0, 0.3085)
-    """
-    from scipy.stats import beta
-
-    tail = (1.0 - level) / 2
-    low = 0.0 if successes == 0 else float(beta.ppf(tail, successes, trials - successes + 1))
-    high = 1.0 if successes == trials else float(beta.ppf(1 - tail, successes + 1, trials - successes))
-    return Interval(successes / trials, low, high)
-
-
-def over_seeds(values: Sequence[float]) -> Interval:
-    """Mean of a figure over the seeds it was computed with, and Student's interval of that mean.
-
-    It says how much of a figure is the luck of a seed (split, starting weights, order), nothing about other test texts.
-    Values that are not finite are left out; NaN for no value, and an interval of NaN for a single one.
-
-    >>> over_seeds([1.0, 2.0, 3.0]).value, round(over_seeds([1.0, 2.0, 3.0]).high, 3)
-    (2.0, 4.484)
-    """
-    from scipy.stats import t
-
-    finite = np.array([value for value in values if math.isfinite(value)], dtype=np.float64)
-    if len(finite) < 2:
-        return Interval(float(finite[0]) if len(finite) else math.nan, math.nan, math.nan)
-    mean = float(finite.mean())
-    reach = float(t.ppf(0.5 + CONFIDENCE_LEVEL / 2, len(finite) - 1)) * float(finite.std(ddof=1)) / len(finite) ** 0.5
-    return Interval(mean, mean - reach, mean + reach)
-
-
 CONFIDENCE = 0.999  # of all bounds of one audit together
 STAKES = np.array([[0.125], [0.25], [0.5], [1.0]])  # shares of the wealth that the bets of mean_at_least risk
 

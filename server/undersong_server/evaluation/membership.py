@@ -7,7 +7,6 @@ private training data (members) or not. A model that leaks nothing gives every a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +15,8 @@ import numpy as np
 
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
+from undersong_common.intervals import CONFIDENCE_LEVEL, Interval, auc_interval, clopper_pearson, over_seeds
 from undersong_common.table import Table
-from undersong_server.evaluation.intervals import CONFIDENCE_LEVEL, Interval, clopper_pearson, over_seeds
 
 FALSE_POSITIVES = 0.01  # the rate at which true positives are reported (Carlini et al. 2022)
 FEWEST = 4  # records of each kind: half set the threshold, half are judged
@@ -97,24 +96,6 @@ def attacks_over_trainings(found: Sequence[Membership]) -> Membership:
         for number, each in enumerate(found[0].attacks)
     ]
     return replace(found[0], attacks=tuple(attacks))
-
-
-def auc_interval(positive: Float64, negative: Float64) -> Interval:
-    """Area under the ROC curve, ties counted half, with DeLong's interval (DeLong et al. 1988).
-
-    >>> auc_interval(np.array([3.0, 2.0, 1.0, 0.0]), np.array([-1.0, -2.0])).value
-    1.0
-    """
-    from scipy.stats import norm, rankdata
-
-    m, n = len(positive), len(negative)
-    ranks = rankdata(np.concatenate([positive, negative]))
-    over = (ranks[:m] - rankdata(positive)) / n  # share of negatives below each positive
-    under = 1.0 - (ranks[m:] - rankdata(negative)) / m
-    value = float(over.mean())
-    variance = over.var(ddof=1) / m + under.var(ddof=1) / n
-    reach = float(norm.ppf(0.5 + CONFIDENCE_LEVEL / 2)) * math.sqrt(variance)
-    return Interval(value, max(0.0, value - reach), min(1.0, value + reach))
 
 
 def _attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:

@@ -15,9 +15,9 @@ import numpy as np
 
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError
+from undersong_common.intervals import Interval, over_seeds
 from undersong_common.workers import one_numpy_thread
 from undersong_server.evaluation import task_model
-from undersong_server.evaluation.intervals import Interval, over_seeds
 from undersong_server.evaluation.scores import FIGURES, Scores, score
 
 Model = Literal["words", "head", "mlp"]

@@ -14,9 +14,9 @@ import numpy as np
 
 from undersong_common import printable
 from undersong_common.arrays import Int64
+from undersong_common.intervals import Interval, over_seeds
 from undersong_common.privacy import impact
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport
-from undersong_server.evaluation.intervals import Interval, over_seeds
 from undersong_server.generators.author import Usage
 from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
 from undersong_server.generators.reading import CUT, REFUSED

@@ -8,10 +8,10 @@ from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[imp
 
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
+from undersong_common.overlap import find_overlap
 from undersong_common.table import read_table
 from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.overlap import find_overlap
 from undersong_server.evaluation.panel import settings
 from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample

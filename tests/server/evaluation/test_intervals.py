@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy
 
-from undersong_server.evaluation.intervals import clopper_pearson, over_seeds
+from undersong_common.intervals import clopper_pearson, over_seeds
 
 
 def test_the_interval_over_seeds_is_scipy_s_of_the_mean() -> None:

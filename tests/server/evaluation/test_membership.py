@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
+from undersong_common.intervals import auc_interval, clopper_pearson
 from undersong_common.table import Table
 from undersong_server.cli.app import app
 from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation import membership as attacks
 from undersong_server.evaluation.evaluate import evaluate_tables
-from undersong_server.evaluation.intervals import clopper_pearson
-from undersong_server.evaluation.membership import auc_interval, membership
+from undersong_server.evaluation.membership import membership
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations.evaluation import evaluate
 from undersong_server.pool import Sample

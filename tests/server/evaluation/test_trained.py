@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from undersong_common.intervals import over_seeds
 from undersong_server.evaluation import panel
-from undersong_server.evaluation.intervals import over_seeds
 from undersong_server.evaluation.panel import judged
 
 TRUE = list("aabbcabc")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from undersong_common.intervals import Interval
 from undersong_common.table import Table
 from undersong_server.evaluation.evaluate import evaluate_tables
-from undersong_server.evaluation.intervals import Interval
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import Usage
 from undersong_server.pool import Sample

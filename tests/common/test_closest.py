@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import undersong_server.evaluation.metrics as module
-from undersong_server.evaluation.metrics import closest_distances, closest_records
+from undersong_common.closeness import closest_distances, closest_records
 
 
 def directions(rows: int, seed: int) -> np.ndarray:

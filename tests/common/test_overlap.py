@@ -4,8 +4,8 @@ import random
 import numpy as np
 import pytest
 
-from undersong_server.evaluation import overlap
-from undersong_server.evaluation.overlap import find_overlap, words
+from undersong_common import overlap
+from undersong_common.overlap import find_overlap, words
 
 NOTE = (
     "Patient arrived by ambulance at four with crushing chest pain that had started an hour before while she was "

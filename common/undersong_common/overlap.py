@@ -83,7 +83,8 @@ def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
     values = np.random.default_rng(0x0EA1).integers(0, 1 << 64, size=len(vocabulary) + 1, dtype=np.uint64)
     verbatim = _verbatim(ours, theirs)
     contained, run = _runs(ours, theirs, values)
-    near = (contained >= CONTAINED) | _resembling(*(each.padded(len(vocabulary)) for each in (ours, theirs)), values)
+    mark = len(vocabulary)
+    near = (contained >= CONTAINED) | _resembling(ours.padded(mark), theirs.padded(mark), values)
     near &= ~verbatim
     shared = (run >= RUN_WORDS) & ~near & ~verbatim
     return Overlap(
