@@ -9,7 +9,6 @@
     exclusions.jsonl   which lists of patients who take no part have acted: keyed hashes and counts
     requests/          runs that were proposed, and what was decided
     page/              accounts of the hospital's page, and its log
-    shown.json         which of them a terminal has shown, and when
     journal.sqlite     state of the protocol, encrypted, and the exact bytes that left
     drill/             a drill's invented records
     attempts/          keys of the attempts under way in it, each destroyed when its attempt ends
@@ -203,7 +202,6 @@ class PartyHome:
     )  # which lists of patients who take no part have acted: keyed hashes, counts
     requests = _inside("requests")
     page = _inside("page")
-    shown = _inside("shown.json")
     journal = _inside("journal.sqlite")
     attempts = _inside("attempts")
     blocks = _inside("blocks")

@@ -495,5 +495,5 @@ def test_a_party_s_own_people_are_told_at_how_many_records_its_embedder_fails(pa
     notes.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a note", "1234", "another note")))
     told = json.loads(command("data", "add", notes, "--home", tmp_path / "alpha", "--json"))
     assert told["without_vector"] == 1
-    told = json.loads(command("data", "embed", "--home", tmp_path / "alpha", "--json"))
+    told = json.loads(command("data", "refresh", "--home", tmp_path / "alpha", "--json"))["added"]
     assert (told["records"], told["without_vector"]) == (3, 1)

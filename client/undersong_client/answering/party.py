@@ -306,7 +306,7 @@ class Party:
             raise
         if reason := self._consent.decide(manifest):
             return self._reply(pending=wire.Pending(reason=reason))
-        self._store.put_all({f"run/{manifest.run}": manifest.hash, f"proposed/{manifest.hash.hex()}": message.manifest})
+        self._store.put(f"run/{manifest.run}", manifest.hash)
         return self._reply(signature=wire.ManifestSignature(signature=manifest.sign(self._identity)))
 
     def _agree(self, message: wire.AgreeManifest, _answer: Answer) -> wire.Reply:

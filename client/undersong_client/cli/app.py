@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from undersong_client import operations
 from undersong_client.cli import data as cli_data
 from undersong_client.cli import rules as cli_rules
 from undersong_client.cli import runs as cli_runs
@@ -79,12 +80,10 @@ def init(
     quiet: entry.Quiet = False,
 ) -> None:
     """Makes this party's folder, keys and a policy that allows nothing yet. Private keys never leave it."""
-    from undersong_client.operations import joining
-
     folder = home_of(home)
     if drill and home is None:
         folder = folder.with_name(f"{folder.name}-drill")
-    made = joining.create(
+    made = operations.joining.create(
         folder,
         name,
         embedder=embedder,
@@ -93,7 +92,7 @@ def init(
         drill=drill,
     )
     mark_drill(folder)
-    fingerprint = joining.own_fingerprint(made)
+    fingerprint = operations.joining.own_fingerprint(made)
     at = f"--home {shell_path(made.path)}"
     records = f"{shell_path(made.drill_records)} --text-field text --label-field label --user-field keeper"
     drill_steps = (
@@ -130,13 +129,11 @@ def enroll(
 
     The operator's answer is put to use by `run --grant FILE`, or by `enroll --grant FILE` before a service starts.
     """
-    from undersong_client.operations import joining
-
     folder = home_of(home)
     if sum(given for given in (package is not None, grant is not None, renew)) != 1:
         raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
     if grant is not None:
-        installed = joining.install(folder, read_input(grant))
+        installed = operations.joining.install(folder, read_input(grant))
         print_result(
             as_json,
             {"party": PartyHome(folder).settings.party, "certificate_until": installed.until.isoformat()},
@@ -147,9 +144,11 @@ def enroll(
         return
     if package is not None:
         fresh = not (folder / "settings.json").exists()
-        made = joining.accept(folder, read_input(package), lambda name: fingerprint or _ask_fingerprint(name))
+        made = operations.joining.accept(
+            folder, read_input(package), lambda name: fingerprint or _ask_fingerprint(name)
+        )
     else:
-        fresh, made = False, joining.renew(folder)
+        fresh, made = False, operations.joining.renew(folder)
     target = request or Path(f"{made.party}.request.json")
     replace_file(target, made.data)
     print_result(
@@ -182,7 +181,6 @@ def check(
     """Looks at everything that may stand in the way; each problem with its cause and remedy. Exit code 2 if any."""
     if "grpc" not in sys.modules:
         entry.only_tls_1_3()
-    from undersong_client.operations import daemon
 
     def tell(finding: Finding) -> None:
         if not as_json and not (quiet and finding.grade == "ok"):
@@ -190,7 +188,7 @@ def check(
             if finding.remedy:
                 print(f"         remedy: {finding.remedy}")
 
-    findings = daemon.check(home_of(home), checkpoints=checkpoints_folder(), offline=offline, tell=tell)
+    findings = operations.daemon.check(home_of(home), checkpoints=checkpoints_folder(), offline=offline, tell=tell)
     problems = sum(finding.grade == "problem" for finding in findings)
     if as_json:
         print_json({"problems": problems, "findings": [asdict(finding) for finding in findings]})
@@ -229,10 +227,9 @@ def run(
     opened = PartyHome(home_of(home))
     if grant is not None:
         from undersong_client import keys
-        from undersong_client.operations import joining
 
         if not keys.is_enrolled(opened):
-            joining.install(opened.path, read_input(grant))
+            operations.joining.install(opened.path, read_input(grant))
     with opened.running():
         from undersong_client.answering.assemble import assemble
         from undersong_client.link.daemon import Daemon, check_start
@@ -262,7 +259,6 @@ def install_service(
     """Writes a systemd unit that runs the daemon, and says how to start it."""
     import getpass
 
-    from undersong_client.operations import daemon
     from undersong_client.storage import checkpoints
 
     opened = PartyHome(home_of(home))
@@ -275,8 +271,10 @@ def install_service(
     program = (
         [str(started)] if started.name == "undersong-party" else [sys.executable, "-m", "undersong_client.cli.app"]
     )
-    text = daemon.service_unit(party=settings.party, program=program, home=opened.path, writable=writable, user=account)
-    target = path or daemon.service_path(system=system, user_home=Path.home())
+    text = operations.daemon.service_unit(
+        party=settings.party, program=program, home=opened.path, writable=writable, user=account
+    )
+    target = path or operations.daemon.service_path(system=system, user_home=Path.home())
     if show:
         print(text, end="")
         return
@@ -293,9 +291,7 @@ def install_service(
 @app.command()
 def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
     """Shows what the daemon is doing. Exit code 0 if it is connected or paused, otherwise 6."""
-    from undersong_client.operations import daemon
-
-    found = daemon.status(home_of(home))
+    found = operations.daemon.status(home_of(home))
     print_result(as_json, found.to_json(), *_status_lines(found))
     return 0 if found.well else NOT_CONNECTED
 
@@ -346,10 +342,8 @@ def outbox(
     as_json: AsJson = False,
 ) -> None:
     """The exact bytes that left this building, in order; each can be decoded."""
-    from undersong_client.operations import outbox as journal
-
     if entry_number is not None:
-        message = journal.message(home_of(home), entry_number)
+        message = operations.outbox.message(home_of(home), entry_number)
         if raw is not None:
             replace_file(raw, message.data)
         if as_json:
@@ -358,7 +352,7 @@ def outbox(
         sent = f"sent first at {local_time(message.entry.at)}; SHA-256 {message.entry.sha256}"
         show_lines([*message.words(), sent, "every field of it: add --json; its exact bytes: --raw FILE"])
         return
-    entries = journal.entries(home_of(home), run=run, last=last)
+    entries = operations.outbox.entries(home_of(home), run=run, last=last)
     if as_json:
         print_json({"entries": [asdict(entry) for entry in entries]})
         return
@@ -425,17 +419,13 @@ def notify(
 @app.command()
 def pause(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Takes part in nothing until `undersong-party resume`; stays connected, answers nothing."""
-    from undersong_client.operations import daemon
-
-    _say_paused(daemon.pause(home_of(home)), home_of(home), as_json)
+    _say_paused(operations.daemon.pause(home_of(home)), home_of(home), as_json)
 
 
 @app.command()
 def resume(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Takes part again after `undersong-party pause`."""
-    from undersong_client.operations import daemon
-
-    _say_paused(daemon.resume(home_of(home)), home_of(home), as_json)
+    _say_paused(operations.daemon.resume(home_of(home)), home_of(home), as_json)
 
 
 def _say_paused(paused: bool, home: Path, as_json: bool) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import date
 from functools import partial
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from undersong_client import operations
 from undersong_client.cli.options import (
     AsJson,
     DespiteCautions,
@@ -29,19 +29,17 @@ from undersong_client.cli.options import (
 )
 from undersong_client.cli.rules import Questions, budget_lines
 from undersong_client.home import PartyHome, unit_word
-from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted, printable
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
     from undersong_client.operations.data import LedgerFacts, Look, Restored
-    from undersong_client.records.declared import Skipped
     from undersong_client.storage.datasets import Survey
 
 data_app = typer.Typer(help="This party's data set. None of these commands sends anything.", no_args_is_help=True)
 
-PLACES_SHOWN = 3  # of rows that were not read, for each reason
+ROWS_NAMED = 3  # of those that were not read, for each reason
 
 AbandonRuns = Annotated[
     bool,
@@ -135,7 +133,6 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Declares the data set and says what is in it: counts, empty records, duplicates. Sends nothing."""
-    from undersong_client.operations import data, rules
     from undersong_client.records.declared import Declared
 
     folder = home_of(home)
@@ -155,10 +152,11 @@ def add(
         exclusions,
     )
     if dry_run:
-        _print_look(data.look(folder, declared), user_field, as_json)
+        look = operations.data.look(folder, declared)
+        print_result(as_json, {**asdict(look.survey), "examples": look.examples}, *_look_lines(look, user_field))
         return
     confirm, budget = partial(confirm_cautions, confirmed=despite_cautions), []
-    added = data.add(
+    added = operations.data.add(
         folder,
         declared,
         checkpoints=checkpoints_folder(),
@@ -172,57 +170,47 @@ def add(
         progress=_progress(time.monotonic()),
     )
     if epsilon is not None and delta is not None:
-        found = rules.set_budget(folder, epsilon=epsilon, delta=delta, per_run=per_run, confirm=confirm)
+        found = operations.rules.set_budget(folder, epsilon=epsilon, delta=delta, per_run=per_run, confirm=confirm)
         warn(found.warnings)
         budget = budget_lines(found)
     if questions:
-        rules.set_policy(folder, questions=questions, confirm=confirm)
-    if as_json:
-        print_json(added.to_json())
-        return
-    _print_survey(added.survey, user_field)
-    _print_without_vector(added.without_vector)
-    show_lines(budget)
-    print(f"data set {added.fingerprint[:16]}...; nothing was sent")
-    if added.restored is not None:
-        _print_restored(added.restored)
+        operations.rules.set_policy(folder, questions=questions, confirm=confirm)
+    lines = [
+        *_survey_lines(added.survey, user_field),
+        *_without_vector(added.without_vector),
+        *budget,
+        f"data set {added.fingerprint[:16]}...; nothing was sent",
+        *(() if added.restored is None else _restored_lines(added.restored)),
+    ]
+    print_result(as_json, added.to_json(), *lines)
 
 
-def _print_survey(found: Survey, user_field: str) -> None:
+def _survey_lines(found: Survey, user_field: str) -> Iterator[str]:
     empty = counted(found.empty, "without text is", "without text are")
-    print(f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out")
-    print(f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text")
+    yield f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out"
+    yield f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text"
     if found.labels:
-        print("labels: " + ", ".join(f"{label} {count}" for label, count in found.labels.items()))
+        yield "labels: " + ", ".join(f"{label} {count}" for label, count in found.labels.items())
     if found.users is not None:
         people = unit_word("user", user_field, found.users)
-        print(f"{found.users} {people}; the one with most records has {found.largest_user}")
+        yield f"{found.users} {people}; the one with most records has {found.largest_user}"
     if found.lengths.words:
-        print(f"{found.lengths.words}; nobody else is told")
+        yield f"{found.lengths.words}; nobody else is told"
     if found.excluded_patients or found.excluded_records:
         people = counted(found.excluded_patients, "patient", "patients")
-        print(f"the exclusion list keeps out {people} with {counted(found.excluded_records, 'record')}")
-    for why, places in _by_reason(found.skipped).items():
-        shown = ", ".join(printable(place, 120) for place in places[:PLACES_SHOWN])
-        further = f" and {len(places) - PLACES_SHOWN} more (--json names all)" if len(places) > PLACES_SHOWN else ""
-        print(f"not read: {len(places)}, because {why}: {shown}{further}")
+        yield f"the exclusion list keeps out {people} with {counted(found.excluded_records, 'record')}"
+    for why in dict.fromkeys(each.why for each in found.skipped):
+        rows = [each.where for each in found.skipped if each.why == why]
+        named = ", ".join(printable(row, 120) for row in rows[:ROWS_NAMED])
+        further = f" and {len(rows) - ROWS_NAMED} more (--json names all)" if len(rows) > ROWS_NAMED else ""
+        yield f"not read: {len(rows)}, because {why}: {named}{further}"
 
 
-def _by_reason(skipped: Sequence[Skipped]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for each in skipped:
-        found.setdefault(each.why, []).append(each.where)
-    return found
-
-
-def _print_look(look: Look, user_field: str, as_json: bool) -> None:
-    if as_json:
-        print_json({**asdict(look.survey), "examples": look.examples})
-        return
-    _print_survey(look.survey, user_field)
+def _look_lines(look: Look, user_field: str) -> Iterator[str]:
+    yield from _survey_lines(look.survey, user_field)
     for label, characters, shape in look.examples:
-        print(f"example, masked: {label + ', ' if label else ''}{characters} characters: {shape}")
-    print("dry run: nothing was sealed and nothing was sent")
+        yield f"example, masked: {label + ', ' if label else ''}{characters} characters: {shape}"
+    yield "dry run: nothing was sealed and nothing was sent"
 
 
 def _label(given: str) -> tuple[str, str]:
@@ -240,29 +228,26 @@ def refresh(
     as_json: AsJson = False,
 ) -> None:
     """Reads the declared source anew as the next version, and says what has changed; what was spent stays spent."""
-    from undersong_client.operations import data
-
     folder = home_of(home)
-    done = data.refresh(
+    done = operations.data.refresh(
         folder,
         checkpoints=checkpoints_folder(),
         abandon=abandon_runs,
         confirm=lambda found: confirm_cautions(found, despite_cautions),
         progress=_progress(time.monotonic()),
     )
-    if as_json:
-        print_json(done.to_json())
-        return
-    _print_survey(done.added.survey, PartyHome(folder).settings.user_field)
+    changed = ["unchanged"]
     if done.new_records or done.gone_records:
-        print(f"changed: {done.new_records} records are new, {done.gone_records} are gone", end="; ")
-        print(f"{done.new_patients} patients are new, {done.gone_patients} are gone")
-        if done.labels_before:
-            print("labels before: " + ", ".join(f"{label} {count}" for label, count in done.labels_before.items()))
-        print("what was spent stays spent, for new patients too")
-    else:
-        print("unchanged")
-    print(f"data set {done.added.fingerprint[:16]}...; nothing was sent")
+        labels = ", ".join(f"{label} {count}" for label, count in done.labels_before.items())
+        changed = [
+            f"changed: {done.new_records} records are new, {done.gone_records} are gone;"
+            f" {done.new_patients} patients are new, {done.gone_patients} are gone",
+            *([f"labels before: {labels}"] if labels else []),
+            "what was spent stays spent, for new patients too",
+        ]
+    survey = _survey_lines(done.added.survey, PartyHome(folder).settings.user_field)
+    named = f"data set {done.added.fingerprint[:16]}...; nothing was sent"
+    print_result(as_json, done.to_json(), *survey, *changed, named)
 
 
 @data_app.command("keep-until")
@@ -272,29 +257,21 @@ def keep_until(
     as_json: AsJson = False,
 ) -> None:
     """Sets the last day on which the data set is answered from. After it every run is refused. Sends nothing."""
-    from undersong_client.operations import data
-
     try:
         day = None if last == "none" else date.fromisoformat(last)
     except ValueError:
         raise ConfigurationError(f"{last!r} is no date", "write it as 2027-12-31, or none") from None
-    data.keep_until(home_of(home), day)
-    if as_json:
-        print_json({"keep_until": "" if day is None else last})
-    else:
-        print("no last day is set" if day is None else f"answered from until {last}; then: undersong-party data erase")
+    operations.data.keep_until(home_of(home), day)
+    said = "no last day is set" if day is None else f"answered from until {last}; then: undersong-party data erase"
+    print_result(as_json, {"keep_until": "" if day is None else last}, said)
 
 
 @data_app.command()
 def erase(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Deletes the sealed records and their embeddings; the ledger stays. Your own file is not touched."""
-    from undersong_client.operations import data
-
-    data.erase(home_of(home))
-    if as_json:
-        print_json({"erased": True})
-    else:
-        print("erased: the sealed records and their embeddings; the ledger stays. Stop the daemon's service too")
+    operations.data.erase(home_of(home))
+    said = "erased: the sealed records and their embeddings; the ledger stays. Stop the daemon's service too"
+    print_result(as_json, {"erased": True}, said)
 
 
 def _attribute(given: str) -> tuple[str, str]:
@@ -312,70 +289,46 @@ def restore_ledger(
     as_json: AsJson = False,
 ) -> None:
     """Puts the ledger in order where it is lost, broken, or older than what was released. Sends nothing."""
-    from undersong_client.operations import data
-
-    restored = data.restore_ledger(
+    restored = operations.data.restore_ledger(
         home_of(home),
         checkpoints=checkpoints_folder(),
         backup=backup,
         charge_missing=charge_missing,
         receipts=receipts or (),
     )
-    if as_json:
-        print_json(restored.to_json())
-    else:
-        _print_restored(restored)
+    print_result(as_json, restored.to_json(), *_restored_lines(restored))
 
 
-def _print_restored(restored: Restored) -> None:
-    print(f"the ledger counts again, with {counted(restored.entries, 'entry', 'entries')}")
+def _restored_lines(restored: Restored) -> Iterator[str]:
+    yield f"the ledger counts again, with {counted(restored.entries, 'entry', 'entries')}"
     if restored.runs:
         runs = ", ".join(printable(run) for run in restored.runs)
-        print(f"counted as spent, because it may have been: {runs}; these runs have ended here")
+        yield f"counted as spent, because it may have been: {runs}; these runs have ended here"
     if restored.whole_budget:
-        print("nothing shows what was released before: a whole budget counts as spent")
-    spending = restored.spending
-    if spending.budget is not None:
-        print(spending_words(spending))
-        return
-    spent = "more than can be counted" if math.isinf(spending.spent) else f"epsilon {spending.spent:.4g}"
-    print(f"spent: {spent} at delta {spending.delta:g}. No budget is set here: every run is refused until one is")
-    earlier = restored.earlier_budget
-    figures = "--epsilon E --delta D" if earlier is None else f"--epsilon {earlier.epsilon:g} --delta {earlier.delta:g}"
-    print(f"next: undersong-party budget set {figures}" + ("" if earlier is None else "    (what it was before)"))
+        yield "nothing shows what was released before: a whole budget counts as spent"
+    yield spending_words(restored.spending)
+    if restored.spending.budget is None:
+        earlier, figures, note = restored.earlier_budget, "--epsilon E --delta D", ""
+        if earlier is not None:
+            figures, note = f"--epsilon {earlier.epsilon:g} --delta {earlier.delta:g}", "    (what it was before)"
+        yield f"every run is refused until one is set; next: undersong-party budget set {figures}{note}"
 
 
-@data_app.command()
-def embed(home: HomeFolder = None, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
-    """Computes the records' embeddings now and keeps them encrypted; the daemon would do it later. Sends nothing."""
-    from undersong_client.operations import data
-
-    opened = PartyHome(home_of(home))
-    begun = time.monotonic()
-    progress = (lambda _done, _total: None) if quiet else _progress(begun)
-    records, without = data.embed(opened, opened.settings.load_embedder(), progress)
-    took = time.monotonic() - begun
-    if as_json:
-        print_json({"records": records, "without_vector": without, "seconds": round(took, 3)})
-    elif not quiet:
-        print(f"{counted(records, 'record is', 'records are')} embedded ({took:.0f} s)")
-        _print_without_vector(without)
-
-
-def _print_without_vector(records: int) -> None:
-    if records:
-        has = counted(records, "record has", "records have")
-        print(f"{has} no vector from the embedder and will count as zero in every sum; nobody else is told")
+def _without_vector(records: int) -> list[str]:
+    has = counted(records, "record has", "records have")
+    said = f"{has} no vector from the embedder and will count as zero in every sum; nobody else is told"
+    return [said] if records else []
 
 
 def _progress(begun: float) -> Any:
-    shown = [0.0]
+    printed_s = 0.0
 
     def show(done: int, total: int) -> None:
+        nonlocal printed_s
         now = time.monotonic()
-        if done < total and now - shown[0] < 1.0:
+        if done < total and now - printed_s < 1.0:
             return
-        shown[0] = now
+        printed_s = now
         left = (now - begun) * (total - done) / max(done, 1)
         end = "\r" if sys.stderr.isatty() and done < total else "\n"
         line = f"embedded {done} of {counted(total, 'record')}, about {left:.0f} s left   "
@@ -441,11 +394,9 @@ def ledger(
     as_json: AsJson = False,
 ) -> None:
     """Shows the cost of every release of the data set, and the budget that is left."""
-    from undersong_client.operations import data
-
-    facts = data.ledger(home_of(home), verify=verify)
+    facts = operations.data.ledger(home_of(home), verify=verify)
     if backup is not None:
-        data.back_up_ledger(home_of(home), backup)
+        operations.data.back_up_ledger(home_of(home), backup)
     if as_json:
         print_json(facts.to_json())
         return

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from undersong_client import operations
 from undersong_client.cli.options import (
     AsJson,
     DespiteCautions,
@@ -54,9 +55,7 @@ def set_budget(
     as_json: AsJson = False,
 ) -> None:
     """Sets the budget; a smaller one than what was spent refuses every further run."""
-    from undersong_client.operations import rules
-
-    found = rules.set_budget(
+    found = operations.rules.set_budget(
         home_of(home),
         epsilon=epsilon,
         delta=delta,
@@ -71,9 +70,7 @@ def set_budget(
 @budget_app.command("show")
 def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The budget, and what is left of it."""
-    from undersong_client.operations import rules
-
-    found = rules.budget(home_of(home))
+    found = operations.rules.budget(home_of(home))
     print_result(as_json, found.to_json(), *budget_lines(found))
 
 
@@ -155,13 +152,11 @@ def set_policy(
     as_json: AsJson = False,
 ) -> None:
     """Changes the policy and signs it. What is not given stays."""
-    from undersong_client.operations import rules
-
     if require_nobody and required_parties:
         raise ConfigurationError("--require-nobody and --require-party contradict each other", "give one of them")
     if questions and statistics:
         raise ConfigurationError("--question and --statistic contradict each other", "give one of them")
-    changed = rules.set_policy(
+    changed = operations.rules.set_policy(
         home_of(home),
         questions=questions,
         named_statistics=statistics,
@@ -173,7 +168,7 @@ def set_policy(
         two_people=two_people,
         declared_units=declared_units,
         require_post_quantum=require_post_quantum,
-        minimum_colluders=None if minimum_colluders is None else rules.colluders(minimum_colluders),
+        minimum_colluders=None if minimum_colluders is None else operations.rules.colluders(minimum_colluders),
         share_budget=share_budget,
         share_policy=share_policy,
         confirm=lambda against: confirm_cautions(against, despite_cautions),
@@ -185,9 +180,7 @@ def set_policy(
 @policy_app.command("show")
 def show_policy(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The policy, its signature checked."""
-    from undersong_client.operations import rules
-
-    _print_policy(rules.show(home_of(home)), as_json)
+    _print_policy(operations.rules.show(home_of(home)), as_json)
 
 
 StatisticName = Annotated[str, typer.Argument(metavar="NAME", help="As `policy plugins` shows it.")]
@@ -196,10 +189,9 @@ StatisticName = Annotated[str, typer.Argument(metavar="NAME", help="As `policy p
 @policy_app.command("plugins")
 def show_plugins(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Statistics of other packages that are installed here: their source hashes, and which are trusted."""
-    from undersong_client.operations import rules
     from undersong_common.rows import show_rows
 
-    found = rules.installed(home_of(home))
+    found = operations.rules.installed(home_of(home))
     if as_json:
         print_json({"statistics": [each.to_json() for each in found]})
         return
@@ -215,17 +207,13 @@ def trust(
     as_json: AsJson = False,
 ) -> None:
     """Lets another package's program compute sums from the records, while its source has this hash."""
-    from undersong_client.operations import rules
-
-    _print_policy(rules.trust(home_of(home), name, source.lower()), as_json)
+    _print_policy(operations.rules.trust(home_of(home), name, source.lower()), as_json)
 
 
 @policy_app.command("distrust")
 def distrust(name: StatisticName, home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Refuses every further run that asks for this statistic of another package."""
-    from undersong_client.operations import rules
-
-    _print_policy(rules.distrust(home_of(home), name), as_json)
+    _print_policy(operations.rules.distrust(home_of(home), name), as_json)
 
 
 def _print_policy(found: PolicyFacts, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from undersong_client import operations
 from undersong_client.cli.options import (
     AsJson,
     DespiteCautions,
@@ -40,9 +41,7 @@ def mount(app: typer.Typer) -> None:
 
 def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The plans that were proposed to this party, and what was decided."""
-    from undersong_client.operations import runs
-
-    found = runs.requests(home_of(home))
+    found = operations.runs.requests(home_of(home))
     if as_json:
         print_json({"requests": [asdict(request) for request in found]})
         return
@@ -93,10 +92,11 @@ def preview(
 ) -> None:
     """Shows on one page what a run would take from this building and what it would cost. Decides nothing."""
     from undersong_client.consent import approvals
-    from undersong_client.operations import runs
 
     folder = home_of(home)
-    found = runs.consent(folder, run or runs.only_waiting(folder), checkpoints=checkpoints_folder())
+    found = operations.runs.consent(
+        folder, run or operations.runs.only_waiting(folder), checkpoints=checkpoints_folder()
+    )
     if page is not None:
         found.sheet.write(page, at=local_time(time.time()))
     if as_json:
@@ -116,7 +116,7 @@ def preview(
         print(f"next: undersong-party approve {name} WORDS, or undersong-party reject {name}")
     else:
         print(f"decided: {request.decision}")
-    approvals.note_shown(PartyHome(folder), request.run, request.manifest, found.hash, at=time.time())
+    approvals.Requests(PartyHome(folder)).previewed(request, found.hash, at=time.time())
 
 
 Name = Annotated[str, typer.Option("--name", help="Who decides (default: this account of the machine).")]
@@ -140,9 +140,6 @@ def approve(
         list[str] | None,
         typer.Argument(metavar="[WORDS]...", help="The plan's nine words as `preview` shows them, or its whole hash."),
     ] = None,
-    latest_shown: Annotated[
-        bool, typer.Option("--latest-shown", help="The plan that this terminal has shown last, instead of its words.")
-    ] = False,
     name: Name = "",
     role: RoleOption = "other",
     comment: Annotated[str, typer.Option(help="Stands on sheet and dossier; stays here.")] = "",
@@ -150,17 +147,16 @@ def approve(
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Signs the consent to one plan: that of these words, or the one that this terminal has shown last."""
+    """Signs the consent to one plan: that of these words."""
     from undersong_client.consent.approvals import Requests
-    from undersong_client.operations import runs
 
     folder = home_of(home)
-    if bool(words) == latest_shown:
-        raise runs.which_plan(Requests(PartyHome(folder)).find(run).run)
-    decided = runs.approve(
+    if not words:
+        raise operations.runs.which_plan(Requests(PartyHome(folder)).find(run).run)
+    decided = operations.runs.approve(
         folder,
         run,
-        words=" ".join(words) if words else None,
+        words=" ".join(words),
         person=_person(name, role, comment),
         checkpoints=checkpoints_folder(),
         confirm=lambda found: confirm_cautions(found, despite_cautions),
@@ -177,9 +173,7 @@ def reject(
     as_json: AsJson = False,
 ) -> None:
     """Refuses the plan that stands under a run's name now, for good."""
-    from undersong_client.operations import runs
-
-    decided: Decided = runs.reject(home_of(home), run, _person(name, role, reason))
+    decided: Decided = operations.runs.reject(home_of(home), run, _person(name, role, reason))
     _say(decided.request, as_json)
     if decided.still_approved and not as_json:
         print(f"an earlier plan of this run stays approved; to withdraw that: undersong-party revoke {shell_word(run)}")
@@ -197,15 +191,16 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Withdraws the consent to a run: nothing more of it leaves. What was released stays released, and charged."""
-    from undersong_client.operations import runs
-
     folder = home_of(home)
     if coordinator == (run is not None):
         raise ConfigurationError("revoke needs one thing to revoke", "name a RUN, or pass --coordinator")
     if run is not None:
-        _say(runs.revoke(folder, run, _person(name, role, reason), checkpoints=checkpoints_folder()).request, as_json)
+        _say(
+            operations.runs.revoke(folder, run, _person(name, role, reason), checkpoints=checkpoints_folder()).request,
+            as_json,
+        )
         return
-    runs.leave(folder, checkpoints=checkpoints_folder())
+    operations.runs.leave(folder, checkpoints=checkpoints_folder())
     result = {"party": PartyHome(folder).settings.party, "coordinator": None}
     print_result(
         as_json, result, "left the coordinator; a running daemon disconnects within a second. The ledger stays"
@@ -229,8 +224,6 @@ def dossier(
     home: HomeFolder = None,
 ) -> None:
     """A run as one page for the privacy officer's files: what left, what it cost, what is kept. Sends nothing."""
-    from undersong_client.operations import dossier as pages
-
-    page = pages.dossier(home_of(home), run, audit=audit, local_time=local_time)
+    page = operations.dossier.dossier(home_of(home), run, audit=audit, local_time=local_time)
     page.write(out, at=local_time(time.time()))
     print(f"wrote {out}: print it from a browser, to paper or to PDF")

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,9 +34,6 @@ MOST_PENDING = 100
 MOST_PLANS = 20  # under one name
 LARGEST_MANIFEST_BYTES = 16 * 2**20
 HASH_BYTES = 32
-SHOWN_LASTS_S = 3600.0  # a screen that was filled longer ago is not remembered
-MOST_SESSIONS = 50
-MOST_SEEN = 1000
 SHEET = ".sheet"  # suffix of the figures that were signed
 
 
@@ -64,6 +60,7 @@ class Request:
         replaced: another plan was proposed under this name later.
         ended_s: when the run ended here; 0 while it has not.
         suspended_s: when the coordinator said that it asks nothing of the run for now; 0 where it asks.
+        previewed_s, previewed_sheet: when `preview` last showed this plan, and its sheet's hash; 0 and "" if never.
     """
 
     run: str
@@ -85,6 +82,8 @@ class Request:
     replaced: bool = False
     ended_s: float = 0.0
     suspended_s: float = 0.0
+    previewed_s: float = 0.0
+    previewed_sheet: str = ""
     sheet: str = ""
     people: tuple[PersonalDecision, ...] = ()
 
@@ -269,11 +268,8 @@ class Requests:
         return differences(before, manifest)
 
     def _remembered(self, earlier: list[Request]) -> Request:
-        """Returns the plan of this run that was last shown or decided; the first plan if none was."""
-        seen = last_shown(self._home)
-        shown = [seen.get(each.manifest, (0.0, ""))[0] for each in earlier]
-        times = [(max(at, each.decided_s), -each.number, each) for at, each in zip(shown, earlier, strict=True)]
-        return max(times, key=lambda time: time[:2])[2]
+        """Returns the plan of this run that was last previewed or decided; the first plan if none was."""
+        return max(earlier, key=lambda each: (max(each.previewed_s, each.decided_s), -each.number))
 
     def _prune(self, earlier: list[Request], now: Request) -> None:
         """Deletes the manifests of replaced plans, except the one with which the next plan will be compared."""
@@ -295,6 +291,10 @@ class Requests:
     def suspended(self, manifest: bytes, *, at: float) -> None:
         """Notes that the coordinator asks nothing of a run for now; ``at`` 0: that it does again."""
         self._note(manifest, lambda known: replace(known, suspended_s=at))
+
+    def previewed(self, request: Request, sheet: str, *, at: float) -> None:
+        """Notes that a command has shown a plan, with the sheet of this hash (hex)."""
+        self._note(bytes.fromhex(request.manifest), lambda known: replace(known, previewed_s=at, previewed_sheet=sheet))
 
     def _note(self, manifest: bytes, change: Callable[[Request], Request]) -> None:
         path = self._path(manifest.hex())
@@ -524,7 +524,7 @@ def _request(path: Path) -> Request:
         value = read_json(path)
         people = tuple(PersonalDecision(**each) for each in value.get("people", ()))
         request = Request(**{**value, "changes": tuple(value.get("changes", ())), "people": people})
-        times = request.received_s, request.decided_s, request.ended_s, request.suspended_s
+        times = request.received_s, request.decided_s, request.ended_s, request.suspended_s, request.previewed_s
         figures = request.epsilon or 0.0, request.delta, request.parties, request.number
         if (
             request.decision not in get_args(Decision)
@@ -541,74 +541,3 @@ def _request(path: Path) -> Request:
             code="damaged",
         ) from None
     return request
-
-
-# Records which plans were shown, on which terminal and when: ``approve --latest-shown`` accepts only these. A terminal
-# is a login session with a controlling terminal, so a plan shown in one window cannot be approved in another.
-
-
-def terminal_session() -> str:
-    """This terminal's session: user, process number and start of its leader. Empty where there is no terminal."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return ""
-    leader = os.getsid(0)
-    started = ""
-    with contextlib.suppress(OSError, IndexError):  # numbers are used again; times of the start are not
-        started = (
-            Path(f"/proc/{leader}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
-        )
-    return f"{os.geteuid()}:{leader}:{started}"
-
-
-def note_shown(home: PartyHome, run: str, manifest: str, sheet: str, *, at: float) -> None:
-    """Notes that this program shows a run's plan and its sheet (their hashes, hex), and on which terminal, if any."""
-    sessions, seen = _read_shown(home)
-    seen = {key: when for key, when in seen.items() if key != manifest}
-    seen = dict(list(seen.items())[-MOST_SEEN + 1 :]) | {manifest: (at, sheet)}
-    if sys.stdout.isatty() and (here := terminal_session()):  # what went into a file or a pipe, no window has shown
-        sessions = {key: value for key, value in sessions.items() if key != here}
-        sessions = dict(list(sessions.items())[-MOST_SESSIONS + 1 :])
-        sessions[here] = {"run": run, "manifest": manifest, "sheet": sheet, "at_s": at}
-    write_json(home.shown, {"sessions": sessions, "seen": seen})
-
-
-def last_shown(home: PartyHome) -> dict[str, tuple[float, str]]:
-    """Returns when each plan was last shown to anybody here, and the hash of its sheet, by the plan's hash (hex)."""
-    return _read_shown(home)[1]
-
-
-def check_shown(home: PartyHome, run: str, manifest: str, changes: Sequence[str], *, at: float) -> str:
-    """Returns the hash of the sheet that this terminal showed, if it showed this very plan last and a moment ago.
-
-    Args:
-        changes: what another plan under this name would have changed since.
-
-    Raises:
-        ConfigurationError: it has shown none, or another run's.
-        PrivacyRefusal: the plan was changed since.
-    """
-    here = terminal_session()
-    remedy = f"undersong-party preview {shell_word(run)}, then approve it with the words that it shows"
-    if not here:
-        raise ConfigurationError("--latest-shown needs a terminal: here is none", remedy, code="no-terminal")
-    last = _read_shown(home)[0].get(here)
-    if last is None or last.get("run") != run or not 0 <= at - float(last.get("at_s", 0.0)) <= SHOWN_LASTS_S:
-        raise ConfigurationError(f"this terminal has not shown run {run!r} last", remedy, code="not-shown")
-    if last.get("manifest") != manifest:
-        raise PrivacyRefusal(
-            f"the plan of run {run!r} was CHANGED since this terminal showed it: "
-            + printable("; ".join(changes) or "see its preview"),
-            remedy,
-            code="plan-changed",
-        )
-    return str(last["sheet"])
-
-
-def _read_shown(home: PartyHome) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[float, str]]]:
-    try:
-        value = read_json(home.shown)
-        return dict(value["sessions"]), {key: (float(when), str(sheet)) for key, (when, sheet) in value["seen"].items()}
-    except (AttributeError, ConfigurationError, KeyError, TypeError, ValueError):
-        return {}, {}  # nothing was shown yet: all that is lost is a convenience

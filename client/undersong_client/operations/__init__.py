@@ -3,3 +3,20 @@
 Every function takes the party's folder. Results are frozen values with ``to_json``. They are for these people only and
 must not leave the building.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from undersong_client.operations import daemon, data, dossier, joining, outbox, rules, runs
+
+__all__ = ["daemon", "data", "dossier", "joining", "outbox", "rules", "runs"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a module of this package when it is first used, so that help and light commands load none of them."""
+    if name not in __all__:
+        raise AttributeError(name)
+    return import_module(f"{__name__}.{name}")

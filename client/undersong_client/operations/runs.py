@@ -168,7 +168,7 @@ def approve(
     home: Path,
     run: str,
     *,
-    words: str | None,
+    words: str,
     checkpoints: Path,
     person: Person,
     sheet: str | None = None,
@@ -181,7 +181,7 @@ def approve(
     Args:
         person: who approves.
         sheet: hash of the sheet that was read (:attr:`Consent.hash`); None for the one that ``preview`` showed last.
-        words: the plan's nine words or its whole hash; None for the plan that this terminal has shown last.
+        words: the plan's nine words or its whole hash.
         confirm: called with what the records speak against, where they do; may refuse.
 
     Raises:
@@ -192,11 +192,8 @@ def approve(
     opened = PartyHome(home)
     known = Requests(opened)
     request = known.find(run)
-    if words is not None:
-        known.check_words(request, words)
-        sheet = sheet if sheet is not None else approvals.last_shown(opened).get(request.manifest, (0.0, ""))[1]
-    else:
-        sheet = approvals.check_shown(opened, request.run, request.manifest, request.changes, at=time.time())
+    known.check_words(request, words)
+    sheet = request.previewed_sheet if sheet is None else sheet
     approvals.check_decision(request, "approved")
     if request.decision == "approved":
         return request  # the sheet stays as it was signed
@@ -295,8 +292,7 @@ def which_plan(run: str) -> ConfigurationError:
     """For whoever approves a name without saying which plan."""
     return ConfigurationError(
         f"which plan of run {run!r}? It may have been changed since you saw it",
-        f"undersong-party preview {shell_word(run)}, then approve it with the words that it shows, or by"
-        " --latest-shown in the same terminal",
+        f"undersong-party preview {shell_word(run)}, then approve it with the words that it shows",
     )
 
 
