@@ -12,7 +12,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_client.answering.computation import RecordComputation
-from undersong_client.answering.party import Consent, Party
+from undersong_client.answering.party import Party
+from undersong_client.consent.approvals import Consent
 from undersong_client.keys import from_system, insecure
 from undersong_client.records.private import DataSet
 from undersong_client.storage.store import Store

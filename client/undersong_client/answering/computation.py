@@ -49,7 +49,7 @@ class VectorRequest:
     Attributes:
         run: its name.
         labels: of the task.
-        public: the sum's public inputs, checked (undersong_client.answering.grid_vectors.check_public_inputs).
+        public: the sum's public inputs, checked (``Statistic.check_inputs``).
         coins: secret 32-byte seed of the Poisson subsample of units.
         inputs, blocks: how ``public`` was named, and the blocks that it is put together from, by their id.
     """
@@ -88,21 +88,18 @@ class Computation(ABC):
             begun: when the answer was begun that waits for it, in monotonic seconds; the ladder counts from there.
         """
 
-    def expect(self) -> None:
+    def expect(self) -> None:  # noqa: B027 - nothing to do by default
         """Says that vectors will be asked for; returns at once."""
-        return None
 
-    def warm(self) -> None:
+    def warm(self) -> None:  # noqa: B027
         """Sees to it that the records' embeddings are computed before they are asked for."""
-        return None
 
     def progress(self) -> tuple[int, int] | None:
         """Returns (embedded, total) records while embedding goes on and once more at its end; else None."""
         return None
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027
         """Ends whatever computes."""
-        return None
 
 
 class RecordComputation(Computation):
@@ -166,9 +163,6 @@ class RecordComputation(Computation):
             self._records = (key, records, tuple(found))
             self._memory.clear()
         return self._records[1:]
-
-
-log = logging.getLogger(__name__)
 
 
 class Embeddings:

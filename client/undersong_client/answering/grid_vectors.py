@@ -13,7 +13,7 @@ from undersong_client.records.private import PrivateRecords
 from undersong_common.arrays import Bools, Int64, UInt64
 from undersong_common.canonical import tagged_hash
 from undersong_protocol.agreement.plan import PlannedSum, Privacy
-from undersong_protocol.statistics import PublicFacts, PublicInputs, RecordView, Rows, Statistic
+from undersong_protocol.statistics import PublicInputs, RecordView, Rows, Statistic
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.vectors import GridVector
 
@@ -33,14 +33,6 @@ class Contribution(Protocol):
     ) -> GridVector: ...
 
 
-def check_public_inputs(planned: PlannedSum, public: PublicInputs, facts: PublicFacts) -> None:
-    """Raises ConfigurationError for public inputs that are not well formed; reads no record.
-
-    Whatever passes has a vector, whatever the records are (:func:`grid_vector`).
-    """
-    planned.build().check_inputs(public, facts)
-
-
 def grid_vector(
     planned: PlannedSum,
     records: PrivateRecords,
@@ -54,7 +46,7 @@ def grid_vector(
     """The statistic's rows of this party's records, clipped, averaged or summed by unit, scaled and rounded.
 
     Args:
-        public: as :func:`check_public_inputs` has passed them.
+        public: as ``Statistic.check_inputs`` has passed them; then it has a vector, whatever the records are.
         coins: secret 32-byte seed of the Poisson subsample of units, fresh for every attempt; unused at rate 1.
         memory: what the statistic keeps between sums over growing inputs (embeddings compared so far).
         rows: how they are asked for, where not all at once (:func:`rows_one_by_one`).

@@ -8,11 +8,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from undersong_client.answering.assemble import Assembled
 from undersong_client.answering.party import Answer
 from undersong_client.consent import plugins, policy, trust
+from undersong_client.consent.approvals import Requests, manifest_hash
 from undersong_client.home import PartyHome
 from undersong_client.storage.outbox import NOTHING, Outbox
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
@@ -45,7 +47,8 @@ class JournaledParty:
         self._clock = clock
         self._policy_read: list[FileState] = []
         self._looked_after: list[object] = []
-        self._runs: dict[bytes, str] = {}
+        self._proposals = Requests(home)
+        self._runs: dict[bytes, str] = {}  # names, by the manifest's hash
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
 
     def answer(self, data: bytes, begun: float | None = None) -> Answer:
@@ -127,33 +130,16 @@ class JournaledParty:
         )
 
     def _described(self, request: wire.Request | None) -> tuple[str, str, str, int]:
+        """The kind of a request, and its run, sum and attempt, for outbox and log."""
         if request is None:
             return "bytes that are no request", "", "", -1
         kind = request.WhichOneof("body") or ""
         body = getattr(request, kind)
-        if kind in ("propose", "agree"):
-            return kind, self._run_of(body.manifest), "", -1
-        run = self._runs.get(getattr(body, "manifest_hash", b""), "")
-        if not run and kind != "introduce":
-            run = self._known_run(body.manifest_hash)
-        return kind, run, str(getattr(body, "sum", "")), int(getattr(body, "attempt", -1))
-
-    def _run_of(self, manifest: bytes) -> str:
-        from undersong_protocol.agreement.manifest import Manifest
-
-        try:
-            read = Manifest.from_bytes(manifest)
-        except UndersongError:
-            return ""
-        self._runs[read.hash] = read.run
-        return read.run
-
-    def _known_run(self, hash_: bytes) -> str:
-        from undersong_client.consent.approvals import Requests
-
-        for request in Requests(self._home).all():
-            self._runs[bytes.fromhex(request.manifest)] = request.run
-        return self._runs.get(hash_, "")
+        hash_ = manifest_hash(body.manifest) if kind in ("propose", "agree") else getattr(body, "manifest_hash", b"")
+        with suppress(UndersongError):  # a damaged file of a request
+            if hash_ not in self._runs and (proposed := self._proposals.known(hash_)) is not None:
+                self._runs[hash_] = proposed.run
+        return kind, self._runs.get(hash_, ""), str(getattr(body, "sum", "")), int(getattr(body, "attempt", -1))
 
     def _follow_policy(self, coordinator: FileState) -> None:
         """A changed policy counts at once, and who has left its coordinator answers it nothing, whatever carries this.

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_client.answering.computation import Computation, VectorRequest
-from undersong_client.answering.grid_vectors import check_public_inputs
-from undersong_client.consent import policy
+from undersong_client.consent.approvals import Consent
+from undersong_client.consent.policy import review
 from undersong_client.storage.attempts import Attempt, Attempts
 from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Store
@@ -58,38 +58,6 @@ from undersong_protocol.wire.public import (
 KEPT_REFUSALS = 10
 
 log = logging.getLogger(__name__)
-
-
-class Consent(Protocol):
-    """Decisions of a party's people about a run, in addition to its policy. By default they consent to every run."""
-
-    def decide(self, manifest: Manifest) -> str:
-        """Returns "" if the run may be signed, else the reason to wait. Raises PrivacyRefusal if it was refused."""
-        return ""
-
-    def check(self, manifest: Manifest) -> None:
-        """Raises PrivacyRefusal if the consent to a signed run was withdrawn."""
-        return None
-
-    def refused(self, manifest: Manifest, reason: str) -> None:
-        """Shows the people a proposed run that the guard refuses, with the reason."""
-        return None
-
-    def ended(self, manifest: bytes) -> None:
-        """Notes that nothing more of a run is answered here; ``manifest`` is the hash of its manifest."""
-        return None
-
-    def suspended(self, manifest: bytes) -> None:
-        """Notes that the coordinator asks nothing of a run for now; ``manifest`` is a hash."""
-        return None
-
-    def goes_on(self, manifest: bytes) -> None:
-        """Notes that the coordinator asks something of the run again; ``manifest`` is a hash."""
-        return None
-
-
-class StandingConsent(Consent):
-    """Consent to every run that the policy allows."""
 
 
 @dataclass
@@ -176,7 +144,7 @@ class Party:
         self._blocks = blocks
         self._embedder = embedder
         self._clock = clock
-        self._consent = consent or StandingConsent()
+        self._consent = consent or Consent()
         self._teacher_model = teacher_model
         self._lock = threading.Lock()
         self._manifests: dict[bytes, Manifest] = {}
@@ -292,7 +260,7 @@ class Party:
         return self._reply(introduction=introduction)
 
     def _suspend_run(self, message: wire.SuspendRun, _answer: Answer) -> wire.Reply:
-        self._consent.suspended(message.manifest_hash)
+        self._consent.suspended(message.manifest_hash, now=True)
         return self._reply(noted=wire.Noted())
 
     # The manifest
@@ -317,12 +285,12 @@ class Party:
         if self._agreed(manifest.hash) is None and (reason := self._consent.decide(manifest)):
             raise PrivacyRefusal(f"this party {reason}")  # signed, and closed or withdrawn since
         self._store.put(f"agreed/{manifest.hash.hex()}", message.manifest)
-        self._consent.goes_on(manifest.hash)
+        self._consent.suspended(manifest.hash, now=False)
         self.computation.expect()
         return self._reply(agreed=wire.ManifestAgreed())
 
     def _review(self, manifest: Manifest) -> None:
-        policy.review(
+        review(
             manifest,
             self._policy,
             name=self.name,
@@ -461,7 +429,7 @@ class Party:
         """Charges an attempt, once."""
         manifest, charge = attempt.manifest, self._charge_of(attempt)
         at = self._clock()
-        self._consent.goes_on(manifest.hash)
+        self._consent.suspended(manifest.hash, now=False)
         try:
             if not self._ledger.is_begun(manifest.run):
                 # Equal events as one: the ledger's checkpoints say the whole plan again with every vector.
@@ -501,7 +469,7 @@ class Party:
         public = self._resolved[1]
         if self._checked != (manifest.hash, name):
             facts = PublicFacts(self._embedder.dimension, len(manifest.task.get("labels", ())))
-            check_public_inputs(manifest.plan[name], public, facts)
+            manifest.plan[name].build().check_inputs(public, facts)
             self._checked = (manifest.hash, name)
         return public
 

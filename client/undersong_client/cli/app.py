@@ -246,48 +246,6 @@ def run(
         daemon.run()
 
 
-@app.command("install-service")
-def install_service(
-    system: Annotated[bool, typer.Option("--system", help="A system service, else one of this user.")] = False,
-    user: Annotated[str | None, typer.Option(help="The account of a system service.")] = None,
-    path: Annotated[Path | None, typer.Option("--path", help="Where the unit goes (default: systemd's place).")] = None,
-    show: Annotated[bool, typer.Option("--print", help="Print the unit and write nothing.")] = False,
-    home: HomeFolder = None,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
-) -> None:
-    """Writes a systemd unit that runs the daemon, and says how to start it."""
-    import getpass
-
-    from undersong_client.storage import checkpoints
-
-    opened = PartyHome(home_of(home))
-    settings = opened.settings
-    writable = [opened.path, checkpoints_folder()]
-    if settings.data:
-        writable.append(Path(settings.cache) if settings.cache else checkpoints.beside(Path(settings.data)))
-    account = (user or getpass.getuser()) if system else None
-    started = Path(sys.argv[0]).absolute()
-    program = (
-        [str(started)] if started.name == "undersong-party" else [sys.executable, "-m", "undersong_client.cli.app"]
-    )
-    text = operations.daemon.service_unit(
-        party=settings.party, program=program, home=opened.path, writable=writable, user=account
-    )
-    target = path or operations.daemon.service_path(system=system, user_home=Path.home())
-    if show:
-        print(text, end="")
-        return
-    for folder in writable:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
-    manager = "systemctl" if system else "systemctl --user"
-    commands = [f"{manager} daemon-reload", f"{manager} enable --now {target.stem}"]
-    result, lines = {"unit": str(target), "next": commands}, [f"next: {command}" for command in commands]
-    print_result(as_json, result, f"wrote {target}", *lines, quiet="" if quiet else None)
-
-
 @app.command()
 def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
     """Shows what the daemon is doing. Exit code 0 if it is connected or paused, otherwise 6."""

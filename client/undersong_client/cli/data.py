@@ -34,8 +34,9 @@ from undersong_common.printable import counted, printable
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
-    from undersong_client.operations.data import LedgerFacts, Look, Restored
+    from undersong_client.operations.data import LedgerFacts, Look
     from undersong_client.storage.datasets import Survey
+    from undersong_client.storage.recovery import Restored
 
 data_app = typer.Typer(help="This party's data set. None of these commands sends anything.", no_args_is_help=True)
 
@@ -179,7 +180,7 @@ def add(
         *_survey_lines(added.survey, user_field),
         *_without_vector(added.without_vector),
         *budget,
-        f"data set {added.fingerprint[:16]}...; nothing was sent",
+        f"data set {added.ledger.fingerprint[:16]}...; nothing was sent",
         *(() if added.restored is None else _restored_lines(added.restored)),
     ]
     print_result(as_json, added.to_json(), *lines)
@@ -246,7 +247,7 @@ def refresh(
             "what was spent stays spent, for new patients too",
         ]
     survey = _survey_lines(done.added.survey, PartyHome(folder).settings.user_field)
-    named = f"data set {done.added.fingerprint[:16]}...; nothing was sent"
+    named = f"data set {done.added.ledger.fingerprint[:16]}...; nothing was sent"
     print_result(as_json, done.to_json(), *survey, *changed, named)
 
 
@@ -300,7 +301,7 @@ def restore_ledger(
 
 
 def _restored_lines(restored: Restored) -> Iterator[str]:
-    yield f"the ledger counts again, with {counted(restored.entries, 'entry', 'entries')}"
+    yield f"the ledger counts again, with {counted(len(restored.ledger.entries()), 'entry', 'entries')}"
     if restored.runs:
         runs = ", ".join(printable(run) for run in restored.runs)
         yield f"counted as spent, because it may have been: {runs}; these runs have ended here"
@@ -404,13 +405,13 @@ def ledger(
         ("entry", "kind", "run", "sum", "attempt", "epsilon alone", "when"),
         [
             (
-                str(entry.fields["entry"]),
-                entry.fields["kind"],
-                str(entry.fields.get("run", "")),
-                str(entry.fields.get("query", "")),
-                str(entry.fields.get("attempt", "")),
-                "" if entry.epsilon is None else f"{entry.epsilon:.3g}",
-                local_time(entry.fields["at"]),
+                str(entry["entry"]),
+                entry["kind"],
+                str(entry.get("run", "")),
+                str(entry.get("query", "")),
+                str(entry.get("attempt", "")),
+                f"{entry['epsilon']:.3g}" if entry["kind"] == "charge" and "epsilon" in entry else "",
+                local_time(entry["at"]),
             )
             for entry in facts.entries
         ],

@@ -17,7 +17,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text, with_iso_times
 
 if TYPE_CHECKING:
-    from undersong_client.operations.data import Spending
+    from undersong_client.storage.checkpoints import Spending
 
 
 def _marked(context: typer.Context, given: Path | None) -> Path | None:

@@ -151,9 +151,10 @@ class Requests:
             )
         return next((each for each in reversed(named) if each.decision == decision), named[-1])
 
-    def known(self, manifest: Manifest) -> Request | None:
-        path = self.path(manifest)
-        return _request(path) if path.exists() else None
+    def known(self, manifest: bytes) -> Request | None:
+        """The request of a manifest, by its hash; None if it was never proposed here."""
+        path = self._path(manifest.hex())
+        return _request(path) if len(manifest) == HASH_BYTES and path.exists() else None
 
     def path(self, manifest: Manifest) -> Path:
         """The file of a manifest's request; it need not exist."""
@@ -166,7 +167,7 @@ class Requests:
             data = path.read_bytes()
         except FileNotFoundError:
             data = b""
-        if tagged_hash("undersong manifest", data).hex() != request.manifest:
+        if manifest_hash(data).hex() != request.manifest:
             raise ConfigurationError(
                 f"{path}: is damaged", "restart the daemon; the coordinator proposes it again", code="damaged"
             )
@@ -184,7 +185,7 @@ class Requests:
         Raises PrivacyRefusal when flooded, or where somebody has searched for a plan with another plan's words.
         """
         with self._locked():
-            known = self.known(manifest)
+            known = self.known(manifest.hash)
             if known is not None and known.ended_s:
                 return known
             if known is not None and not known.replaced:
@@ -297,12 +298,10 @@ class Requests:
         self._note(bytes.fromhex(request.manifest), lambda known: replace(known, previewed_s=at, previewed_sheet=sheet))
 
     def _note(self, manifest: bytes, change: Callable[[Request], Request]) -> None:
-        path = self._path(manifest.hex())
-        if len(manifest) != HASH_BYTES or not path.exists():
-            return  # never proposed here
-        if change(known := _request(path)) != known:
+        known = self.known(manifest)
+        if known is not None and change(known) != known:
             with self._locked():
-                self._changed(change(_request(path)), always=True)
+                self._changed(change(_request(self._path(known.manifest))), always=True)
 
     def _changed(self, request: Request, *, always: bool = False, **changes: Any) -> Request:
         changed = replace(request, **changes)
@@ -390,8 +389,28 @@ class Requests:
         return self._folder / f"{manifest}.json"
 
 
-class PersonalConsent:
-    """Consent of people, plan by plan, as the folder of requests holds it. Implements ``answering.party.Consent``.
+class Consent:
+    """Decisions of a party's people about a run, in addition to its policy. This one consents to every run."""
+
+    def decide(self, manifest: Manifest) -> str:
+        """Returns "" if the run may be signed, else the reason to wait. Raises PrivacyRefusal if it was refused."""
+        return ""
+
+    def check(self, manifest: Manifest) -> None:
+        """Raises PrivacyRefusal if the consent to a signed run was withdrawn."""
+
+    def refused(self, manifest: Manifest, reason: str) -> None:
+        """Shows the people a proposed run that the guard refuses, with the reason."""
+
+    def ended(self, manifest: bytes) -> None:
+        """Notes that nothing more of a run is answered here; ``manifest`` is the hash of its manifest."""
+
+    def suspended(self, manifest: bytes, *, now: bool) -> None:
+        """Notes if the coordinator asks nothing of a run for now, or asks again; ``manifest`` is a hash."""
+
+
+class PersonalConsent(Consent):
+    """Consent of people, plan by plan, as the folder of requests holds it.
 
     Args:
         standing: read anew each time, so that a changed policy counts at once.
@@ -431,7 +450,7 @@ class PersonalConsent:
         seen = file_state(files[0]), file_state(files[1])
         if self._checked.get(manifest.hash) == seen:
             return
-        request = self._requests.known(manifest)
+        request = self._requests.known(manifest.hash)
         if request is None or request.run != manifest.run:
             raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party", code="not-approved")
         self._check(request)
@@ -440,11 +459,8 @@ class PersonalConsent:
     def ended(self, manifest: bytes) -> None:
         self._requests.ended(manifest, at=self._clock())
 
-    def suspended(self, manifest: bytes) -> None:
-        self._requests.suspended(manifest, at=self._clock())
-
-    def goes_on(self, manifest: bytes) -> None:
-        self._requests.suspended(manifest, at=0.0)
+    def suspended(self, manifest: bytes, *, now: bool) -> None:
+        self._requests.suspended(manifest, at=self._clock() if now else 0.0)
 
     def _check(self, request: Request) -> None:
         from cryptography.exceptions import InvalidSignature
@@ -465,6 +481,11 @@ class PersonalConsent:
             raise PrivacyRefusal(
                 f"the approval of run {request.run!r} is not signed by this party's key", code="not-signed"
             ) from None
+
+
+def manifest_hash(data: bytes) -> bytes:
+    """The hash of a manifest that need not be well-formed."""
+    return tagged_hash("undersong manifest", data)
 
 
 def sheet_hash(figures: Mapping[str, Any]) -> str:

@@ -10,9 +10,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -35,11 +35,12 @@ UNREAD_BYTES = 2**21  # that the coordinator may send ahead
 Frames = Iterable[Any]
 
 
-class Listener(Protocol):
-    """Receives the stream's messages; called from the stream's own thread."""
+class Listener:
+    """Receives the stream's messages, from the stream's own thread. This one wants none."""
 
     def wants(self, id_: bytes) -> bool:
         """Returns True if a request with this id would be answered; only then are its bytes kept."""
+        return False
 
     def request(self, envelope: Envelope) -> None:
         """Raises PeerFault where too many wait already."""
@@ -64,15 +65,6 @@ class Ended:
     reconnect_after_s: float = 0.0
     welcomed: bool = False
     refused: bool = False
-
-
-@dataclass
-class _State:
-    welcome: wire.Welcome | None = None
-    ended: Ended | None = None
-    heard_at: float = field(default_factory=time.monotonic)
-    opens: bool = False  # a long request, and so reads nothing: pings go out, and the silence is its own
-    changed: threading.Condition = field(default_factory=threading.Condition)
 
 
 def secure_channel(
@@ -129,7 +121,11 @@ class Connection:
         self.address = address
         self._listener = listener
         self._reassembler = reassembler
-        self._state = _State()
+        self.welcome: wire.Welcome | None = None
+        self.ended: Ended | None = None
+        self._changed = threading.Condition()  # one of these two
+        self._heard_at = time.monotonic()
+        self._opens = False  # a long request, and so reads nothing: pings go out, and the silence is its own
         self._queue: asyncio.Queue[Frames | None] = asyncio.Queue()
         self._pings = 0
         self._over = threading.Event()
@@ -140,46 +136,38 @@ class Connection:
         self.send(wire.FromParty(hello=hello))
         self._loop.call_soon_threadsafe(self._begin)
 
-    @property
-    def welcome(self) -> wire.Welcome | None:
-        return self._state.welcome
-
-    @property
-    def ended(self) -> Ended | None:
-        return self._state.ended
-
-    def wait_welcome(self, stop: Callable[[], bool]) -> wire.Welcome:
+    def wait_welcome(self, stop: Callable[[], bool] = lambda: False, limit_s: float = WELCOME_S) -> wire.Welcome:
         """Raises TransportError where none comes in time, or the stream ends before; see ``ended`` for its reason."""
         begun = time.monotonic()
-        with self._state.changed:
-            while self._state.welcome is None and self._state.ended is None:
-                self._state.changed.wait(0.2)
+        with self._changed:
+            while self.welcome is None and self.ended is None:
+                self._changed.wait(0.2)
                 if stop():
                     break
-                if time.monotonic() - begun > WELCOME_S:
-                    self._end(Ended(f"no answer from {self.address} in {WELCOME_S:.0f} s"))
-        if self._state.welcome is None:
-            ended = self._state.ended
-            raise TransportError(ended.reason if ended else "stopped")
-        return self._state.welcome
+                if time.monotonic() - begun > limit_s:
+                    self._end(Ended(f"no answer from {self.address} in {limit_s:.0f} s"))
+        if self.welcome is None:
+            raise TransportError(self.ended.reason if self.ended else "stopped")
+        return self.welcome
 
     def send(self, frame: wire.FromParty) -> None:
         self._put([frame])
 
     def send_reply(self, reply: Outgoing) -> None:
         """A reply, without the chunks that the coordinator holds already."""
-        welcome = self._state.welcome
-        held = held_by(welcome.held) if welcome is not None else {}
-        self._put(map(_from_party, reply.frames(held)))
+        held = {} if self.welcome is None else held_by(self.welcome.held)
+        self._put(
+            wire.FromParty(transfer=frame) if isinstance(frame, wire.Transfer) else wire.FromParty(chunk=frame)
+            for frame in reply.frames(held)
+        )
 
     def keep_alive(self, now: float) -> None:
         """Pings after silence, gives up after a long one; to be called several times a keepalive period."""
-        welcome = self._state.welcome
-        if welcome is None:
+        if self.welcome is None:
             return
-        period = max(0.2, min(300.0, welcome.keepalive_s))  # so that what is no number is 300
-        silent = now - self._state.heard_at
-        if silent > SILENCES * period and not self._state.opens:
+        period = max(0.2, min(300.0, self.welcome.keepalive_s))  # so that what is no number is 300
+        silent = now - self._heard_at
+        if silent > SILENCES * period and not self._opens:
             self._end(Ended(f"silent for {silent:.0f} s", welcomed=True))
             self._loop.call_soon_threadsafe(self._cancel)
         elif silent > period * (1 + self._pings):
@@ -188,11 +176,11 @@ class Connection:
 
     def close(self, reason: str) -> None:
         """Says goodbye, waits a little until it is out, and ends the stream."""
-        if self._state.ended is None and self._state.welcome is not None:
+        if self.ended is None and self.welcome is not None:
             self.send(wire.FromParty(goodbye=wire.Goodbye(reason=reason)))
             self._put(None)
             self._over.wait(GOODBYE_S)
-        self._end(Ended(reason, welcomed=self._state.welcome is not None))
+        self._end(Ended(reason, welcomed=self.welcome is not None))
         self._loop.call_soon_threadsafe(self._cancel)
         self._over.wait(GOODBYE_S)
 
@@ -256,7 +244,7 @@ class Connection:
         import grpc
 
         while (data := await call.read()) is not grpc.aio.EOF:
-            self._state.heard_at = time.monotonic()
+            self._heard_at = time.monotonic()
             self._pings = 0
             message = wire.ToParty()
             try:
@@ -287,9 +275,9 @@ class Connection:
                 )
             if not math.isfinite(message.welcome.clock_s):  # the status would be no JSON for other programs
                 raise PeerFault("coordinator", "states a time that is no number", "tell its operator")
-            with self._state.changed:
-                self._state.welcome = message.welcome
-                self._state.changed.notify_all()
+            with self._changed:
+                self.welcome = message.welcome
+                self._changed.notify_all()
             return True
         for id_ in message.acknowledged:
             self._listener.acknowledged(id_)
@@ -326,12 +314,12 @@ class Connection:
         if arrived.plain_size <= framing.CHUNK_BYTES:
             data = arrived.open()
         else:
-            self._state.opens = True
+            self._opens = True
             try:
                 data = await self._loop.run_in_executor(None, arrived.open)
             finally:
-                self._state.heard_at = time.monotonic()
-                self._state.opens = False
+                self._heard_at = time.monotonic()
+                self._opens = False
         for id_ in wanted:
             self._listener.request(Envelope(id_, data))
 
@@ -345,16 +333,10 @@ class Connection:
         )
 
     def _end(self, ended: Ended) -> None:
-        with self._state.changed:
-            if self._state.ended is None:
-                self._state.ended = ended
-            self._state.changed.notify_all()
-
-
-def _from_party(frame: framing.Frame) -> wire.FromParty:
-    if isinstance(frame, wire.Transfer):
-        return wire.FromParty(transfer=frame)
-    return wire.FromParty(chunk=frame)
+        with self._changed:
+            if self.ended is None:
+                self.ended = ended
+            self._changed.notify_all()
 
 
 THREAD = "stream"

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +21,7 @@ from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, WrittenByAnotherVersion, clock_words, write_json
 from undersong_client.link import metrics
-from undersong_client.link.connection import Connection, Ended
+from undersong_client.link.connection import Connection, Ended, Listener
 from undersong_client.storage import datasets
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
@@ -62,7 +61,7 @@ class Backoff:
         return limit * (0.1 + 0.9 * draw)
 
 
-class Daemon:
+class Daemon(Listener):
     """Runs until :meth:`stop`, or until a person has to look (then :meth:`run` raises).
 
     Args:
@@ -481,11 +480,11 @@ def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float]
             keys.credential(home),
             hello=hello,
             reassembler=Reassembler("coordinator"),
-            listener=_Deaf(),
+            listener=Listener(),
             use_proxy=use_proxy,
         )
         try:
-            connection.wait_welcome(partial(_is_over, time.monotonic() + TELL_REASON_S))
+            connection.wait_welcome(limit_s=TELL_REASON_S)
         except TransportError as error:
             failed = error
         else:
@@ -494,20 +493,3 @@ def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float]
         finally:
             connection.close("the daemon does not start")
     raise failed
-
-
-def _is_over(until: float) -> bool:
-    return time.monotonic() > until
-
-
-class _Deaf:
-    """Takes nothing of what a coordinator sends."""
-
-    def wants(self, id_: bytes) -> bool:
-        return False
-
-    def request(self, envelope: Envelope) -> None: ...
-
-    def acknowledged(self, id_: bytes) -> None: ...
-
-    def renewed(self, message: wire.Renewed) -> None: ...

@@ -6,21 +6,20 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from undersong_client.consent import policy
-from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import PartyHome, read_input
 from undersong_client.operations.runs import end_attempts
 from undersong_client.records import sources
 from undersong_client.records.declared import Declared
 from undersong_client.storage import datasets, recovery
-from undersong_client.storage.checkpoints import UNSET_EPSILON
-from undersong_client.storage.datasets import Survey
-from undersong_client.storage.recovery import Recovered, Source
+from undersong_client.storage.checkpoints import Spending
+from undersong_client.storage.datasets import Added, Survey
+from undersong_client.storage.recovery import Restored, Source
 from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
@@ -31,81 +30,6 @@ from undersong_common.table import Table
 
 LARGEST_DRILL_BYTES = 2**20
 EXAMPLES = 3  # masked texts of a dry run
-
-
-@dataclass(frozen=True)
-class Spending:
-    """Spent and remaining epsilon at one delta. ``budget`` and ``left`` are None if no budget is set; inf: no limit."""
-
-    delta: float
-    spent: float
-    budget: float | None
-    left: float | None
-
-    @classmethod
-    def of(cls, ledger: Ledger, budget: Budget | None) -> Spending:
-        """At the delta of ``budget``; nothing is left of one that was never set."""
-        delta = 1e-5 if budget is None else budget.delta
-        spent = ledger.spent(delta)
-        if budget is None or budget.epsilon <= UNSET_EPSILON:
-            return cls(delta, spent, None, None)
-        return cls(delta, spent, budget.epsilon, max(0.0, budget.epsilon - spent))
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Restored:
-    """A ledger that counts again.
-
-    Attributes:
-        entries: of the ledger.
-        runs: whose spending was charged anew; they have ended here.
-        whole_budget: whether a whole budget counts as spent, because nothing shows what was released.
-        spending: how the budget stands now.
-        earlier_budget: what the ledger had declared last, where no budget is set here; None otherwise.
-    """
-
-    entries: int
-    runs: tuple[str, ...]
-    whole_budget: bool
-    spending: Spending
-    earlier_budget: Budget | None
-
-    def to_json(self) -> dict[str, Any]:
-        earlier = budget_json(self.earlier_budget)
-        return {
-            "entries": self.entries,
-            "runs": list(self.runs),
-            "whole_budget": self.whole_budget,
-            **self.spending.to_json(),
-            "earlier_budget": earlier,
-        }
-
-
-@dataclass(frozen=True)
-class AddedData:
-    """A data set that was declared.
-
-    Attributes:
-        without_vector: records that the embedder gives no vector; they count as zero.
-    """
-
-    survey: Survey
-    fingerprint: str
-    entries: int
-    restored: Restored | None
-    without_vector: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **asdict(self.survey),
-            "fingerprint": self.fingerprint,
-            "ledger_entries": self.entries,
-            "without_vector": self.without_vector,
-            "restored": None if self.restored is None else self.restored.to_json(),
-        }
 
 
 def add(
@@ -121,7 +45,7 @@ def add(
     receipts: Sequence[Path] = (),
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
     progress: Progress = lambda _done, _total: None,
-) -> AddedData:
+) -> Added:
     """Declares a source as this party's data set and seals a copy; sends nothing.
 
     The embedder is tried out first, and embeds the records at once: no sum waits for a text.
@@ -158,11 +82,10 @@ def add(
             confirm=confirm,
             at=time.time(),
         )
-        without = embed(opened, embedder, progress)[1]
+        without_vector = embed(opened, embedder, progress)
     if abandon:
         end_attempts(opened, checkpoints)
-    restored = None if added.recovered is None else _restored(added.recovered, allowed)
-    return AddedData(added.survey, added.ledger.fingerprint, len(added.ledger.entries()), restored, without)
+    return replace(added, without_vector=without_vector)
 
 
 @dataclass(frozen=True)
@@ -196,7 +119,7 @@ class Refreshed:
         labels_before: records by label before.
     """
 
-    added: AddedData
+    added: Added
     new_records: int
     gone_records: int
     new_patients: int
@@ -204,7 +127,7 @@ class Refreshed:
     labels_before: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "added": self.added.to_json()}
+        return {**vars(self), "added": self.added.to_json()}
 
 
 def refresh(
@@ -268,12 +191,12 @@ def _check_drill(home: PartyHome, declared: Declared) -> None:
         )
 
 
-def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> tuple[int, int]:
-    """Embeds the records and keeps the vectors encrypted; returns how many records there are, and how many fail."""
+def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> int:
+    """Embeds the records and keeps the vectors encrypted; returns how many records get no vector."""
     from undersong_client.answering.computation import Embeddings
 
     rows = Embeddings(home, embedder, progress)(datasets.load(home).table.texts)
-    return len(rows), int((~rows.any(axis=1)).sum())
+    return int((~rows.any(axis=1)).sum())
 
 
 def invented(home: PartyHome, file: Path) -> bool:
@@ -307,34 +230,12 @@ def restore_ledger(
     allowed = policy.read(opened)
     with opened.running():
         source = _source(opened, backup, charge_missing, receipts)
-        recovered = datasets.restore_ledger(opened, allowed, checkpoints, source, at=time.time())
-    return _restored(recovered, allowed)
+        return datasets.restore_ledger(opened, allowed, checkpoints, source, at=time.time())
 
 
 def _source(home: PartyHome, backup: Path | None, charge_missing: bool, receipts: Sequence[Path]) -> Source:
     party = home.settings.party
     return Source(backup, charge_missing, tuple(recovery.read_receipts(path, party) for path in receipts))
-
-
-def _restored(recovered: Recovered, allowed: HospitalPolicy) -> Restored:
-    ledger, earlier = recovered.ledger, recovered.earlier_budget
-    set_before = earlier is not None and earlier.epsilon > UNSET_EPSILON
-    unset = None if allowed.has_budget or not set_before else earlier
-    spending = Spending.of(ledger, ledger.budget)
-    if unset is not None:  # at the delta that its people know
-        spending = Spending(unset.delta, ledger.spent(unset.delta), None, None)
-    return Restored(len(ledger.entries()), recovered.runs, recovered.whole_budget, spending, unset)
-
-
-@dataclass(frozen=True)
-class LedgerEntry:
-    """One line of the ledger; ``epsilon`` of its release by itself, None where it is none."""
-
-    fields: Mapping[str, Any]
-    epsilon: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self.fields, **({} if self.epsilon is None else {"epsilon": self.epsilon})}
 
 
 @dataclass(frozen=True)
@@ -344,6 +245,7 @@ class LedgerFacts:
     Attributes:
         verified: how many entries were checked against the chain; None where that was not asked.
         runs: what each run cost, and the total after it.
+        entries: the ledger's lines; a charge has the ``epsilon`` of its release by itself too.
     """
 
     fingerprint: str
@@ -352,7 +254,7 @@ class LedgerFacts:
     budget: Budget | None
     spending: Spending
     runs: tuple[RunCost, ...]
-    entries: tuple[LedgerEntry, ...]
+    entries: tuple[Mapping[str, Any], ...]
 
     def to_json(self) -> dict[str, Any]:
         unset = self.spending.budget is None
@@ -364,7 +266,7 @@ class LedgerFacts:
             "spent_epsilon": self.spending.spent,
             "left_epsilon": self.spending.left,
             "runs": [asdict(cost) for cost in self.runs],
-            "entries": [entry.to_json() for entry in self.entries],
+            "entries": self.entries,
         }
 
 
@@ -381,20 +283,20 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
         raise ConfigurationError(f"{path}: no such ledger", "it begins with `undersong-party data add`")
     checked = Ledger.verify(path) if verify else None
     read = Ledger.read(path)
-    spending = Spending.of(read, read.budget)
+    spending = Spending.of(read)
     costs = {charge.slot: charge.events for charge in read.charges()}
     prices: dict[Any, float] = {}
 
-    def priced(entry: Mapping[str, Any]) -> float | None:
-        slot = (entry.get("run"), entry.get("query"), entry.get("attempt"))
-        if entry["kind"] != "charge" or slot not in costs:
-            return None
+    def priced(entry: Mapping[str, Any]) -> Mapping[str, Any]:
         from undersong_common.privacy import accounting
 
+        slot = (entry.get("run"), entry.get("query"), entry.get("attempt"))
+        if entry["kind"] != "charge" or slot not in costs:
+            return entry
         events = costs[slot]
         if events not in prices:
             prices[events] = accounting.epsilon(events, spending.delta)
-        return prices[events]
+        return {**entry, "epsilon": prices[events]}
 
     return LedgerFacts(
         fingerprint=read.fingerprint,
@@ -403,7 +305,7 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
         budget=read.budget,
         spending=spending,
         runs=tuple(read.costs(spending.delta)),
-        entries=tuple(LedgerEntry(entry, priced(entry)) for entry in read.entries()),
+        entries=tuple(map(priced, read.entries())),
     )
 
 

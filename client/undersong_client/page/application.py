@@ -310,7 +310,7 @@ class HospitalPage:
             new_version=bool(PartyHome(self._home).settings.data),
             confirm=lambda against: _despite(visit, against),
         )
-        visit.note("data add", f"data set {added.fingerprint[:12]}")
+        visit.note("data add", f"data set {added.ledger.fingerprint[:12]}")
         return visit.go("/budget", "The data set is sealed here; nothing was sent.")
 
     def _ledger_copy(self, visit: Visit) -> Response:

@@ -1,4 +1,4 @@
-"""Declaration of a data set's source, and the one interface of its readers."""
+"""Declaration of a data set's source, and what its readers share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import UTF_8
@@ -79,17 +79,7 @@ class Skipped:
     why: str
 
 
-Skip = Callable[[str, str], None]
-
-
-class RowSource(Protocol):
-    """Reads one kind of source."""
-
-    def __call__(self, declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
-        """Yields its rows; calls ``skip(place, reason)`` for each that it does not read.
-
-        Raises ConfigurationError where the source as a whole cannot be read.
-        """
+Skip = Callable[[str, str], None]  # with the place and the reason of a row that is not read
 
 
 def value_at(node: Any, parts: list[str]) -> Any:

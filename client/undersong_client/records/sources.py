@@ -1,7 +1,8 @@
 """Declared sources of a data set: rows in, one table out, and every row that was not read is named with its reason.
 
-A reader (:class:`undersong_client.records.declared.RowSource`) knows one kind of source. What all kinds share is here:
-the hospital's own filter, dotted column names, the mapping of labels, and the list of patients who take no part.
+A reader knows one kind of source, yields its rows and calls ``skip(place, reason)`` for each that it does not read.
+What all kinds share is here: the hospital's own filter, dotted column names, the mapping of labels, and the list of
+patients who take no part.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_client.records import command, fhir, sql
-from undersong_client.records.declared import Declared, RowSource, Skip, Skipped, json_lines, value_at
+from undersong_client.records.declared import Declared, Skip, Skipped, json_lines, value_at
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, rows_of, table_of
 
@@ -108,23 +109,18 @@ _LEFT_OUT = object()
 
 
 def _rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
-    if declared.database and declared.path.suffix != ".sql":
+    path = declared.path
+    if declared.database and path.suffix != ".sql":
         raise ConfigurationError(
             f"{declared.data}: --database needs a query", "write the query to a file that ends in .sql", code="no-query"
         )
-    rows = _source(declared)(declared, skip)
-    if not declared.row_filter:
-        return rows
-    return command.rows(declared, rows)
-
-
-def _source(declared: Declared) -> RowSource:
-    path = declared.path
     if path.suffix == ".sql":
-        return sql.rows
-    if path.is_dir() or (set(path.suffixes) & {".ndjson", ".jsonl"} and _is_fhir(path)):
-        return fhir.rows
-    return _file
+        rows = sql.select(path, declared.database)
+    elif path.is_dir() or (set(path.suffixes) & {".ndjson", ".jsonl"} and _is_fhir(path)):
+        rows = fhir.rows(declared, skip)
+    else:
+        rows = rows_of(path, declared.encoding)
+    return command.rows(declared, rows) if declared.row_filter else rows
 
 
 def _is_fhir(path: Path) -> bool:
@@ -135,10 +131,6 @@ def _is_fhir(path: Path) -> bool:
     except ValueError:
         return False
     return isinstance(first, dict) and "resourceType" in first
-
-
-def _file(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
-    return rows_of(declared.path, declared.encoding)
 
 
 def _shaped(row: dict[str, Any], declared: Declared) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from undersong_client.records.declared import VARIABLE, Declared, Skip
+from undersong_client.records.declared import VARIABLE
 from undersong_common.errors import ConfigurationError
 
 ROWS_AT_ONCE = 1000
@@ -21,11 +21,6 @@ _READ_ONLY = {
     "mariadb": "SET SESSION TRANSACTION READ ONLY",
     "oracle": "SET TRANSACTION READ ONLY",
 }
-
-
-def rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
-    """Yields the rows of the query in the declared file."""
-    return select(declared.path, declared.database)
 
 
 def select(query: Path, database: str) -> Iterator[dict[str, Any]]:

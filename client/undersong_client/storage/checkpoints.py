@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,26 @@ RESTORE = (
 )
 UNSET_EPSILON = 1e-12
 _START = "0" * 64
+
+
+@dataclass(frozen=True)
+class Spending:
+    """Spent and remaining epsilon at one delta. ``budget`` and ``left`` are None if no budget is set; inf: no limit."""
+
+    delta: float
+    spent: float
+    budget: float | None
+    left: float | None
+
+    @classmethod
+    def of(cls, ledger: Ledger, delta: float | None = None) -> Spending:
+        """At ``delta``; None: at that of the ledger's budget."""
+        budget = ledger.budget
+        delta = delta or (1e-5 if budget is None else budget.delta)
+        spent = ledger.spent(delta)
+        if budget is None or not is_set(budget):
+            return cls(delta, spent, None, None)
+        return cls(delta, spent, budget.epsilon, max(0.0, budget.epsilon - spent))
 
 
 def beside(path: Path) -> Path:
@@ -149,6 +169,11 @@ def holds(ledger: Ledger, heads: Sequence[str]) -> bool:
 def budget_of(policy: HospitalPolicy) -> Budget:
     """The policy's budget as a ledger declares it. An unset budget is the smallest there is, never none."""
     return Budget(policy.total_epsilon or UNSET_EPSILON, policy.total_delta, policy.total_parts)
+
+
+def is_set(budget: Budget | None) -> bool:
+    """Returns False for a budget that was never set, as :func:`budget_of` declares it."""
+    return budget is not None and budget.epsilon > UNSET_EPSILON
 
 
 def _marks(path: Path) -> list[dict[str, Any]]:

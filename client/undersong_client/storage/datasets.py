@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from undersong_client import keys
 from undersong_client.consent.policy import HospitalPolicy
@@ -30,7 +31,7 @@ from undersong_client.storage.checkpoints import (
     checkpoint_name,
     salted,
 )
-from undersong_client.storage.recovery import Recovered, Source
+from undersong_client.storage.recovery import Restored, Source
 from undersong_common.chain import HashChain
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -69,11 +70,26 @@ class Survey:
 
 @dataclass(frozen=True)
 class Added:
-    """A data set that was declared; ``recovered`` where its ledger was put together anew."""
+    """A data set that was declared.
+
+    Attributes:
+        restored: its ledger, if that was put together anew.
+        without_vector: records that the embedder gives no vector; they count as zero.
+    """
 
     survey: Survey
     ledger: Ledger
-    recovered: Recovered | None = None
+    restored: Restored | None = None
+    without_vector: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self.survey),
+            "fingerprint": self.ledger.fingerprint,
+            "ledger_entries": len(self.ledger.entries()),
+            "without_vector": self.without_vector,
+            "restored": None if self.restored is None else self.restored.to_json(),
+        }
 
 
 def load(home: PartyHome) -> DataSet:
@@ -163,22 +179,22 @@ def add(
         confirm([cautions.EMPTY])
     kept = LedgerCheckpoints(home, path, checkpoint_name(data.table, checkpoints), checkpoints)
     heads = kept.read()
-    recovered = None
+    restored = None
     if source is not None and source.named:
-        recovered = recovery.recover(home, kept, data.fingerprint, policy, source, at=at)
+        restored = recovery.recover(home, kept, data.fingerprint, policy, source, at=at)
         heads = kept.read()
     known = home.ledger.exists()
     model = "" if embedder is None else embedder.fingerprint
     changed = known and bool(home.settings.data) and Ledger.read(home.ledger).fingerprint != data.fingerprint
     with suppress(ConfigurationError):  # there is no sealed copy, or it is damaged
         changed = changed or snapshot.facts(home).embedder not in ("", model)
-    if changed and recovered is None and not new_version:
+    if changed and restored is None and not new_version:
         raise ConfigurationError(
             "another data set, another version of it, or the same with another embedder, was added before",
             "one party has one data set. If this file replaces it, add --new-version: what was spent stays spent",
             code="another-data-set",
         )
-    ledger = Ledger.read(home.ledger) if known else None
+    ledger = restored.ledger if restored is not None else Ledger.read(home.ledger) if known else None
     check(heads, ledger)
     if changed and ledger is not None:
         _end_runs(ledger, abandon, at)
@@ -205,7 +221,7 @@ def add(
     kept.keep(ledger)
     if earlier is not None:
         earlier.leave(ledger, kept, budget_of(policy) if policy.has_budget else None)
-    return Added(survey(reading, lengths), ledger, recovered)
+    return Added(survey(reading, lengths), ledger, restored)
 
 
 def check_retention(home: PartyHome, at: float) -> None:
@@ -254,14 +270,14 @@ def open_ledger(
 
 def restore_ledger(
     home: PartyHome, policy: HospitalPolicy, checkpoints: Path, source: Source, *, at: float
-) -> Recovered:
+) -> Restored:
     """Puts the ledger of the data set that was added together anew; see ``storage.recovery.recover``."""
     kept, name = _checkpoints(home, checkpoints)
-    recovered = recovery.recover(home, kept, name, policy, source, at=at)
-    recovered.ledger.adopt(name, at=at)
-    declare(recovered.ledger, policy, at=at)
-    kept.keep(recovered.ledger)
-    return recovered
+    restored = recovery.recover(home, kept, name, policy, source, at=at)
+    restored.ledger.adopt(name, at=at)
+    declare(restored.ledger, policy, at=at)
+    kept.keep(restored.ledger)
+    return restored
 
 
 def declare(ledger: Ledger, policy: HospitalPolicy, *, at: float) -> None:

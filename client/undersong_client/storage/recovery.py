@@ -13,15 +13,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import FILE_MODE, PartyHome, read_input
 from undersong_client.storage import checkpoints, store
-from undersong_client.storage.checkpoints import LedgerCheckpoints
+from undersong_client.storage.checkpoints import LedgerCheckpoints, Spending, is_set
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.privacy.spending import Budget, PlanPrice, RunSpending, compressed
+from undersong_common.privacy.spending import Budget, PlanPrice, RunSpending, budget_json, compressed
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.receipt import Receipt, check_receipt
 from undersong_protocol.limits import LARGEST_MANIFEST_BYTES
@@ -50,19 +51,39 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Recovered:
+class Restored:
     """A ledger that counts again.
 
     Attributes:
         runs: names of those whose spending was charged anew; they have ended here.
         whole_budget: whether a whole budget was charged, because nothing shows what was released.
-        earlier_budget: what the ledger had declared last.
+        last_budget: the budget that was declared last before.
     """
 
     ledger: Ledger
     runs: tuple[str, ...]
     whole_budget: bool
-    earlier_budget: Budget | None
+    last_budget: Budget | None
+
+    @property
+    def earlier_budget(self) -> Budget | None:
+        """The budget that was declared last before, if none is set now."""
+        return self.last_budget if is_set(self.last_budget) and not is_set(self.ledger.budget) else None
+
+    @property
+    def spending(self) -> Spending:
+        """How the budget stands now, at the delta that its people know."""
+        earlier = self.earlier_budget
+        return Spending.of(self.ledger, None if earlier is None else earlier.delta)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "entries": len(self.ledger.entries()),
+            "runs": list(self.runs),
+            "whole_budget": self.whole_budget,
+            **vars(self.spending),
+            "earlier_budget": budget_json(self.earlier_budget),
+        }
 
 
 def recover(
@@ -73,7 +94,7 @@ def recover(
     source: Source,
     *,
     at: float,
-) -> Recovered:
+) -> Restored:
     """Puts a backup in place of a ledger that is missing, older or broken, or continues what is left of it.
 
     The caller holds the party's folder (:meth:`PartyHome.running`), so that no daemon answers meanwhile.
@@ -104,7 +125,7 @@ def recover(
     elif broken:
         _set_aside(home, at)
     if ledger is not None and proven and _complete(ledger, heads, source.receipts):
-        return Recovered(ledger, (), False, ledger.budget)
+        return Restored(ledger, (), False, ledger.budget)
     return _continue(home, kept, ledger, fingerprint, policy, source.receipts, at=at)
 
 
@@ -193,7 +214,7 @@ def _continue(
     receipts: _Receipts,
     *,
     at: float,
-) -> Recovered:
+) -> Restored:
     """One entry charges what checkpoints and receipts show and, for every run of which they do not show the end, its
     whole plan; these runs are over for this party. Where no checkpoint shows what was charged, the whole budget counts
     as spent too: the policy's, and more than any where it has none. What the journal held is discarded."""
@@ -217,7 +238,7 @@ def _continue(
     ledger.lose(charges, budgets, at=at)
     ledger.adopt(fingerprint, at=at)
     kept.keep(ledger)
-    return Recovered(ledger, tuple(charge.run for charge in charges if charge.events), bool(budgets), earlier)
+    return Restored(ledger, tuple(charge.run for charge in charges if charge.events), bool(budgets), earlier)
 
 
 def _spending(manifest: Manifest, receipt: Receipt) -> RunSpending:

@@ -20,7 +20,6 @@ from tests.noninterference.coordinator import Course
 from tests.noninterference.hospital import NAME, TotalEmbedder
 from tests.noninterference.questions import Asked
 from undersong.simulation import InProcess
-from undersong_client.answering import party as party_module
 from undersong_client.answering.computation import KEPT_STATES, RecordComputation, VectorRequest
 from undersong_client.answering.grid_vectors import poisson_subsample, rows_one_by_one
 from undersong_client.answering.party import Party
@@ -173,7 +172,7 @@ def test_inputs_are_checked_again_before_a_vector_is_charged_for(
     """By itself, for an attempt that an earlier version of this program may have opened without the check."""
     course = classifier_course(agreed, spoilt_values())
     with monkeypatch.context() as unchecked:
-        unchecked.setattr(party_module, "check_public_inputs", lambda *_: None)
+        unchecked.setattr(ClassifierVotes, "check_inputs", lambda *_: None)
         course.take(answered(agreed, course.opening()))
         while course.stage != "mask":
             course.take(answered(agreed, course.step()))

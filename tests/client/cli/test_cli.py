@@ -828,19 +828,6 @@ def test_check_of_proxies_modes_and_clock(home, monkeypatch):
     assert "chmod 600" in command("check", "--offline", "--home", home, code=2)
 
 
-def test_the_service_unit_runs_this_party(home, tmp_path):
-    unit = tmp_path / "units" / "undersong-party.service"
-    told = json.loads(command("install-service", "--path", unit, "--home", home, "--json"))
-    text = unit.read_text()
-    assert f"run --home {home} --log-format json" in text
-    assert "ProtectSystem=strict" in text
-    assert str(tmp_path / ".alpha.jsonl.undersong") in text
-    assert told["next"][1] == "systemctl --user enable --now undersong-party"
-    system = command("install-service", "--system", "--user", "undersong", "--print", "--home", home)
-    assert "User=undersong" in system
-    assert "CapabilityBoundingSet=" in system
-
-
 def test_the_outbox_is_shown_and_decoded(home, tmp_path):
     from undersong_protocol.wire.messages import federation_pb2 as fed
 

@@ -335,7 +335,7 @@ def test_runs_that_are_over_undecided_take_neither_the_place_of_others_nor_room_
     for number in range(12):
         proposed = dataclasses.replace(plain, run=f"run {number:02}")
         consent.decide(proposed)
-        (consent.ended if number % 2 else consent.suspended)(proposed.hash)
+        consent.ended(proposed.hash) if number % 2 else consent.suspended(proposed.hash, now=True)
     assert len(Requests(home).all()) <= 6
     assert "waits" in consent.decide(dataclasses.replace(plain, run="one more"))
     assert [each.run for each in Requests(home).all() if each.undecided] == ["one more"]

@@ -9,6 +9,7 @@ import math
 import pytest
 
 from tests.doubles.parties import make_manifest, make_party, make_tables, propose
+from undersong_client.consent.approvals import Consent
 from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
@@ -372,7 +373,7 @@ def test_a_promise_of_another_form_is_refused_before_a_record_is_read(parties, c
     assert words in refused(propose(parties["p0"], make_manifest(plan, parties, LABELS)))
 
 
-class Undecided:
+class Undecided(Consent):
     """Consent that somebody else gives or takes."""
 
     def __init__(self) -> None:
@@ -384,9 +385,6 @@ class Undecided:
 
     def refused(self, manifest, reason):
         self.objection = reason
-
-    def goes_on(self, manifest):
-        pass
 
     def check(self, manifest):
         if self.withdrawn:

@@ -20,13 +20,13 @@ from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from undersong_client.consent.trust import Coordinator
 from undersong_client.keys import Credential
-from undersong_client.link.connection import THREAD, Connection, Ended
+from undersong_client.link.connection import THREAD, Connection, Ended, Listener
 from undersong_protocol.wire import framing
 from undersong_protocol.wire.framing import ID_BYTES, Envelope, Reassembler
 from undersong_protocol.wire.messages import transport_pb2 as wire
 
 
-class Told:
+class Told(Listener):
     """A listener that keeps what it was told, and in which thread."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from tests.doubles.party_home import command
 from tests.doubles.restarts import ME, Federated, Hospital, vector_in
 from undersong_client.operations import data
 from undersong_client.records.declared import Declared
-from undersong_client.storage import checkpoints, store
+from undersong_client.storage import checkpoints, datasets, store
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.wire import codec
@@ -132,7 +132,7 @@ def test_the_file_from_before_a_new_version_gives_no_fresh_budget(tmp_path: Path
     newer = hospital.notes.with_name("newer.jsonl")
     newer.write_text("".join(hospital.notes.read_text().splitlines(keepends=True)[:-1]))
 
-    def add(file: Path, *, charge_missing: bool = False) -> data.AddedData:
+    def add(file: Path, *, charge_missing: bool = False) -> datasets.Added:
         return data.add(
             hospital.path,
             Declared(str(file), "text", "label", "patient"),

@@ -140,7 +140,7 @@ def test_a_new_folder_takes_the_backup_and_says_that_a_budget_is_due(home, tmp_p
     assert "--restore-ledger BACKUP" in refused
     assert "--charge-missing" in refused
     said = command("data", "add", tmp_path / "notes.jsonl", *fields, "--restore-ledger", backup)
-    assert f"spent: epsilon {spent:.4g} at delta 0.0001" in said
+    assert f"spent epsilon {spent:.4g} at delta 0.0001" in said
     assert "next: undersong-party budget set --epsilon 4 --delta 0.0001" in said
     command("budget", "set", "--epsilon", 4, "--delta", DELTA, "--home", new)
     assert f"left {4 - spent:.4g}" in command("budget", "show", "--home", new)
@@ -154,8 +154,8 @@ def test_a_new_folder_without_a_backup_goes_on_from_what_the_checkpoints_show(ho
     added = datasets.add(
         fresh, Declared(str(tmp_path / "notes.jsonl")), policy=POLICY, checkpoints=marks, source=source, at=3.0
     )
-    assert added.recovered is not None
-    assert not added.recovered.whole_budget
+    assert added.restored is not None
+    assert not added.restored.whole_budget
     assert added.ledger.spent(DELTA) == pytest.approx(spent)
 
 
@@ -179,7 +179,7 @@ def test_the_burn_down_adds_up_at_one_delta(home, tmp_path):
     assert facts.runs[-1].spent == pytest.approx(facts.spending.spent)
     assert facts.runs[0].spent == pytest.approx(facts.runs[0].epsilon)
     assert facts.runs[0].spent < facts.runs[1].spent
-    assert [entry.epsilon is None for entry in facts.entries] == [True, False, False]
+    assert [entry.get("epsilon") is None for entry in facts.entries] == [True, False, False]
     said = command("ledger", "--verify", "--home", home.path)
     assert "left after it" in said
     assert f"left {facts.spending.left:.4g}" in said

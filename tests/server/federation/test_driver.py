@@ -12,7 +12,7 @@ from tests.doubles.coded import raises
 from tests.doubles.lossy import LossyParties
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from undersong.simulation import InProcess
-from undersong_client.answering.party import StandingConsent
+from undersong_client.consent.approvals import Consent
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.privacy.ledger import Ledger
@@ -96,7 +96,7 @@ class World:
         return Ledger.read(self.folder / f"{name}.ledger.jsonl")
 
 
-class Persons(StandingConsent):
+class Persons(Consent):
     """Whose approval comes when they are asked a second time."""
 
     def __init__(self):
