@@ -11,7 +11,7 @@ import datetime
 import ipaddress
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from undersong_protocol.agreement.enrolment import check_party_name, coordinator
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 397
 PARTY_DAYS = 365
-REVOCATION_LIST_DAYS = 7
 BACKDATED_S = 3600.0  # a party's clock may be a little behind ours
 
 _CA_KEY = "ca.key"
@@ -35,7 +34,6 @@ _CA_CERTIFICATE = "ca.crt"
 _SERVER_KEY = "server.key"
 _SERVER_CERTIFICATE = "server.crt"
 _SIGNING_KEY = "signing.key"
-_REVOCATIONS = "revoked.crl"
 
 Certifiable = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 
@@ -99,7 +97,6 @@ class Authority:
         replace_file(folder / _CA_KEY, _private_pem(key))
         authority = cls(folder)
         authority.issue_server(server_names, now=now)
-        authority.write_revocations({}, now=now)
         return authority
 
     @classmethod
@@ -193,21 +190,6 @@ class Authority:
             .add_extension(issuer, critical=False)
             .sign(self._key, hashes.SHA256())
         )
-
-    def write_revocations(self, revoked: Mapping[str, float], *, now: float) -> Path:
-        """Writes the revocation list (PEM) of serial numbers (hex) with the time each was revoked; its path."""
-        builder = (
-            x509.CertificateRevocationListBuilder()
-            .issuer_name(self._certificate.subject)
-            .last_update(_time(now))
-            .next_update(_time(now + REVOCATION_LIST_DAYS * 86400))
-        )
-        for serial, at in sorted(revoked.items()):
-            entry = x509.RevokedCertificateBuilder().serial_number(int(serial, 16)).revocation_date(_time(at)).build()
-            builder = builder.add_revoked_certificate(entry)
-        path = self._folder / _REVOCATIONS
-        replace_file(path, builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-        return path
 
     def _read(self, name: str) -> bytes:
         path = self._folder / name

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 
-class Progress(Protocol):
-    """A display of phases, each with ``done`` of ``total`` units; a later call for the same phase updates it."""
+class Progress:
+    """A display of phases, each with ``done`` of ``total`` units. This one shows nothing; subclasses show something."""
 
-    def update(self, phase: str, done: int, total: int) -> None: ...
+    def update(self, phase: str, done: int, total: int) -> None:
+        """Reports a phase; a later call for the same phase replaces its figures."""
 
     def say(self, message: str) -> None:
         """Shows one line that stays on the screen, of public words only."""
@@ -18,11 +18,4 @@ class Progress(Protocol):
         """Reports that the people of ``parties`` have to decide; those of ``done`` of ``total`` have."""
 
 
-class Silent:
-    """Shows nothing (tests, ``--json``, ``--quiet``)."""
-
-    def update(self, phase: str, done: int, total: int) -> None: ...
-
-    def say(self, message: str) -> None: ...
-
-    def await_people(self, parties: Sequence[str], done: int, total: int) -> None: ...
+Silent = Progress  # for tests, ``--json`` and ``--quiet``

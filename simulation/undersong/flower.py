@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message
 
     from undersong_common.embedding import CachedEmbedder
-    from undersong_server.flower.transport import FlowerTransport
+    from undersong_server.flower.app import FlowerTransport
 
 STATE_FILE = "flower.json"  # what an actor needs to know of the simulation
 OBJECT_STORE_BYTES = 256 * 2**20  # Ray's shared memory: messages only, a few at a time
@@ -74,7 +74,7 @@ def over_flower(
         raise ConfigurationError(
             "Flower's simulation engine is not installed", "pip install 'undersong[coordinator,flower]'"
         ) from None
-    from undersong_server.flower.transport import FlowerTransport
+    from undersong_server.flower.app import FlowerTransport
 
     count = actors or len(os.sched_getaffinity(0))
     _write_state(parties)

@@ -298,8 +298,8 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-class NotebookProgress:
-    """A :class:`undersong_server.progress.Progress` as HTML that replaces itself; sentences stay above the bar.
+class NotebookProgress(Progress):
+    """Progress as HTML that replaces itself; sentences stay above the bar.
 
     Args:
         show: draws HTML in place of what it drew before.

@@ -166,7 +166,7 @@ def _flower(hospitals: Hospitals):
     """The real ClientApp on Flower's own grid and loop; a party is assembled anew for each message."""
     from tests.doubles.flower_memory import FlowerInMemory
     from undersong_client.flower_app import app
-    from undersong_server.flower.transport import FlowerTransport
+    from undersong_server.flower.app import FlowerTransport
 
     with FlowerInMemory(app, hospitals.homes) as flower:
         transport = FlowerTransport(flower.grid, identities=hospitals.identities, outstanding=64)

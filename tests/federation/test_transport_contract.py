@@ -186,7 +186,7 @@ def test_who_has_left_its_coordinator_answers_nothing_on_flower(tmp_path):
 
 def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tmp_path):
     from undersong_client.home import PartyHome
-    from undersong_server.flower.transport import FlowerTransport
+    from undersong_server.flower.app import FlowerTransport
 
     with carried("Flower", tmp_path, parties=3) as (hospitals, transport):
         said = []
@@ -204,7 +204,7 @@ def test_an_impostor_is_left_aside_and_a_daemon_beside_a_supernode_is_refused(tm
 def test_the_words_of_an_unforeseen_error_do_not_reach_the_superlink(tmp_path, monkeypatch, capsys):
     from undersong_client import flower_app
     from undersong_protocol.wire import codec
-    from undersong_server.flower.transport import INTRODUCE
+    from undersong_server.flower.app import INTRODUCE
 
     def failing(*_, **__):
         raise KeyError("a private note")

@@ -32,7 +32,7 @@ def test_every_file_of_the_authority_is_its_owners_alone(home):
     folder = home.path / "authority"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == dict.fromkeys(
-        ("ca.key", "ca.crt", "signing.key", "server.key", "server.crt", "revoked.crl"), 0o600
+        ("ca.key", "ca.crt", "signing.key", "server.key", "server.crt"), 0o600
     )
     assert (home.path / "registry.sqlite").stat().st_mode & 0o777 == 0o600
 
@@ -113,16 +113,6 @@ def test_a_stranger_cannot_renew_in_a_partys_name(home):
     Credentials(home, "kidney")
     with raises(ConfigurationError, "not-its-own-renewal"):
         home.sign(request_of("kidney", None), now=time.time())
-
-
-def test_the_revocation_list_names_every_revoked_certificate(home):
-    keys = Credentials(home, "brain")
-    home.revoke("brain", "lost", now=time.time())
-    revoked = x509.load_pem_x509_crl((home.path / "authority" / "revoked.crl").read_bytes())
-    serial = x509.load_pem_x509_certificate(keys.certificate).serial_number
-    assert revoked.get_revoked_certificate_by_serial_number(serial) is not None
-    authority = x509.load_pem_x509_certificate(home.authority().certificate_pem)
-    assert revoked.is_signature_valid(authority.public_key())
 
 
 @pytest.mark.parametrize("change", ["serial", "name", "expired", "revoked", "revoked elsewhere", "unknown"])

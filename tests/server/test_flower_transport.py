@@ -15,8 +15,7 @@ from undersong_protocol.wire import codec
 from undersong_protocol.wire.codec import RECORD, REPLIES
 from undersong_protocol.wire.framing import Limits
 from undersong_protocol.wire.messages import federation_pb2 as wire
-from undersong_server.flower.app import FlowerRunDriver
-from undersong_server.flower.transport import FlowerTransport
+from undersong_server.flower.app import FlowerRunDriver, FlowerTransport
 
 pytestmark = pytest.mark.heavy
 

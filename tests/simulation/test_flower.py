@@ -13,7 +13,7 @@ from undersong import flower
 from undersong_client.flower_app import requests_of
 from undersong_protocol.wire.codec import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
 from undersong_server.federation.driver import Lazily
-from undersong_server.flower.transport import FlowerTransport
+from undersong_server.flower.app import FlowerTransport
 
 
 def test_nodes_without_messages_are_passed_over_and_no_message_is_lost(monkeypatch):

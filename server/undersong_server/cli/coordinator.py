@@ -108,8 +108,8 @@ def serve(
 def healthy(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Asks the serving process for its health (exit code 0), for a container's or a monitor's health check."""
     health = operations.coordinator.health(home)
-    connected = counted(len(health.connected), "party", "parties")
-    words = f"{health.status}; {connected} connected, {counted(len(health.runs), 'run')}"
+    connected = counted(len(health["connected"]), "party", "parties")
+    words = f"{health['status']}; {connected} connected, {counted(len(health['runs']), 'run')}"
     print_result(health, words, as_json=as_json, quiet=quiet)
 
 

@@ -51,8 +51,8 @@ def display(quiet: bool) -> AbstractContextManager[Progress]:
     return Display(console) if console.is_terminal else Lines()
 
 
-class Lines:
-    """A :class:`undersong_server.progress.Progress` in a pipe or a log: a line per phase, and one every 10 seconds."""
+class Lines(Progress):
+    """Progress in a pipe or a log: a line per phase, and one every 10 seconds."""
 
     def __init__(self, every_s: float = LINE_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._every_s = every_s
@@ -94,8 +94,8 @@ class Lines:
             print(line, file=sys.stderr, flush=True)
 
 
-class Display:
-    """A :class:`undersong_server.progress.Progress` on a rich console."""
+class Display(Progress):
+    """Progress on a rich console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -277,9 +277,9 @@ def event_words(event: RunEvent) -> str:
     if status.waiting is not None and status.waiting.whom == "people":
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.waiting.since))
         words += f" since {since}"
-        named = dict(event.contacts)
+        contacts = {name: printable(known.party.contact, 200) for name, known in event.awaited.items()}
         called = [
-            f"{party.party}: {printable(named.get(party.party, ''), 200) or 'no telephone number noted'}"
+            f"{party.party}: {contacts.get(party.party) or 'no telephone number noted'}"
             + ("" if party.connected else " (its machine is away, too)")
             for party in status.waiting.parties
         ]

@@ -122,7 +122,7 @@ def _print_request(home: Path, command: str, requested: ActionRequest, as_json: 
     }.get(command, "will continue; follow it with: undersong run watch")
     when = "" if requested.served else "; this takes effect once the coordinator runs: undersong coordinator serve"
     words = f"run {requested.run!r} {consequence}{when}"
-    print_result(requested.to_json(), words, as_json=as_json, quiet=quiet)
+    print_result(requested, words, as_json=as_json, quiet=quiet)
 
 
 @app.command()
@@ -167,8 +167,8 @@ def watch(
 
 @app.command(name="list")
 def list_runs(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
-    """Lists the runs with their status."""
-    found = operations.runs.list_runs(home)
+    """Lists the runs with their status, the newest first."""
+    found = operations.overview.RunIndex(home).runs()
     print_table(
         [run.to_json() for run in found],
         ("run", "state", "status"),

@@ -1,22 +1,26 @@
-"""The console's application: its first screen, and the routes of the other modules."""
+"""The console's application and its screens, but for those of runs."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
+from urllib.parse import quote
 
 from fastapi.responses import Response
 
 from undersong_common.drill import COORDINATOR_WORDS
-from undersong_common.pages.accounts import Role
-from undersong_common.pages.site import PageSettings, Part, Site, Visit
+from undersong_common.errors import ConfigurationError
+from undersong_common.pages.accounts import ROLES, Role
+from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, is_number, json_answer
 from undersong_common.pages.stream import Stream
+from undersong_server import defaults
 from undersong_server.console.context import ConsoleContext
-from undersong_server.console.oversight import OversightScreens
-from undersong_server.console.parties import PartyScreens
 from undersong_server.console.runs import RunScreens
-from undersong_server.operations import coordinator, enrolment, overview
+from undersong_server.operations import coordinator, enrolment, generators, overview, runs
+from undersong_server.operations.enrolment import PartyFacts
 
 MENU: tuple[tuple[str, str, Role], ...] = (
     ("/", "Home", "viewer"),
@@ -39,6 +43,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
     "undersong run generators": ("/generators", "Generators"),
 }
 MOST_NEEDS = 20
+RUNS_COUNTED = 50  # newest runs whose generators are shown
 
 
 def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bool = False) -> Site:
@@ -66,11 +71,11 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
 
 
 def _home(visit: Visit, context: ConsoleContext) -> Response:
-    runs = cache(context.index.runs)  # read once for all parts
+    every = cache(context.index.runs)  # read once for all parts
     parties = cache(lambda: enrolment.parties(context.home))
-    needs = cache(lambda: overview.needs(context.home, runs(), parties()))
+    needs = cache(lambda: overview.needs(context.home, every(), parties()))
     named = cache(lambda: {need.name for need in needs()})
-    others = cache(lambda: [run for run in runs() if run.run not in named()])  # not shown above
+    others = cache(lambda: [run for run in every() if run.run not in named()])  # not shown above
     enrolled = cache(lambda: [each for each in parties() if each.party.state == "enrolled"])
     parts: dict[str, Part] = {
         "needs": lambda: {"needs": needs()[:MOST_NEEDS], "more": max(0, len(needs()) - MOST_NEEDS)},
@@ -81,9 +86,244 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
         "figures": lambda: {
             "enrolled": len(enrolled()),
             "connected": sum(each.connected for each in enrolled()),
-            "states": Counter(run.status.state for run in runs()),
-            "spent": overview.spending(context.home, runs()),
+            "states": Counter(run.status.state for run in every()),
+            "spent": overview.spending(context.home, every()),
         },
         "coordinator": lambda: {"facts": coordinator.show(context.home)},
     }
     return visit.page("Home", parts, **context.live("all"))
+
+
+class PartyScreens:
+    """Screens for the parties: list, invite, sign, revoke. Mounts its routes on ``site``."""
+
+    def __init__(self, site: Site, context: ConsoleContext) -> None:
+        self._context = context
+        self._home = context.home
+        site.routes({"/parties": self._list, "/parties/one/{name}": self._one})
+        site.routes(
+            {"/parties/invite": self._invite_form, "/parties/sign": self._sign_form},
+            {
+                "/parties/invite": self._invite,
+                "/parties/sign": self._sign,
+                "/parties/one/{name}/revoke": self._revoke,
+            },
+            least="operator",
+        )
+
+    def _list(self, visit: Visit) -> Response:
+        find, state = visit.query.get("find", "").strip(), visit.query.get("state", "")
+
+        def parties() -> dict[str, Any]:
+            every = enrolment.parties(self._home)
+            found = overview.fitting(every, find=find, state=state)
+            models = overview.embedders(every)
+            common = max(models, key=lambda name: models[name], default="")
+            listed = overview.page(found, visit.page_number)
+            return {"listed": listed, "find": find, "state": state, "common": common, "differ": len(models) > 1}
+
+        return visit.page("Parties", {"parties": parties}, **self._context.live("all"))
+
+    def _one(self, visit: Visit) -> Response:
+        name = visit.path["name"]
+        return visit.page(name, {"party": lambda: {"facts": self._find(name)}}, **self._context.live("all"))
+
+    def _find(self, name: str) -> PartyFacts:
+        found = next((each for each in enrolment.parties(self._home) if each.party.name == name), None)
+        if found is None:
+            raise ConfigurationError("there is no such party", "see the list of parties")
+        return found
+
+    def _invite_form(self, visit: Visit) -> Response:
+        key, name = visit.query.get("package", ""), visit.query.get("name", "")
+        waits = visit.site.downloads.waits(key, visit.person.name)
+        return visit.show(
+            "invite.html.j2",
+            "Invite a hospital",
+            facts=coordinator.show(self._home),
+            package=key if waits else "",
+            made=name,
+            days=defaults.INVITATION_DAYS,
+        )
+
+    def _invite(self, visit: Visit) -> str:
+        name = visit.form.get("name", "").strip()
+        made = enrolment.invite(
+            self._home,
+            name,
+            days=_days(visit.form.get("days", "")),
+            again="again" in visit.form,
+            contact=visit.form.get("contact", "").strip(),
+        )
+        visit.note("invite", name)
+        key = visit.offer(f"{name}.package", made.package)
+        return visit.go(f"/parties/invite?package={key}&name={quote(name)}")
+
+    def _sign_form(self, visit: Visit) -> Response:
+        key, name = visit.query.get("grant", ""), visit.query.get("name", "")
+        waits = visit.site.downloads.waits(key, visit.person.name)
+        return visit.show("sign.html.j2", "Sign a hospital's request", grant=key if waits else "", made=name)
+
+    def _sign(self, visit: Visit) -> str:
+        stated = visit.form.get("fingerprint", "").strip()
+        enrolled = enrolment.sign(
+            self._home,
+            visit.files.get("request", b""),
+            fingerprint=stated or None,
+            replaces=visit.form.get("replaces", "").strip() or None,
+        )
+        visit.note("sign", f"{enrolled.party} {enrolled.kind}, request {enrolled.request_fingerprint}")
+        key = visit.offer(f"{enrolled.party}.grant", enrolled.grant)
+        result = {
+            "enrolled": "is enrolled",
+            "renewed": "has a new certificate",
+            "replaced": "has another key from now on",
+        }
+        message = f"The fingerprints match: {enrolled.party} {result[enrolled.kind]}."
+        return visit.go(f"/parties/sign?grant={key}&name={quote(enrolled.party)}", message if stated else "Renewed.")
+
+    def _revoke(self, visit: Visit) -> str:
+        name = visit.path["name"]
+        visit.check_typed(name)
+        enrolment.revoke(self._home, name, visit.form.get("reason", "").strip())
+        visit.note("revoke", name)
+        return visit.go(f"/parties/one/{quote(name)}", f"{name} is revoked; its stream ends within seconds.")
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text or defaults.INVITATION_DAYS)
+    except ValueError:
+        days = math.nan
+    if not 0 < days <= 365:
+        raise ConfigurationError(f"{text!r} days: an invitation is open for up to 365", "write for example 14")
+    return days
+
+
+class OversightScreens:
+    """Screens for generators, the audit log and accounts, and the API for scripts. Mounts its routes on ``site``."""
+
+    def __init__(self, site: Site, context: ConsoleContext) -> None:
+        self._context = context
+        self._home = context.home
+        site.routes(
+            {
+                "/generators": self._generators,
+                "/audit": self._audit,
+                "/audit/audit.jsonl": self._audit_file,
+                "/api/parties": lambda _: json_answer([each.to_json() for each in enrolment.parties(self._home)]),
+                "/api/runs": lambda _: json_answer([each.to_json() for each in context.index.runs()]),
+                "/api/runs/{run}": lambda visit: json_answer(runs.show(self._home, visit.path["run"]).to_json()),
+            }
+        )
+        site.routes({"/audit/support.zip": self._bundle}, {"/generators/test": self._test}, least="operator")
+        site.routes(
+            {"/people": self._people},
+            {
+                "/people": self._set_person,
+                "/people/link": self._link,
+                "/people/remove": self._remove,
+                "/people/session": self._end_session,
+                "/people/token": self._token,
+                "/people/token/end": self._end_token,
+            },
+            least="administrator",
+        )
+
+    # Generators
+
+    def _generators(self, visit: Visit) -> Response:
+        newest = [run.run for run in self._context.index.runs()[:RUNS_COUNTED]]
+        return visit.page(
+            "Generators", {"generators": lambda: {"used": generators.usage(self._home, newest), "runs": newest}}
+        )
+
+    def _test(self, visit: Visit) -> str:
+        run, name = visit.form.get("run", ""), visit.form.get("generator", "")
+        tried = generators.try_in_run(
+            self._home, run, name, environment=self._context.environment, public_cache=self._context.public_cache
+        )
+        visit.note("generator test", f"{name} of {run}")
+        return visit.go("/generators", f"{name} answered in {tried.cost}: {tried.answer}")
+
+    # Audit
+
+    def _audit(self, visit: Visit) -> Response:
+        find = visit.query.get("find", "").strip().casefold()
+
+        def audit() -> dict[str, Any]:
+            every = visit.site.audit.entries()[::-1]
+            found = [each for each in every if find in f"{each.who} {each.what} {each.about}".casefold()]
+            return {
+                "checked": len(every),
+                "find": visit.query.get("find", ""),
+                "listed": overview.page(found, visit.page_number),
+            }
+
+        return visit.page("Audit", {"audit": audit})
+
+    def _audit_file(self, visit: Visit) -> Response:
+        path = visit.site.audit.path
+        return download(path.read_bytes() if path.exists() else b"", "audit.jsonl")
+
+    def _bundle(self, visit: Visit) -> Response:
+        visit.note("support bundle")
+        return download(overview.support_bundle(self._home), "undersong-support.zip", "application/zip")
+
+    # People
+
+    def _people(self, visit: Visit) -> Response:
+        key = visit.query.get("secret", "")
+        secret = ""
+        if visit.site.downloads.waits(key, visit.person.name):
+            secret = visit.site.downloads.take(key, visit.person.name).data.decode()
+        own = visit.session.number if visit.session is not None else 0
+        accounts = visit.site.accounts
+
+        def people() -> dict[str, Any]:
+            listed = {"people": accounts.people(), "sessions": accounts.sessions(), "tokens": accounts.tokens()}
+            return {**listed, "roles": ROLES, "secret": secret, "own": own}
+
+        return visit.page("People", {"people": people})
+
+    def _set_person(self, visit: Visit) -> str:
+        account = visit.site.accounts.set_role(visit.form.get("name", "").strip(), visit.form.get("role", ""))
+        visit.note("set role", f"{account.name}: {account.role}")
+        return visit.go("/people", f"{account.name} is {account.role}. Make a link with which they log in.")
+
+    def _link(self, visit: Visit) -> str:
+        name = visit.form.get("name", "")
+        secret = visit.site.accounts.link(name)
+        visit.note("link", name)
+        address = f"{visit.request.url.scheme}://{visit.request.headers['host']}/enter#{secret}"
+        key = visit.offer("link", f"Lets {name} in once, within 15 minutes: {address}".encode())
+        return visit.go(f"/people?secret={key}")
+
+    def _remove(self, visit: Visit) -> str:
+        name = visit.form.get("name", "")
+        visit.check_typed(name)
+        visit.site.accounts.remove(name)
+        visit.note("remove person", name)
+        return visit.go("/people", f"{name} is removed; their sessions and tokens have ended.")
+
+    def _end_session(self, visit: Visit) -> str:
+        number = visit.form.get("number", "")
+        if not is_number(number):
+            raise ConfigurationError("no session was named", "see the list")
+        visit.site.accounts.end_number(int(number))
+        visit.note("end session", number)
+        return visit.go("/people", "The session has ended.")
+
+    def _token(self, visit: Visit) -> str:
+        name, label = visit.form.get("name", ""), visit.form.get("label", "").strip() or "script"
+        token = visit.site.accounts.make_token(name, label, days=defaults.TOKEN_DAYS)
+        visit.note("make token", f"{name}: {label}")
+        key = visit.offer(
+            "token", f"The token {label} of {name}, valid for {defaults.TOKEN_DAYS:.0f} days: {token}".encode()
+        )
+        return visit.go(f"/people?secret={key}")
+
+    def _end_token(self, visit: Visit) -> str:
+        visit.site.accounts.end_token(visit.form.get("token", ""))
+        visit.note("end token", visit.form.get("token", ""))
+        return visit.go("/people", "The token has ended.")

@@ -229,10 +229,8 @@ class RunScreens:
 
         def standing() -> dict[str, Any]:
             status = runs.status(self._home, run)
-            contacts = dict(runs.contacts(self._home, status))
-            because = dict(runs.away_because(self._home, status))
-            away = runs.is_put_away(self._home, run)
-            return {"run": run, "status": status, "contacts": contacts, "away_because": because, "away": away}
+            put_away = runs.is_put_away(self._home, run)
+            return {"run": run, "status": status, "awaited": runs.awaited(self._home, status), "put_away": put_away}
 
         parts: dict[str, Part] = {
             "standing": standing,

@@ -128,7 +128,6 @@ class CoordinatorHome:
     def finished(self, name: str, remedy: str) -> RunFolder:
         """A finished run's folder. Raises ConfigurationError, with this remedy, for a run that has not finished."""
         folder = self.run(name)
-        folder.planned()
         state = folder.status().state
         if state != "finished":
             raise ConfigurationError(f"run {name!r} is {state}", remedy, code="run-not-finished")
@@ -215,8 +214,6 @@ class CoordinatorHome:
                 replaces=replaces,
                 renewal=request.renewal,
             )
-            if replaces is not None:
-                authority.write_revocations(registry.revoked_serials(), now=now)
         grant = Grant(
             coordinator=self.settings.name,
             party=request.party,
@@ -248,7 +245,6 @@ class CoordinatorHome:
         """Shuts a party out for good; a serving process ends its stream within seconds."""
         with closing(self.registry()) as registry:
             registry.revoke(name, reason, now=now)
-            self.authority().write_revocations(registry.revoked_serials(), now=now)
 
     @property
     def served(self) -> bool:

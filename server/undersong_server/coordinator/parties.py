@@ -279,12 +279,6 @@ class Registry:
             )
             database.execute("UPDATE certificate SET revoked_at = COALESCE(revoked_at, ?) WHERE party = ?", (now, name))
 
-    def revoked_serials(self) -> dict[str, float]:
-        """Serial numbers (hex) and when each was revoked."""
-        with self._lock:
-            rows = self._database.execute("SELECT serial, revoked_at FROM certificate WHERE revoked_at IS NOT NULL")
-            return {row["serial"]: row["revoked_at"] for row in rows}
-
     def refusal(self, name: str, serial: str, *, now: float) -> str:
         """The reason why a verified certificate is refused; empty if it is accepted."""
         with self._lock:

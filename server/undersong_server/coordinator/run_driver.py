@@ -23,6 +23,7 @@ from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Presence, Waiting
 from undersong_server.federation.driver import Transport, decode
 from undersong_server.journal import Journal
+from undersong_server.progress import Progress
 from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import Signer
 from undersong_server.runs.execution import execute
@@ -50,8 +51,8 @@ class Interrupted(BaseException):
     """The operator requested another action. No handler of errors may hold it up."""
 
 
-class RunDriver(ABC):
-    """One run that is under way; implements :class:`undersong_server.progress.Progress`.
+class RunDriver(Progress, ABC):
+    """One run that is under way; its progress goes into the run's status.
 
     Args:
         public_cache: file with embeddings of public texts.

@@ -1,4 +1,4 @@
-"""The coordinator as a Flower ServerApp: a run of the coordinator's folder, carried by a SuperLink.
+"""The coordinator as a Flower ServerApp: a run of the coordinator's folder over a Flower Grid.
 
 ``flwr run`` starts it with the run configuration of bundle/pyproject.toml (``[tool.flwr.app.config]``). The folder is
 the one that ``undersong coordinator init``, ``invite`` and ``sign`` made: its registry says who the parties are and by
@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context
+from cryptography.exceptions import InvalidSignature
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from pydantic import BaseModel, ConfigDict
 
 from undersong_common import configuration
-from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.errors import ConfigurationError, PeerFault, UndersongError
 from undersong_common.files import holding
+from undersong_common.printable import printable
+from undersong_protocol.secagg.keys import verified
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.codec import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
+from undersong_protocol.wire.framing import Limits
+from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import RunDriver, tell_ending
 from undersong_server.defaults import RunOptions, public_cache_path
-from undersong_server.federation.driver import Transport
-from undersong_server.flower.transport import FlowerTransport
+from undersong_server.federation.driver import Lazily, Transport
 from undersong_server.operations import enrolment, releases, runs
 from undersong_server.release.signature import Signer
 from undersong_server.runs.folder import AwaitedParty, RunFolder
@@ -32,6 +39,11 @@ from undersong_server.runs.planning import Planned
 
 OUTSTANDING = 100  # messages under way at a time: what they bring lies in memory until it is sent
 APPROVAL_S = 10.0  # between two questions for an approval: each starts a process at the party
+CHALLENGE_BYTES = 32
+INTRODUCTION_S = 30.0  # until a node that does not say who it is is left aside for this look
+PULL_S = 0.3
+PULL_SOON_S = 0.05  # if the messages under way are limited, so that none waits for room
+LATE_S = 5.0  # a message stays valid this much longer than its reply is waited for
 
 app = ServerApp()
 
@@ -173,3 +185,181 @@ class FlowerRunDriver(RunDriver):
     def run(self) -> None:
         super().run()
         print(f"{self._transport.messages} Flower messages", flush=True)
+
+
+def _introduce(challenge: bytes) -> bytes:
+    return wire.Request(version=codec.VERSION, introduce=wire.Introduce(challenge=challenge)).SerializeToString()
+
+
+INTRODUCE = _introduce(b"")  # as the driver asks, of a node that has proved itself
+
+
+class FlowerTransport:
+    """Implements ``undersong_server.federation.driver.BatchTransport``: one Flower message per party and exchange.
+
+    Flower knows nodes, not parties. A node names its party in its introduction and signs it, with a random challenge
+    and its own address, by the party's identity key. The newest node that does so by a name has it.
+
+    Args:
+        grid: of the run.
+        identities: Ed25519 public key by party name, of those who are enrolled; a node that does not prove it is left
+            aside. None takes the key that a node states (one owner's simulation).
+        say: called with a sentence for each node that is left aside.
+        watch: called while replies are missing; what it raises ends the waiting.
+        outstanding: messages under way at a time; None sends all of an exchange at once.
+        reply_bytes: returns the largest size of a reply to the run, None where its plan is not known.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        identities: Mapping[str, bytes] | None,
+        say: Callable[[str], None] = lambda _words: None,
+        watch: Callable[[], None] = lambda: None,
+        outstanding: int | None = None,
+        reply_bytes: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._grid = grid
+        self._identities = identities
+        self._say = say
+        self._watch = watch
+        self._outstanding = outstanding
+        self._reply_bytes = reply_bytes
+        self._nodes: dict[str, int] = {}
+        self._answered: set[int] = set()  # nodes that have introduced themselves, under any name
+        self._introductions: dict[str, bytes] = {}
+        self.messages = 0
+
+    @property
+    def found(self) -> list[str]:
+        """Names of the parties whose node is known, sorted."""
+        return sorted(self._nodes)
+
+    def locate(self, *, timeout_s: float) -> list[str]:
+        """Asks every new node to prove which party it is; returns the names of all known parties."""
+        present = list(self._grid.get_node_ids())
+        self._answered &= set(present)  # a node that comes back may be another program
+        challenges = {node: os.urandom(CHALLENGE_BYTES) for node in present if node not in self._answered}
+        requests = {node: [_introduce(challenge)] for node, challenge in challenges.items()}
+        # Anybody's node that stays silent would otherwise hold each look for the whole patience.
+        wait_s = min(timeout_s, INTRODUCTION_S)
+        for node, replies in self._deliver(requests, wait_s).items():
+            if replies and self._introduced(node, challenges[node], replies[0]):
+                self._answered.add(node)
+        return self.found
+
+    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
+        """Sends one request per party. A node's introduction, which found it, answers the first request for one."""
+        known = {
+            name: self._introductions.pop(name)
+            for name, request in requests.items()
+            if request == INTRODUCE and name in self._introductions
+        }
+        rest = {name: [request] for name, request in requests.items() if name not in known}
+        return known | {name: replies[0] for name, replies in self.exchange_batches(rest, timeout_s=timeout_s).items()}
+
+    def exchange_batches(
+        self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
+    ) -> Mapping[str, Sequence[bytes]]:
+        if not requests:
+            return {}
+        present = set(self._grid.get_node_ids())
+        if any(self._nodes.get(name) not in present for name in requests) and present - self._answered:
+            self.locate(timeout_s=timeout_s)
+        names = {self._nodes[name]: name for name in requests if name in self._nodes}
+        replies = self._deliver(Lazily(names, lambda node: requests[names[node]]), timeout_s)
+        return {names[node]: batch for node, batch in replies.items() if batch}
+
+    def _deliver(self, requests: Mapping[int, Sequence[bytes]], timeout_s: float) -> dict[int, list[bytes]]:
+        """The replies by node. Flower's own loop asks every three seconds and cannot be interrupted; this one can."""
+        unsent = list(requests)[::-1]
+        waiting: dict[str, tuple[int, int]] = {}
+        found: dict[int, list[bytes]] = {}
+        ends = time.monotonic() + timeout_s
+        while unsent or waiting:
+            room = len(unsent) if self._outstanding is None else self._outstanding - len(waiting)
+            batch = [unsent.pop() for _ in range(min(room, len(unsent)))]
+            waiting |= self._push({node: requests[node] for node in batch}, max(ends - time.monotonic(), 1.0))
+            came = list(self._grid.pull_messages(list(waiting))) if waiting else []
+            for message in came:
+                asked = waiting.pop(message.metadata.reply_to_message_id, None)
+                if asked is not None and (replies := self._replies(*asked, message)) is not None:
+                    found[asked[0]] = replies
+            if time.monotonic() > ends:
+                break
+            self._watch()
+            if waiting and not (unsent and came):
+                time.sleep(PULL_S if self._outstanding is None else PULL_SOON_S)
+        return found
+
+    def _push(self, requests: Mapping[int, Sequence[bytes]], ttl_s: float) -> dict[str, tuple[int, int]]:
+        """Sends messages and returns (node, number of requests) by their ids."""
+        if not requests:
+            return {}
+        messages = [
+            Message(
+                RecordDict({RECORD: ConfigRecord({REQUESTS: list(batch)})}),
+                dst_node_id=node,
+                message_type=MESSAGE_TYPE,
+                ttl=ttl_s + LATE_S,
+            )
+            for node, batch in requests.items()
+        ]
+        self.messages += len(messages)
+        try:
+            pushed = {identity for identity in self._grid.push_messages(messages) if identity}
+        except ObjectPushError:  # a busy SuperLink: it has taken a repeated part for another, or forgotten the push
+            self._say("the SuperLink did not take all messages; those parties count as not asked")
+            return {}
+        sent = {
+            message.metadata.message_id: (node, len(batch))
+            for message, (node, batch) in zip(messages, requests.items(), strict=True)
+        }
+        return {identity: asked for identity, asked in sent.items() if identity in pushed}
+
+    def _replies(self, node: int, count: int, message: Message) -> list[bytes] | None:
+        """The replies to ``count`` requests; None for a message that does not count as an answer."""
+        if message.has_error():
+            # Its reason may quote anything.
+            self._say(f"the SuperNode of {self._name(node)} brings Flower's error {message.error.code}")
+            return None
+        replies = codec.batch(message.content[RECORD], REPLIES) if RECORD in message.content else []
+        allowed, largest = Limits().reply_bytes(self._reply_bytes()), max(map(len, replies), default=0)
+        if len(replies) > count or largest > allowed:
+            self._say(
+                f"the SuperNode of {self._name(node)} brings {len(replies)} replies of up to {largest} bytes;"
+                f" {count} of {allowed} bytes are allowed: they are left aside"
+            )
+            return None
+        return replies
+
+    def _introduced(self, node: int, challenge: bytes, data: bytes) -> bool:
+        """Notes which party a node is; False if it refused to say, so that it is asked again."""
+        try:
+            reply = codec.decode_reply(data, f"node {node}")
+        except PeerFault as error:
+            self._say(error.problem)
+            return True
+        if reply.WhichOneof("body") != "introduction":
+            said = "; ".join(printable(words) for words in (reply.refusal.problem, reply.refusal.remedy))
+            self._say(f"a SuperNode does not introduce itself: {said}")
+            return False
+        introduction = reply.introduction
+        name = introduction.name
+        key = introduction.identity if self._identities is None else self._identities.get(name, b"")
+        address = codec.flower_address(self._grid.run.run_id, node)
+        try:
+            verified(key, codec.introduction_digest(challenge, address, introduction), introduction.signature)
+        except (InvalidSignature, ValueError):
+            self._say(
+                f"the SuperNode {node} introduces itself as {printable(name, 63)} and does not prove it with the key"
+                " that this party has enrolled; left aside"
+            )
+            return True
+        self._nodes[name] = node
+        self._introductions[name] = data
+        return True
+
+    def _name(self, node: int) -> str:
+        return next((name for name, known in self._nodes.items() if known == node), f"node {node}")

@@ -215,17 +215,11 @@ def serve(home: Path, *, public_cache: Path, environment: Mapping[str, str], kee
     service.serve(CoordinatorHome(home), public_cache=public_cache, environment=environment, keepalive_s=keepalive_s)
 
 
-@dataclass(frozen=True)
-class Health:
-    """Health of a serving process: "ok" or a problem, the connected parties, and the runs' states."""
+def health(home: Path) -> dict[str, Any]:
+    """Returns the serving process's answer of ``/healthz``. Raises ConfigurationError if it does not answer.
 
-    status: str
-    connected: tuple[str, ...]
-    runs: Mapping[str, str]
-
-
-def health(home: Path) -> Health:
-    """Returns the serving process's health. Raises ConfigurationError if it does not answer."""
+    Its "status" is "ok" or a problem; "connected" lists parties, and "runs" holds each run's state.
+    """
     opened = CoordinatorHome(home)
     serving = opened.serving
     if serving is None or not serving.metrics_port:
@@ -235,7 +229,7 @@ def health(home: Path) -> Health:
     authority = f"[{host}]" if ":" in host else host
     try:
         with urllib.request.urlopen(f"http://{authority}:{serving.metrics_port}/healthz", timeout=HEALTH_S) as reply:
-            value = json.loads(reply.read())
+            value: dict[str, Any] = json.loads(reply.read())
     except (urllib.error.URLError, OSError):
         raise ConfigurationError(f"{home}: the serving process does not answer", "look into its log") from None
-    return Health(value["status"], tuple(value["connected"]), value["runs"])
+    return value

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.operations.coordinator import file_versions
-from undersong_server.operations.enrolment import identities, parties, roster
+from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
 from undersong_server.runs.folder import ENDED, FINAL, Action, RunFolder, RunStatus, logged
 from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import Planned, coordinator_task, plan_run
@@ -130,9 +130,7 @@ def next_name(home: Path, run: str) -> str:
 
 def put_away(home: Path, run: str) -> None:
     """Takes a run that has failed from the list of what needs attention; it can still be resumed."""
-    folder = CoordinatorHome(home).run(run)
-    folder.planned()
-    folder.put_away()
+    CoordinatorHome(home).run(run).put_away()
 
 
 def is_put_away(home: Path, run: str) -> bool:
@@ -185,11 +183,8 @@ class ActionRequest:
     """An action that was requested; ``served`` is True while a process can carry it out."""
 
     run: str
-    action: Action
+    requested: Action
     served: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return {"run": self.run, "requested": self.action, "served": self.served}
 
 
 def start(home: Path, run: str) -> ActionRequest:
@@ -242,7 +237,6 @@ def stop(home: Path, run: str) -> ActionRequest:
 def _request(home: Path, run: str, action: Action) -> ActionRequest:
     opened = CoordinatorHome(home)
     folder = opened.run(run)
-    folder.planned()
     state = folder.status().state
     if state in FINAL:
         raise ConfigurationError(f"run {run!r} is {state}", "plan a new one: undersong run plan", code="run-ended")
@@ -262,16 +256,9 @@ class RunSummary:
         return {"run": self.run, **self.status.to_json(), "parties": list(self.parties)}
 
 
-def list_runs(home: Path) -> tuple[RunSummary, ...]:
-    """Every run, by name."""
-    return tuple(RunSummary(run.name, run.planned().roster, run.status()) for run in CoordinatorHome(home).runs())
-
-
 def status(home: Path, run: str) -> RunStatus:
     """Status of one run. Raises ConfigurationError for an unknown one."""
-    folder = CoordinatorHome(home).run(run)
-    folder.planned()
-    return folder.status()
+    return CoordinatorHome(home).run(run).status()
 
 
 @dataclass(frozen=True)
@@ -310,22 +297,25 @@ class RunEvent:
         lines: new lines of the run's log, without repetitions of the run's error.
         status: the run's status now.
         served: True while a process drives it.
-        contacts: (party, telephone contact) for parties whose approval the run waits for.
-        away_because: (party, known reason) for parties that the run waits for and that are away.
+        awaited: facts of the parties that the run waits for, by name (:func:`awaited`).
     """
 
     lines: tuple[str, ...]
     status: RunStatus
     served: bool
-    contacts: tuple[tuple[str, str], ...] = ()
-    away_because: tuple[tuple[str, str], ...] = ()
+    awaited: Mapping[str, PartyFacts] = field(default_factory=dict)
+
+    @property
+    def away_because(self) -> list[tuple[str, str]]:
+        """(party, known reason) for awaited parties that are away."""
+        return [(name, each.away_because) for name, each in self.awaited.items() if each.away_because]
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """Value that differs between events that matter; a countdown alone does not change it."""
         status = self.status
         awaited = () if status.waiting is None else (status.waiting.whom, *(p.party for p in status.waiting.parties))
-        return (status.state, status.phase, awaited, self.served, self.away_because)
+        return (status.state, status.phase, awaited, self.served, *self.away_because)
 
 
 def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
@@ -343,7 +333,6 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
     """
     opened = CoordinatorHome(home)
     folder = opened.run(run)
-    folder.planned()
     begun = time.monotonic()
     read = max(0, len(folder.log()) - LOG_LINES)
     last: tuple[object, ...] | None = None
@@ -354,13 +343,14 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
         lines = tuple(folder.log()[read:])
         read += len(lines)
         ended = status.state in FINAL or (status.state in ENDED and status.number >= folder.requested().number)
-        because = away_because(home, status)
-        if lines or (status.words, served, because) != last or ended:
-            last = (status.words, served, because)
+        event = RunEvent(lines, status, served, awaited(home, status))
+        shown = (status.words, served, *event.away_because)
+        if lines or shown != last or ended:
+            last = shown
             if ended and status.error is not None:
                 repeated = {logged(status.error.problem), logged(f"failed: {status.error.problem}")}
-                lines = tuple(line for line in lines if line[STAMP:] not in repeated)
-            yield RunEvent(lines, status, served, contacts(home, status), because)
+                event = replace(event, lines=tuple(line for line in lines if line[STAMP:] not in repeated))
+            yield event
         if ended:
             return
         if timeout_s is not None and time.monotonic() - begun > timeout_s:
@@ -378,22 +368,12 @@ def mark(home: Path, run: str) -> list[object]:
     )
 
 
-def contacts(home: Path, status: RunStatus) -> tuple[tuple[str, str], ...]:
-    """(party, telephone contact) for parties whose approval the run waits for."""
-    if status.waiting is None or status.waiting.whom != "people":
-        return ()
-    awaited = {party.party for party in status.waiting.parties}
-    return tuple((each.party.name, each.party.contact) for each in parties(home) if each.party.name in awaited)
-
-
-def away_because(home: Path, status: RunStatus) -> tuple[tuple[str, str], ...]:
-    """(party, known reason) for parties that the run waits for and that are away."""
-    awaited = () if status.waiting is None else status.waiting.parties
-    away = {party.party for party in awaited if not party.connected}
-    if not away:
-        return ()
-    found = [(each.party.name, each.away_because) for each in parties(home) if each.party.name in away]
-    return tuple((name, because) for name, because in found if because)
+def awaited(home: Path, status: RunStatus) -> dict[str, PartyFacts]:
+    """Facts of the parties that the run waits for, by name."""
+    if status.waiting is None:
+        return {}
+    names = {party.party for party in status.waiting.parties}
+    return {each.party.name: each for each in parties(home) if each.party.name in names}
 
 
 def log(home: Path, run: str, lines: int = 200) -> tuple[str, ...]:

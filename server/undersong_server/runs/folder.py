@@ -171,7 +171,8 @@ class RunFolder:
         replace_json(self.path / "plan.json", asdict(planned), durable=True)
 
     def put_away(self) -> None:
-        """Notes that nobody need attend to the run's failure."""
+        """Notes that nobody need attend to the run's failure. Raises ConfigurationError where there is no run."""
+        self.planned()
         (self.path / "put-away").touch()
 
     @property
@@ -184,14 +185,11 @@ class RunFolder:
 
     def planned(self) -> Planned:
         """The plan. Raises ConfigurationError where the folder holds no run."""
-        value = read_json(self.path / "plan.json")
-        if value is None:
-            raise ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")
+        value = self._read("plan.json")
         return Planned(**{**value, "roster": tuple(value["roster"])})
 
     def request(self, action: Action) -> None:
         """Records the requested action; the serving process acts upon it within a second, or when it next starts."""
-        self.planned()
         number = self.requested().number + 1
         replace_json(self.path / "requested.json", {"action": action, "number": number}, durable=True)
 
@@ -201,8 +199,14 @@ class RunFolder:
         return RequestedAction(None, 0) if value is None else RequestedAction(value["action"], int(value["number"]))
 
     def status(self) -> RunStatus:
-        """The last status that was written."""
-        return RunStatus.from_json(read_json(self.path / "status.json") or {})
+        """The last status that was written. Raises ConfigurationError where the folder holds no run."""
+        return RunStatus.from_json(self._read("status.json"))
+
+    def _read(self, name: str) -> dict[str, Any]:
+        value = read_json(self.path / name)
+        if value is None:
+            raise ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")
+        return value
 
     def write_status(self, status: RunStatus, *, durable: bool = False) -> None:
         """Writes the status, stamped with the time."""

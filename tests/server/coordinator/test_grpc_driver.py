@@ -12,7 +12,7 @@ from undersong_server.coordinator.metrics import Metrics
 from undersong_server.coordinator.run_driver import GrpcRunDriver
 from undersong_server.journal import Journal
 from undersong_server.release.signature import Signer
-from undersong_server.runs.folder import RunFolder
+from undersong_server.runs.folder import RunFolder, RunStatus
 from undersong_server.runs.planning import Planned
 
 
@@ -21,8 +21,10 @@ def driver(tmp_path):
     from undersong_server.coordinator.grpc_transport import GrpcTransport
 
     (tmp_path / "run").mkdir()
+    folder = RunFolder(tmp_path / "run")
+    folder.write_status(RunStatus())
     made = GrpcRunDriver(
-        RunFolder(tmp_path / "run"),
+        folder,
         GrpcTransport(Metrics()),
         expelled=lambda: [],
         public_cache=tmp_path / "cache.sqlite",

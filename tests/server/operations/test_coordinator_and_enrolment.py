@@ -6,6 +6,7 @@ import time
 from contextlib import closing
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.doubles.stream import Credentials
@@ -123,7 +124,7 @@ def test_a_hospital_that_has_lost_its_keys_comes_back_under_its_name_with_both_f
     assert facts.fingerprint == party_fingerprint("heart", new.public_key().public_bytes_raw()) != before
     assert facts.to_json()["former_fingerprints"] == [before]
     with closing(opened.registry()) as registry:  # the old certificate lets nobody in any more
-        (serial,) = registry.revoked_serials()
+        serial = f"{x509.load_pem_x509_certificate(old.certificate).serial_number:x}"
         assert "was revoked" in registry.refusal("heart", serial, now=time.time())
     with pytest.raises(ConfigurationError, match="used already"):
         enrolment.sign(home, data, fingerprint=told, replaces=facts.fingerprint)

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -19,6 +19,7 @@ from undersong_protocol.agreement import bounds
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
+from undersong_server.operations.overview import RunIndex
 from undersong_server.operations.runs import watch
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 
@@ -45,7 +46,7 @@ def test_a_planned_run_is_fixed_and_listed(home, task):
     assert planned.figures.privacy.epsilon == 2
     assert planned.figures.quorum.parties == 3
     assert planned.to_json()["queries"][0]["statistic"] == planned.figures.sums[0].statistic
-    summary = next(found for found in runs.list_runs(home) if found.run == "first")
+    summary = next(found for found in RunIndex(home).runs() if found.run == "first")
     assert summary.status.state == "planned"
     details = runs.show(home, "first")
     assert details.figures == planned.figures
@@ -73,9 +74,9 @@ def test_requested_actions_are_numbered_and_a_run_that_ended_takes_none(home, ta
     runs.plan(home, task, RunOptions(name="second"))
     folder = folder_of(home, "second")
     assert (folder.requested().action, folder.requested().number) == (None, 0)
-    assert runs.start(home, "second").to_json() == {"run": "second", "requested": "run", "served": False}
+    assert asdict(runs.start(home, "second")) == {"run": "second", "requested": "run", "served": False}
     for number, (request, action) in enumerate(((runs.pause, "pause"), (runs.resume, "run"), (runs.stop, "stop")), 2):
-        assert request(home, "second").action == action
+        assert request(home, "second").requested == action
         assert (folder.requested().action, folder.requested().number) == (action, number)
     folder.write_status(RunStatus(state="stopped", number=4))
     with raises(ConfigurationError, "run-ended"):
