@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from markupsafe import Markup
 
 BAR_COLUMNS = 40  # of a budget as text
@@ -97,15 +99,23 @@ class Page:
         """
         return self._rendered("printed_sections.html.j2", level=level)
 
-    def _rendered(self, template: str, **context: object) -> Markup:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+    def _rendered(self, name: str, **context: object) -> Markup:
         from markupsafe import Markup
 
-        environment = Environment(
-            loader=PackageLoader("undersong_common.pages"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        return Markup(environment.get_template(template).render(page=self, **context))  # noqa: S704 - rendered
+        shown = template("undersong_common.pages", name, "templates").render(page=self, **context)
+        return Markup(shown)  # noqa: S704 - rendered
+
+
+def template(package: str, name: str, folder: str = "", **filters: Callable[..., Any]) -> Template:
+    """A template in a package's folder; every value that it shows is escaped if it is HTML, and must be given."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(package, folder),
+        autoescape=name.endswith(".html.j2"),  # Markdown and text have no markup of HTML
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= filters
+    return environment.get_template(name)

@@ -20,7 +20,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
@@ -67,6 +67,10 @@ OUTSIDE = 1_000.0  # times its bound: a row with which the clamp is probed
 FEWEST_UNITS = 4  # integer units that must be left of a clamped row, so that rounding takes half of it at most
 LEAST_NOISE = 0.05  # smallest share of the planned noise for which an audit's power is computed
 BOUND_TOLERANCE = 1e-6  # above what rounding lets a norm pass its bound
+MEANING = (
+    "An attack that fails proves nothing: these are lower bounds, and no number of runs proves the promise kept.",
+    "One that succeeds beyond the promise refutes it.",
+)
 LEARNT = 0.5  # share of the runs from which the corpus attacks learn their thresholds
 
 
@@ -88,32 +92,6 @@ class AuditSettings:
     canaries: int = 24
     seed: int = 0
     jobs: int = 2
-
-
-@dataclass(frozen=True)
-class Played:
-    """Result of conversations of one kind between a hostile coordinator and two copies of a party.
-
-    Attributes:
-        body: name of that kind.
-        examples, messages, vectors: pairs of parties, messages to both, and masked vectors that both sent.
-        found: the first finding in words; "" if nothing depends on the records.
-    """
-
-    body: str
-    examples: int
-    messages: int
-    vectors: int
-    found: str
-
-
-Conversations = Callable[[Plan, int], Sequence[Callable[[], Played]]]
-"""Makes the conversations for a plan from a seed, as functions that other processes can run."""
-
-
-def no_conversations(plan: Plan, seed: int) -> Sequence[Callable[[], Played]]:
-    """An audit without a hostile coordinator."""
-    return ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +159,14 @@ class Verdict:
     epsilon: float
     most: float
 
+    def __str__(self) -> str:
+        seen = self.detection
+        return (
+            f"{self.attack}: proves epsilon >= {self.epsilon:.3g}"
+            f" ({seen.hits} of {seen.present} planted records found, {seen.false_alarms} of {seen.absent} false"
+            f" alarms; so many runs prove {self.most:.3g} at most)"
+        )
+
 
 @dataclass(frozen=True)
 class AuditReport:
@@ -202,7 +188,6 @@ class AuditReport:
         verdicts: one per attack; their bounds hold together.
         refutable_by_noise, refutable_by_attack: the smallest epsilon, of a build that draws too little Gaussian noise,
             that this audit would have refuted more likely than not; None if it could have refuted no epsilon.
-        played: what two copies of a party told a hostile coordinator; empty if nobody asked them.
     """
 
     task: str
@@ -221,7 +206,6 @@ class AuditReport:
     verdicts: tuple[Verdict, ...]
     refutable_by_noise: float | None
     refutable_by_attack: float | None
-    played: tuple[Played, ...] = ()
     excess: float = 0.0
     shared: tuple[str, ...] = ()
     irregular: tuple[str, ...] = ()
@@ -252,45 +236,56 @@ class AuditReport:
         found += [f"{name}: the coins of its subsample are not secret and independent" for name in self.coins]
         found += [f"{name}: its subsample takes another share of the units than planned" for name in self.rates]
         found += [f"{name}: its ledger charged less than the plan costs" for name in self.unpaid]
-        found += [f"{each.body}: {each.found.partition(chr(10))[0]}" for each in self.played if each.found]
         return found
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {**asdict(self), "confidence": CONFIDENCE, "faults": self.faults}
 
+    def lines(self) -> list[str]:
+        """The report as a person reads it."""
+        ways = (self.refutable_by_noise, "by the measured noise"), (self.refutable_by_attack, "by the first attack")
+        refutable = [f"{'none' if epsilon is None else f'{epsilon:.3g}'} {how}" for epsilon, how in ways]
+        overrides = f"; set for the audit: {', '.join(self.overrides)}" if self.overrides else ""
+        noise = "unknown" if self.noise is None else f"{self.noise[0]:.3f}"
+        return [
+            f"{self.task!r} with {self.method}: promised epsilon {self.epsilon:g} at delta {self.delta:g}"
+            f" per {self.unit}",
+            f"{self.runs} runs, {self.canaries} canaries each{overrides}",
+            *(f"  {verdict}" for verdict in self.verdicts),
+            f"  all of these hold together with {CONFIDENCE:.1%} confidence, over runs",
+            f"  a planted record moves its score by {self.signal:.0%} of what the promise allows",
+            f"  the noise in the opened sums is {noise} of what the parties must draw together",
+            f"  the largest contribution of a planted record is {self.largest:.6g} of the declared sensitivity",
+            f"  of rows {OUTSIDE:g} times their bound, {self.clamp[0]:.6g} to {self.clamp[1]:.6g} of it is left",
+            f"smallest epsilon that this audit could have refuted, by too little noise: {', '.join(refutable)}",
+            *([f"REFUTED: {fault}" for fault in self.faults] or ["nothing refutes the promise"]),
+            *MEANING,
+        ]
 
-def audit(settings: AuditSettings, progress: Progress, conversations: Conversations = no_conversations) -> AuditReport:
+
+def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
     """Runs the audit. Raises ConfigurationError for a task that it cannot attack."""
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
     _check(settings, run_plan)
-    promise = run_plan.plan.privacy
     with ProcessPoolExecutor(settings.jobs, mp_context=get_context("spawn")) as pool:
         cells = [pool.submit(observe, settings, number) for number in range(settings.runs)]
-        games = [pool.submit(game) for game in conversations(run_plan.plan, settings.seed)]
-        everything: list[Future[Any]] = [*cells, *games]
         try:
-            for done, each in enumerate(as_completed(everything)):
-                progress.update("runs and conversations", done, len(everything))
+            for done, each in enumerate(as_completed(cells)):
+                progress.update("runs", done, len(cells))
                 each.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         observed = [cell.result() for cell in cells]
-        played = [game.result() for game in games]
-    return report(settings, run_plan, promise, observed, played)
+    return report(settings, run_plan, observed)
 
 
-def report(
-    settings: AuditSettings,
-    run_plan: RunPlan,
-    promise: Privacy,
-    observed: Sequence[Observations],
-    played: Sequence[Played] = (),
-) -> AuditReport:
-    """Combines the observations of all runs and the findings of the conversations into one report."""
-    plan, delta = run_plan.plan, promise.delta
+def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observations]) -> AuditReport:
+    """Combines the observations of all runs into one report."""
+    plan, promise = run_plan.plan, run_plan.plan.privacy
+    delta = promise.delta
     mu = gaussian_mu(promise.epsilon, delta)
     alarm = (1.0 - CONFIDENCE) / (1 + len(observed[0].corpus))
     sums = Detection.of_runs([(each.present, each.sums) for each in observed], mu / 2, alarm)
@@ -318,7 +313,6 @@ def report(
         verdicts=tuple(verdicts),
         refutable_by_noise=_epsilon_with(plan, max(measured, LEAST_NOISE)) if noise else None,
         refutable_by_attack=None if attacked is None else _epsilon_with(plan, attacked),
-        played=tuple(played),
         excess=excess,
         shared=tuple(_shared_noise(observed)),
         irregular=tuple(_irregular_noise(observed)),
@@ -750,52 +744,3 @@ def _reads_nothing(texts: Sequence[str]) -> Float32:
 
 def _unsampled(planned: PlannedSum) -> PlannedSum:
     return replace(planned, sampling_rate=1.0)
-
-
-# The report in words
-
-MEANING = (
-    "An attack that fails proves nothing: these are lower bounds, and no number of runs proves the promise kept.\n"
-    "One that succeeds beyond the promise refutes it."
-)
-
-
-def _refutable(found: AuditReport) -> str:
-    ways = (found.refutable_by_noise, "by the measured noise"), (found.refutable_by_attack, "by the first attack")
-    return ", ".join(f"{'none' if epsilon is None else f'{epsilon:.3g}'} {how}" for epsilon, how in ways)
-
-
-def lines(found: AuditReport) -> list[str]:
-    """The report as a person reads it."""
-    shown = [
-        f"{found.task!r} with {found.method}: promised epsilon {found.epsilon:g} at delta {found.delta:g}"
-        f" per {found.unit}",
-        f"{found.runs} runs, {found.canaries} canaries each"
-        + (f"; set for the audit: {', '.join(found.overrides)}" if found.overrides else ""),
-    ]
-    for verdict in found.verdicts:
-        seen = verdict.detection
-        shown.append(
-            f"  {verdict.attack}: proves epsilon >= {verdict.epsilon:.3g}"
-            f" ({seen.hits} of {seen.present} planted records found, {seen.false_alarms} of {seen.absent} false"
-            f" alarms; so many runs prove {verdict.most:.3g} at most)"
-        )
-    shown.append(f"  all of these hold together with {CONFIDENCE:.1%} confidence, over runs")
-    shown.append(f"  a planted record moves its score by {found.signal:.0%} of what the promise allows")
-    if found.noise is not None:
-        shown.append(f"  the noise in the opened sums is {found.noise[0]:.3f} of what the parties must draw together")
-    shown.append(f"  the largest contribution of a planted record is {found.largest:.6g} of the declared sensitivity")
-    shown.append(
-        f"  of rows {OUTSIDE:g} times their bound, {found.clamp[0]:.6g} to {found.clamp[1]:.6g} of that bound is left"
-    )
-    shown.append(f"smallest epsilon that this audit could have refuted, by too little noise: {_refutable(found)}")
-    if found.played:
-        shown.append(
-            f"  a hostile coordinator sent {sum(each.messages for each in found.played):,} messages to two copies of a"
-            f" party that differ in their records, in {sum(each.examples for each in found.played):,} conversations;"
-            f" {sum(each.vectors for each in found.played):,} masked vectors came"
-        )
-        if not any(each.found for each in found.played):
-            shown.append("  the copies' answers are the same but for these vectors")
-    shown += [f"REFUTED: {fault}" for fault in found.faults] or ["nothing refutes the promise"]
-    return [*shown, MEANING]

@@ -47,18 +47,18 @@ def audit(
     Exit code 3 if more is proven than was promised, or noise, sensitivity or coins are not the planned ones. From a
     source checkout, python -m tests.noninterference.audit also plays a hostile coordinator, with the same options.
     """
-    from undersong.auditing import AuditSettings, lines, no_conversations
+    from undersong.auditing import AuditSettings
     from undersong.auditing import audit as attack
     from undersong_server.cli.display import display
 
     given = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]
     with display(quiet or as_json) as progress:
         settings = AuditSettings(task_file, tuple(given), runs, canaries, seed, jobs)
-        found = attack(settings, progress, context.obj or no_conversations)
+        found = (context.obj or attack)(settings, progress)
     if as_json:
         print_json(found.to_json())
     else:
-        print("\n".join(lines(found)))
+        print("\n".join(found.lines()))
     if found.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)
 

@@ -19,6 +19,7 @@ from undersong.frames import Frame
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import over_seeds
+from undersong_common.printed_page import template
 from undersong_server import methods as all_methods
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.panel import MODELS
@@ -343,18 +344,6 @@ class Section:
     def rows(self) -> list[tuple[str, ...]]:
         return list(zip(*(cells for _, cells in self.columns), strict=True))
 
-    def markdown(self) -> str:
-        cells = [[name for name, _ in self.columns], ["---"] * len(self.columns), *self.rows]
-        return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in cells)
-
-    def html(self) -> Markup:
-        head = Markup("").join(Markup("<th>{}</th>").format(name) for name, _ in self.columns)
-        rows = (Markup("").join(Markup('<td class="{0}">{0}</td>').format(cell) for cell in row) for row in self.rows)
-        body = Markup("").join(Markup("<tr>{}</tr>").format(row) for row in rows)
-        return Markup(
-            '<div style="overflow:auto"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
-        ).format(head, body)
-
 
 def sections(grid: Grid, table: Frame) -> list[Section]:
     """The tables in reading order: usefulness, closeness and diversity, and weights if a method gives any."""
@@ -374,45 +363,23 @@ def sections(grid: Grid, table: Frame) -> list[Section]:
 
 def markdown(title: str, grid: Grid, table: Frame, command: str) -> str:
     """A document with the tables and the command that made them."""
-    first, *others = sections(grid, table)
-    commands = "\n".join(f"    {line}" for line in command.splitlines())
-    parts = [f"# {title}", first.about, commands, first.markdown()]
-    for each in others:
-        parts += [f"## {each.heading}", each.about, each.markdown()]
-    return "\n\n".join(parts) + "\n"
-
-
-PAGE = Markup("""<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>body{{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}}
-table{{border-collapse:collapse;font-size:13px}}
-td,th{{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:right}}
-td:first-child,th:first-child{{text-align:left}}pre{{background:#f4f4f4;padding:.6rem;overflow:auto}}
-.higher,.lower{{font-weight:600}}svg{{max-width:36rem;display:inline-block;vertical-align:top}}
-svg text{{font-size:12px}}.end{{text-anchor:end}}.middle{{text-anchor:middle}}.strong{{font-weight:600}}
-.grid{{stroke:#e4e4e4}}.interval{{stroke-width:2}}{colours}</style>
-<h1>{title}</h1><p>{about}</p><pre>{command}</pre>{plots}{tables}</html>
-""")
-COLOURS = ["#1b6ca8", "#d1495b", "#3a7d44", "#8d5a97", "#c77d0a", "#4f5d75", "#0f8b8d", "#9a031e", "#6b705c", "#808080"]
+    return template("undersong", "comparison.md.j2").render(
+        title=title, command=command, sections=sections(grid, table)
+    )
 
 
 def page(title: str, grid: Grid, table: Frame, command: str) -> str:
     """The tables as a self-contained page with a plot of each metric and federation; it loads nothing."""
-    first, *others = sections(grid, table)
     useful = usefulness(table)
     plotted = (
         (useful.metric, useful.heading.replace(" %", ", %"), useful.factor),
         ("frechet", "Frechet distance", 1.0),
     )
-    tables = [first.html()]
-    for each in others:
-        tables += [Markup("<h2>{}</h2><p>{}</p>").format(each.heading, each.about), each.html()]
-    return PAGE.format(
+    return template("undersong", "comparison.html.j2").render(
         title=title,
-        about=first.about,
         command=command,
-        colours=Markup("".join(f".c{n}{{stroke:{each};fill:{each}}}" for n, each in enumerate(COLOURS))),  # noqa: S704
-        plots=Markup("").join(_plot(grid, table, each, *plot) for each in grid.federations for plot in plotted),
-        tables=Markup("").join(tables),
+        sections=sections(grid, table),
+        plots=[_plot(grid, table, each, *plot) for each in grid.federations for plot in plotted],
     )
 
 

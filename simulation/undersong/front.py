@@ -175,12 +175,12 @@ def audit(
 
     Raises ConfigurationError for a task without a finite epsilon, or that cannot run.
     """
-    from undersong.auditing import AuditSettings, no_conversations
+    from undersong.auditing import AuditSettings
     from undersong.auditing import audit as attack
 
     with shown(progress) as display:
         settings = AuditSettings(task.file, task.assignments, runs, canaries, seed, jobs)
-        return Audit(attack(settings, display, no_conversations))
+        return Audit(attack(settings, display))
 
 
 def evaluate(

@@ -298,9 +298,7 @@ class Audit(Shown):
     def screen(self) -> RenderableType:
         from rich.text import Text
 
-        from undersong.auditing import lines
-
-        return Text("\n".join(lines(self.found)))
+        return Text("\n".join(self.found.lines()))
 
 
 @dataclass(frozen=True, repr=False)

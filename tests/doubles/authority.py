@@ -56,7 +56,13 @@ class Authority:
 
     def grant(self, request: EnrolmentRequest, *, life: timedelta = YEAR, begin: datetime | None = None) -> bytes:
         leaf = self.leaf(request.party, request.tls_key(), life=life, begin=begin)
-        return Grant(self.coordinator, request.party, request.identity, leaf, (self.pem,)).sign(self.signing)
+        return Grant(
+            coordinator=self.coordinator,
+            party=request.party,
+            identity=request.identity,
+            certificate=leaf,
+            chain=(self.pem,),
+        ).sign(self.signing)
 
     def leaf(self, subject: str, key, *, life: timedelta = YEAR, begin: datetime | None = None) -> str:
         certificate = self._builder(name(subject), key, life, begin).sign(self.key, hashes.SHA256())

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -15,7 +16,24 @@ from tests.noninterference import bodies
 from tests.noninterference.hospital import Interference, MakePair, pairs
 from tests.noninterference.play import Draw
 from tests.noninterference.questions import NAMES
-from undersong.auditing import Played
+
+
+@dataclass(frozen=True)
+class Played:
+    """Result of conversations of one kind between a hostile coordinator and two copies of a party.
+
+    Attributes:
+        body: name of that kind.
+        examples, messages, vectors: pairs of parties, messages to both, and masked vectors that both sent.
+        found: the first finding in words; "" if nothing depends on the records.
+    """
+
+    body: str
+    examples: int
+    messages: int
+    vectors: int
+    found: str
+
 
 Body = Callable[[MakePair, Draw], Counter[str]]
 CONVERSATION = "conversations"

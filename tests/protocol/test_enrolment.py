@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -138,7 +137,7 @@ def test_a_request_without_the_token_is_refused(authority: Authority, keys) -> N
     with raises(ConfigurationError, "no-token"):
         request.check_token(os.urandom(32))
     # a proof is of one request: it cannot be moved to another key
-    moved = replace(request, identity=Ed25519PrivateKey.generate().public_key().public_bytes_raw())
+    moved = request.model_copy(update={"identity": Ed25519PrivateKey.generate().public_key().public_bytes_raw()})
     with raises(ConfigurationError, "no-token"):
         moved.check_token(token)
     renewal = EnrolmentRequest.parse(EnrolmentRequest.make("alpha", tls_key, identity, None).sign(identity))

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -27,7 +28,7 @@ from tests.noninterference.public_examples import well_formed
 from tests.noninterference.questions import LABELS, NAMES, facts_of
 from undersong import auditing as module
 from undersong import noise_checks
-from undersong.auditing import AuditReport, AuditSettings, NoiseSize, Observations, lines, report
+from undersong.auditing import AuditSettings, NoiseSize, Observations, report
 from undersong.canaries import (
     CONFIDENCE,
     ENTROPY,
@@ -104,7 +105,7 @@ def observed(
 def concluded(observations: list[Observations], epsilon: float = 4.0) -> module.AuditReport:
     settings = AuditSettings(CLINIC, (f"privacy.epsilon={epsilon}",))
     run_plan = plan_run(tasks.load(CLINIC, [f"privacy.epsilon={epsilon}"]))
-    return report(settings, run_plan, run_plan.plan.privacy, observations)
+    return report(settings, run_plan, observations)
 
 
 def test_a_sound_build_is_not_accused() -> None:
@@ -112,7 +113,7 @@ def test_a_sound_build_is_not_accused() -> None:
     assert found.faults == []
     assert found.verdicts[0].epsilon <= 4.0
     assert found.signal == pytest.approx(1.0)
-    assert "nothing refutes the promise" in lines(found)
+    assert "nothing refutes the promise" in found.lines()
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
@@ -127,7 +128,7 @@ def test_a_doubled_sensitivity_is_caught_by_the_bound_and_by_the_attack() -> Non
     found = concluded(observed(2 * gaussian_mu(4.0, 1e-5), 1.0, runs=100, largest=2.0))
     assert any("of the declared sensitivity" in fault for fault in found.faults)
     assert found.verdicts[0].epsilon > 4.0
-    assert any(line.startswith("REFUTED") for line in lines(found))
+    assert any(line.startswith("REFUTED") for line in found.lines())
 
 
 def test_a_corpus_that_shows_its_canaries_is_caught_and_chance_is_not() -> None:
@@ -229,7 +230,7 @@ def test_the_audit_says_which_epsilon_it_could_have_refuted() -> None:
     assert many.refutable_by_attack is not None
     assert many.refutable_by_noise is not None
     assert 4.0 < many.refutable_by_noise < 4.2 < many.refutable_by_attack < 12.0
-    assert any("none by the first attack" in line for line in lines(few))
+    assert any("none by the first attack" in line for line in few.lines())
     # What it names, it refutes: a build of that epsilon, with some luck to spare.
     share = mu / gaussian_mu(1.3 * many.refutable_by_attack, 1e-5)
     assert concluded(observed(mu, share, runs=100)).verdicts[0].epsilon > 4.0
@@ -475,7 +476,7 @@ def audited_here(settings: AuditSettings) -> module.AuditReport:
     """The audit of real runs in this process, where it is broken."""
     run_plan = plan_run(tasks.load(settings.task_file, list(settings.assignments)))
     runs = [module.observe(settings, number) for number in range(settings.runs)]
-    return report(settings, run_plan, run_plan.plan.privacy, runs)
+    return report(settings, run_plan, runs)
 
 
 CLAMP = "rows outside their bound are not clamped"
@@ -572,10 +573,10 @@ def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch:
     monkeypatch.setattr(Party, "_sum_step", speaking)
     spoken = rounds.play("one sum of label_histogram", examples=15, seed=1)
     assert spoken.found.startswith("sum_step")
-    concluding = replace(concluded(observed(0.0, 1.0)), played=(spoken,))
+    concluding = harness.WholeReport(**vars(concluded(observed(0.0, 1.0))), played=(spoken,))
     assert [fault.startswith("one sum of label_histogram: ") for fault in concluding.faults] == [True]
     assert concluding.to_json()["played"][0]["body"] == "one sum of label_histogram"
-    assert any("a hostile coordinator sent" in line for line in lines(concluding))
+    assert any("a hostile coordinator sent" in line for line in concluding.lines())
 
 
 def test_what_is_played_follows_from_the_plan() -> None:
@@ -587,12 +588,13 @@ def test_what_is_played_follows_from_the_plan() -> None:
 def test_the_checkouts_audit_hands_its_conversations_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
-    def audited(settings: AuditSettings, _progress: Any, conversations: module.Conversations) -> AuditReport:
-        games = conversations(plan_run(tasks.load(settings.task_file, [])).plan, settings.seed)
-        given.update({game.args[0]: game.keywords for game in games})  # type: ignore[attr-defined]
-        return concluded(observed(0.0, 1.0))
+    def played(body: str, *, examples: int, seed: int) -> rounds.Played:
+        given[body] = {"examples": examples, "seed": seed}
+        return rounds.Played(body, examples, 1, 1, "")
 
-    monkeypatch.setattr(module, "audit", audited)
+    monkeypatch.setattr(rounds, "play", played)
+    monkeypatch.setattr(harness, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))
+    monkeypatch.setattr(module, "audit", lambda *_: concluded(observed(0.0, 1.0)))
     monkeypatch.setattr(sys, "argv", ["audit", str(CLINIC), "--examples", "7", "--seed", "3", "--quiet"])
     with pytest.raises(SystemExit) as ended:
         harness.main()

@@ -17,9 +17,8 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -28,6 +27,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    ValidationError,
+)
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError
@@ -46,7 +55,7 @@ GRANT = "undersong enrolment grant"
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?")
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?):([0-9]{1,5})")
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45}")
+_HOST = r"^(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45})?$"
 
 
 def check_party_name(name: str) -> str:
@@ -116,8 +125,94 @@ def new_tls_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-@dataclass(frozen=True)
-class Package:
+def _from_hex(value: object) -> object:
+    """Bytes of a file's value, which are written as lower-case hexadecimal digits; anything else is left as it is."""
+    if not isinstance(value, str):
+        return value
+    found = bytes.fromhex(value)
+    if found.hex() != value:
+        raise ValueError("not lower-case hexadecimal")
+    return found
+
+
+def _check_identity(key: bytes) -> bytes:
+    """An Ed25519 public key. Raises ConfigurationError for one that proves nothing about who signs."""
+    try:
+        check_identity(key)
+    except ValueError:
+        raise ConfigurationError(
+            "the file's key is no Ed25519 key of large order: anybody could sign in its name",
+            "make keys with a correct program, and the file again",
+            code="low-order-key",
+        ) from None
+    return key
+
+
+_Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+_Party = Annotated[str, AfterValidator(check_party_name)]
+_Address = Annotated[str, AfterValidator(check_address)]
+_Bytes = Annotated[bytes, BeforeValidator(_from_hex), PlainSerializer(bytes.hex, when_used="json")]
+_Key = Annotated[_Bytes, Field(min_length=32, max_length=32), AfterValidator(_check_identity)]
+
+
+class _File(BaseModel):
+    """A signed file. Its values are its body; an unknown key would be signed for and ignored, so it is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    kind: ClassVar[str]
+
+    def _signed(self, key: Ed25519PrivateKey) -> bytes:
+        body = self.model_dump(mode="json")
+        signature = key.sign(tagged_hash(self.kind, canonical_json(body)))
+        return (
+            canonical_json({"kind": self.kind, "version": VERSION, "body": body, "signature": signature.hex()}) + b"\n"
+        )
+
+    @classmethod
+    def _opened(cls, data: bytes) -> tuple[Self, dict[str, Any], bytes]:
+        """The file's values, its body and its signature, which is not checked yet. Raises ConfigurationError."""
+        kind = cls.kind[10:]
+        if len(data) > LARGEST_FILE_BYTES:
+            raise ConfigurationError(
+                f"the file is no {kind}: it has {len(data)} bytes, {LARGEST_FILE_BYTES} are allowed", "check the path"
+            )
+        damaged = ConfigurationError(f"the {kind} is damaged or incomplete", "have the file sent again, unchanged")
+        try:
+            value = dict(json.loads(data.decode("utf-8")))
+        except (ValueError, TypeError, RecursionError):
+            raise damaged from None
+        found = value.pop("kind", None)
+        if found != cls.kind:
+            what = found[10:] if found in (PACKAGE, REQUEST, GRANT) else "another kind of file"
+            raise ConfigurationError(
+                f"expected an {kind}, found {what}", "check which file goes where", code="other-file"
+            )
+        if value.pop("version", None) != VERSION:
+            raise ConfigurationError(
+                f"the {kind} has another version than {VERSION}", "run the same version of Undersong at both ends"
+            )
+        try:
+            envelope = _Envelope.model_validate(value)
+            return cls.model_validate(envelope.body), envelope.body, envelope.signature
+        except ValidationError:
+            raise damaged from None
+
+    def _verify(self, body: Mapping[str, Any], signature: bytes, key: bytes, remedy: str) -> None:
+        try:
+            verified(key, tagged_hash(self.kind, canonical_json(dict(body))), signature)
+        except (InvalidSignature, ValueError):
+            raise ConfigurationError(
+                f"the {self.kind[10:]} is not signed by whom it should be", remedy, code="not-signed"
+            ) from None
+
+
+class _Envelope(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    body: dict[str, Any]
+    signature: Annotated[_Bytes, Field(min_length=64, max_length=64)]
+
+
+class Package(_File):
     """The invitation that the operator hands to one hospital, once.
 
     Attributes:
@@ -131,14 +226,15 @@ class Package:
         expires_s: seconds since the epoch.
     """
 
-    coordinator: str
-    addresses: tuple[str, ...]
-    server_name: str
-    ca_certificate: str
-    signing_key: bytes
-    party: str
-    token: bytes = field(repr=False)
-    expires_s: int
+    kind = PACKAGE
+    coordinator: _Party
+    addresses: Annotated[tuple[_Address, ...], Field(min_length=1, max_length=MOST_ADDRESSES, strict=False)]
+    server_name: Annotated[str, StringConstraints(pattern=_HOST)]
+    ca_certificate: _Text
+    signing_key: _Key
+    party: _Party
+    token: Annotated[_Bytes, Field(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES, repr=False)]
+    expires_s: Annotated[int, Field(ge=0, lt=2**40)]
 
     @property
     def fingerprint(self) -> str:
@@ -151,19 +247,8 @@ class Package:
             raise ConfigurationError(
                 "a package is signed with the key that it names", "sign with the coordinator's key", code="other-key"
             )
-        body = {
-            "coordinator": self.coordinator,
-            "addresses": list(self.addresses),
-            "server_name": self.server_name,
-            "ca_certificate": self.ca_certificate,
-            "signing_key": self.signing_key.hex(),
-            "party": self.party,
-            "token": self.token.hex(),
-            "expires_s": self.expires_s,
-        }
-        data = _signed(PACKAGE, body, key)
-        Package.parse(data)
-        return data
+        certificate(self.ca_certificate, "the package's CA certificate")
+        return self._signed(key)
 
     @classmethod
     def parse(cls, data: bytes) -> Package:
@@ -172,23 +257,9 @@ class Package:
         Raises:
             ConfigurationError: not a package, damaged, or signed by another key than it names.
         """
-        body, signature = _opened(PACKAGE, data)
-        with _reading(PACKAGE):
-            package = cls(
-                coordinator=check_party_name(_text(body, "coordinator")),
-                addresses=tuple(check_address(a) for a in _texts(body, "addresses", MOST_ADDRESSES)),
-                server_name=_text(body, "server_name"),
-                ca_certificate=_text(body, "ca_certificate"),
-                signing_key=_identity_key(body, "signing_key"),
-                party=check_party_name(_text(body, "party")),
-                token=_bytes(body, "token", TOKEN_BYTES),
-                expires_s=_integer(body, "expires_s"),
-            )
-            if not package.addresses or (package.server_name and not _HOST.fullmatch(package.server_name)):
-                raise ValueError
-            _exactly(body, 8)
+        package, body, signature = cls._opened(data)
         certificate(package.ca_certificate, "the package's CA certificate")
-        _verify(PACKAGE, body, signature, package.signing_key, "ask the operator for the package again")
+        package._verify(body, signature, package.signing_key, "ask the operator for the package again")
         return package
 
     def check_fresh(self, now_s: float) -> None:
@@ -201,8 +272,7 @@ class Package:
             )
 
 
-@dataclass(frozen=True)
-class EnrolmentRequest:
+class EnrolmentRequest(_File):
     """The hospital's answer: public keys, and the proof that it held the token.
 
     Attributes:
@@ -213,11 +283,12 @@ class EnrolmentRequest:
         token_proof: 32 bytes, HMAC of everything else under the token; empty for a renewal.
     """
 
-    party: str
-    certificate_request: str
-    identity: bytes
-    renewal: bool = False
-    token_proof: bytes = b""
+    kind = REQUEST
+    party: _Party
+    certificate_request: _Text
+    identity: _Key
+    renewal: bool
+    token_proof: _Bytes
 
     @classmethod
     def make(
@@ -231,9 +302,9 @@ class EnrolmentRequest:
         )
         pem = request.public_bytes(Encoding.PEM).decode("ascii")
         public = identity.public_key().public_bytes_raw()
-        unproved = cls(party, pem, public, renewal=token is None)
-        proof = b"" if token is None else unproved._proof(token)
-        return cls(party, pem, public, renewal=token is None, token_proof=proof)
+        renewal = token is None
+        unproved = cls(party=party, certificate_request=pem, identity=public, renewal=renewal, token_proof=b"")
+        return unproved if token is None else unproved.model_copy(update={"token_proof": unproved._proof(token)})
 
     @property
     def fingerprint(self) -> str:
@@ -244,9 +315,7 @@ class EnrolmentRequest:
         """The file's bytes, signed by the identity key that the request names."""
         if identity.public_key().public_bytes_raw() != self.identity:
             raise ConfigurationError("an enrolment request is signed with the identity key that it names")
-        data = _signed(REQUEST, {**self._body(), "token_proof": self.token_proof.hex()}, identity)
-        EnrolmentRequest.parse(data)
-        return data
+        return self._signed(identity)
 
     @classmethod
     def parse(cls, data: bytes) -> EnrolmentRequest:
@@ -255,20 +324,11 @@ class EnrolmentRequest:
         Raises:
             ConfigurationError: not a request, damaged, another key type, or names that differ.
         """
-        body, signature = _opened(REQUEST, data)
-        with _reading(REQUEST):
-            renewal = body["renewal"]
-            if not isinstance(renewal, bool):
-                raise TypeError
-            request = cls(
-                party=check_party_name(_text(body, "party")),
-                certificate_request=_text(body, "certificate_request"),
-                identity=_identity_key(body, "identity"),
-                renewal=renewal,
-                token_proof=_bytes(body, "token_proof", 0 if renewal else 32),
-            )
-            _exactly(body, 5)
-        _verify(REQUEST, body, signature, request.identity, "make the request again: undersong-party enroll")
+        remedy = "make the request again: undersong-party enroll"
+        request, body, signature = cls._opened(data)
+        if len(request.token_proof) != (0 if request.renewal else 32):
+            raise ConfigurationError("the enrolment request's proof is incomplete", remedy)
+        request._verify(body, signature, request.identity, remedy)
         request.tls_key()
         return request
 
@@ -301,22 +361,12 @@ class EnrolmentRequest:
                 code="no-token",
             )
 
-    def _body(self) -> dict[str, Any]:
-        return {
-            "party": self.party,
-            "certificate_request": self.certificate_request,
-            "identity": self.identity.hex(),
-            "renewal": self.renewal,
-        }
-
     def _proof(self, token: bytes) -> bytes:
-        return hmac.digest(
-            token, tagged_hash("undersong enrolment token", canonical_json(self._body())), hashlib.sha256
-        )
+        body = self.model_dump(mode="json", exclude={"token_proof"})
+        return hmac.digest(token, tagged_hash("undersong enrolment token", canonical_json(body)), hashlib.sha256)
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(_File):
     """The operator's answer: the certificate.
 
     Attributes:
@@ -327,22 +377,16 @@ class Grant:
         chain: PEMs from the certificate's issuer up to the CA of the package, which is the last one.
     """
 
-    coordinator: str
-    party: str
-    identity: bytes
-    certificate: str
-    chain: tuple[str, ...]
+    kind = GRANT
+    coordinator: _Party
+    party: _Party
+    identity: _Key
+    certificate: _Text
+    chain: Annotated[tuple[str, ...], Field(max_length=LONGEST_CHAIN, strict=False)]
 
     def sign(self, key: Ed25519PrivateKey) -> bytes:
         """The file's bytes, signed by the coordinator's signing key."""
-        body = {
-            "coordinator": self.coordinator,
-            "party": self.party,
-            "identity": self.identity.hex(),
-            "certificate": self.certificate,
-            "chain": list(self.chain),
-        }
-        return _signed(GRANT, body, key)
+        return self._signed(key)
 
     @classmethod
     def parse(cls, data: bytes, *, signing_key: bytes, ca_certificate: str) -> Grant:
@@ -356,18 +400,9 @@ class Grant:
             ConfigurationError: not a grant, damaged, of another coordinator, or a certificate that does not lead to
                 the CA or names another subject.
         """
-        body, signature = _opened(GRANT, data)
+        grant, body, signature = cls._opened(data)
         remedy = "ask the operator to sign the request again: undersong sign"
-        with _reading(GRANT):
-            grant = cls(
-                coordinator=check_party_name(_text(body, "coordinator")),
-                party=check_party_name(_text(body, "party")),
-                identity=_identity_key(body, "identity"),
-                certificate=_text(body, "certificate"),
-                chain=_texts(body, "chain", LONGEST_CHAIN),
-            )
-            _exactly(body, 5)
-        _verify(GRANT, body, signature, signing_key, remedy)
+        grant._verify(body, signature, signing_key, remedy)
         leaf = certificate(grant.certificate, "the granted certificate")
         if common_name(leaf) != grant.party:
             raise ConfigurationError("the granted certificate names another subject than the party", remedy)
@@ -422,114 +457,6 @@ def common_name(certificate_: x509.Certificate) -> str:
     except ValueError:
         return ""
     return str(names[0].value) if len(names) == 1 else ""
-
-
-# The envelope
-
-
-def _signed(kind: str, body: Mapping[str, Any], key: Ed25519PrivateKey) -> bytes:
-    signature = key.sign(tagged_hash(kind, canonical_json(dict(body))))
-    return canonical_json({"kind": kind, "version": VERSION, "body": dict(body), "signature": signature.hex()}) + b"\n"
-
-
-def _opened(kind: str, data: bytes) -> tuple[dict[str, Any], bytes]:
-    if len(data) > LARGEST_FILE_BYTES:
-        raise ConfigurationError(
-            f"the file is no {kind[10:]}: it has {len(data)} bytes, {LARGEST_FILE_BYTES} are allowed", "check the path"
-        )
-    with _reading(kind):
-        value = json.loads(data.decode("utf-8"))
-        if not isinstance(value, dict):
-            raise TypeError
-    found = value.get("kind")
-    if found != kind:
-        what = found[10:] if found in (PACKAGE, REQUEST, GRANT) else "another kind of file"
-        raise ConfigurationError(
-            f"expected an {kind[10:]}, found {what}", "check which file goes where", code="other-file"
-        )
-    if value.get("version") != VERSION:
-        raise ConfigurationError(
-            f"the {kind[10:]} has another version than {VERSION}", "run the same version of Undersong at both ends"
-        )
-    with _reading(kind):
-        body = value["body"]
-        signature = _bytes(value, "signature", 64)
-        if not isinstance(body, dict) or len(value) != 4:
-            raise TypeError
-    return body, signature
-
-
-def _verify(kind: str, body: Mapping[str, Any], signature: bytes, key: bytes, remedy: str) -> None:
-    try:
-        verified(key, tagged_hash(kind, canonical_json(dict(body))), signature)
-    except (InvalidSignature, ValueError):
-        raise ConfigurationError(
-            f"the {kind[10:]} is not signed by whom it should be", remedy, code="not-signed"
-        ) from None
-
-
-class _reading:  # noqa: N801 - reads as the statement it stands in
-    """Turns whatever hostile bytes raise while they are read into one clear error."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, place: object) -> None:
-        if isinstance(error, (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)):
-            raise ConfigurationError(
-                f"the {self._kind[10:]} is damaged or incomplete", "have the file sent again, unchanged"
-            ) from None
-
-
-def _text(body: Mapping[str, Any], key: str) -> str:
-    value = body[key]
-    if not isinstance(value, str) or "\0" in value:
-        raise TypeError
-    return value
-
-
-def _identity_key(body: Mapping[str, Any], key: str) -> bytes:
-    """An Ed25519 public key, 32 bytes. Raises ConfigurationError for one that proves nothing about who signs."""
-    value = _bytes(body, key, 32)
-    try:
-        check_identity(value)
-    except ValueError:
-        raise ConfigurationError(
-            f"the file's {key} is no Ed25519 key of large order: anybody could sign in its name",
-            "make keys with a correct program, and the file again",
-            code="low-order-key",
-        ) from None
-    return value
-
-
-def _texts(body: Mapping[str, Any], key: str, most: int) -> tuple[str, ...]:
-    value: Sequence[Any] = body[key]
-    if not isinstance(value, list) or len(value) > most or not all(isinstance(item, str) for item in value):
-        raise TypeError
-    return tuple(value)
-
-
-def _bytes(body: Mapping[str, Any], key: str, length: int) -> bytes:
-    value = bytes.fromhex(_text(body, key))
-    if len(value) != length or value.hex() != body[key]:
-        raise ValueError
-    return value
-
-
-def _integer(body: Mapping[str, Any], key: str) -> int:
-    value = body[key]
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**40:
-        raise TypeError
-    return value
-
-
-def _exactly(body: Mapping[str, Any], count: int) -> None:
-    # an unknown key would be signed for and ignored
-    if len(body) != count:
-        raise ValueError
 
 
 def _shown(value: str) -> str:

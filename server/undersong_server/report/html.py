@@ -15,6 +15,7 @@ import numpy as np
 from markupsafe import Markup
 
 from undersong_common.printable import duration
+from undersong_common.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report import charts
@@ -26,20 +27,10 @@ LENGTH_GROUPS = 24
 
 def render_html(data: ReportData) -> str:
     """The report. The same data give the same bytes."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("undersong_server.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"plain": plain, "number": number, "duration": duration}
     script = _own_file("report.js")
     counts = data.counts()
     generator_colour = {name: charts.colour(place) for place, name in enumerate(data.generators)}
-    return environment.get_template("report.html.j2").render(
+    return template("undersong_server.report", "report.html.j2", plain=plain, number=number, duration=duration).render(
         data=data,
         privacy=data.privacy,
         style=Markup(_own_file("report.css")),  # noqa: S704 - our own file
