@@ -40,9 +40,13 @@ def check_folder(model: str | Path) -> Path:
     """The folder of a model to fine-tune ("packaged", or a folder), not read yet. Raises ConfigurationError."""
     path = model_files.model_folder(model)
     if not path.is_dir():
-        raise ConfigurationError(f"{path}: no such folder", "name a local folder that holds a transformers model")
+        raise ConfigurationError(
+            f"{path}: no such folder", "name a local folder that holds a transformers model", code="folder-missing"
+        )
     if not (path / "config.json").is_file():  # transformers would guess a model from the folder's name
-        raise ConfigurationError(f"{path}: is not a usable transformers model: it has no config.json", _REMEDY)
+        raise ConfigurationError(
+            f"{path}: is not a usable transformers model: it has no config.json", _REMEDY, code="model-unloadable"
+        )
     return path
 
 
@@ -73,7 +77,9 @@ def load(model: str | Path, classes: int) -> tuple[Any, Any]:
         )
     except Exception as error:  # noqa: BLE001 - what a malformed folder raises depends on where it is malformed
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigurationError(f"{path}: is not a usable transformers model: {reason}", _REMEDY) from None
+        raise ConfigurationError(
+            f"{path}: is not a usable transformers model: {reason}", _REMEDY, code="model-unloadable"
+        ) from None
     finally:
         logging.set_verbosity(verbosity)
     if tokenizer.pad_token is None:

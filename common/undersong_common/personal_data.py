@@ -101,7 +101,9 @@ def presidio() -> tuple[Find, str]:
         from presidio_analyzer.predefined_recognizers import EmailRecognizer
     except ImportError:
         raise ConfigurationError(
-            "the package presidio-analyzer is not installed", "pip install 'undersong[presidio]'"
+            "the package presidio-analyzer is not installed",
+            "pip install 'undersong[presidio]'",
+            code="package-missing",
         ) from None
     installed = set(spacy.util.get_installed_models())
     model = next((name for name in MODELS if name in installed), "")

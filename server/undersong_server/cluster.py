@@ -190,7 +190,7 @@ def _check_reachable(address: str, named: str, remedy: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=REACHED_S).close()
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{named}: {error}", remedy) from None
+        raise ConfigurationError(f"{named}: {error}", remedy, code="ray-unreachable") from None
 
 
 def _value(ray: Any, finished: Any) -> Any:
@@ -198,7 +198,7 @@ def _value(ray: Any, finished: Any) -> Any:
     try:
         return ray.get(finished)
     except (lost.WorkerCrashedError, lost.OutOfMemoryError, lost.NodeDiedError, lost.ObjectLostError):
-        return UndersongError(_LOST)
+        return UndersongError(_LOST, code="worker-lost")
 
 
 class SpreadEmbedder(Embedder):

@@ -323,7 +323,9 @@ def read_sequences(path: Path) -> Table:
     """
     if not path.is_file():
         raise ConfigurationError(
-            f"{path.parent}: holds no {path.name}", "only a method that writes from keyphrases (dpkps) leaves one"
+            f"{path.parent}: holds no {path.name}",
+            "only a method that writes from keyphrases (dpkps) leaves one",
+            code="sequences-missing",
         )
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return Table(tuple(joined(row["terms"]) for row in rows), tuple(row["label"] for row in rows), None)

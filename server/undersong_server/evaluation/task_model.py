@@ -16,9 +16,9 @@ loss as it is, with weight 1, as DP-KPS does (its B.1.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import count, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ def train(
     x = np.ascontiguousarray(embeddings, dtype=np.float32)
     names, y = _numbered(labels, len(x))
     if head not in HEADS:
-        raise ConfigurationError(f"head = {head!r}: unknown", f"choose one of {', '.join(HEADS)}")
+        raise ConfigurationError(f"head = {head!r}: unknown", f"choose one of {', '.join(HEADS)}", code="unknown-head")
     with one_numpy_thread():
         return _train(x, y, names, head, tuple(hidden), seed)
 
@@ -128,16 +128,20 @@ def _train(x: Float32, y: Int64, names: tuple[str, ...], head: Head, sizes: tupl
     mlp_loss, epochs = _choose_epochs(x, y, fit, held, names, seed, hidden)
     if head == "auto" and linear_loss <= mlp_loss:
         return _linear(x, y, names, strength)
-    return _fit_mlp(x, y, names, epochs, seed, lambda _model: False, hidden)
+    return next(islice(_epochs(x, y, names, seed, hidden), epochs - 1, None))
 
 
 def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
     if len(labels) != rows:
-        raise ConfigurationError(f"{rows} texts but {len(labels)} labels", "give one label per text")
+        raise ConfigurationError(
+            f"{rows} texts but {len(labels)} labels", "give one label per text", code="labels-do-not-fit"
+        )
     names, y = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)
     if len(names) < 2:
         raise ConfigurationError(
-            f"the training data have {len(names)} label(s); a task model needs two", "check the label column"
+            f"the training data have {len(names)} label(s); a task model needs two",
+            "check the label column",
+            code="too-few-labels",
         )
     return tuple(str(name) for name in names), y.astype(np.int64).ravel()
 
@@ -296,29 +300,17 @@ class _TorchMLP:
         return TaskModel(names, tuple(hidden), array(self.weight), array(self.bias), epochs, description)
 
 
-def _fit_mlp(
-    x: Float32,
-    y: Int64,
-    names: tuple[str, ...],
-    epochs: int,
-    seed: int,
-    judge: Callable[[TaskModel], bool],
-    hidden: Sequence[int],
-) -> TaskModel:
-    """Trains up to ``epochs``; after each, ``judge`` sees the model so far and may end the training."""
+def _epochs(x: Float32, y: Int64, names: tuple[str, ...], seed: int, hidden: Sequence[int]) -> Iterator[TaskModel]:
+    """Yields the MLP head after each epoch of its training."""
     import torch
 
     model = _TorchMLP(x.shape[1], len(names), seed, hidden)
     tensors = torch.from_numpy(x), torch.from_numpy(y)
     scale = float(np.sqrt(x.shape[1]) / max(float(np.sqrt((x.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-12))
-    frozen = model.freeze(names, 0, scale)
-    with one_torch_thread():
-        for done in range(1, epochs + 1):
+    for done in count(1):
+        with one_torch_thread():
             model.epoch(*tensors, scale)
-            frozen = model.freeze(names, done, scale)
-            if judge(frozen):
-                break
-    return frozen
+        yield model.freeze(names, done, scale)
 
 
 def _choose_epochs(
@@ -334,15 +326,12 @@ def _choose_epochs(
     if not len(held):
         return np.inf, MLP_EPOCHS // 4
     best = (np.inf, 1)
-
-    def judge(model: TaskModel) -> bool:
-        nonlocal best
+    for done, model in enumerate(islice(_epochs(x[fit], y[fit], names, seed, hidden), MLP_EPOCHS), start=1):
         loss = _log_loss(model.probabilities(x[held]), y[held])
         if loss < best[0]:
-            best = (loss, int(model.chosen))
-        return model.chosen - best[1] >= MLP_PATIENCE
-
-    _fit_mlp(x[fit], y[fit], names, MLP_EPOCHS, seed, judge, hidden)
+            best = (loss, done)
+        if done - best[1] >= MLP_PATIENCE:
+            break
     return best
 
 
@@ -371,7 +360,9 @@ def adapt(
     names, y = _numbered(labels, len(source))
     if len(target) < LEAST_TARGET_TEXTS:
         raise ConfigurationError(
-            f"{len(target)} target texts are too few for a covariance", f"give at least {LEAST_TARGET_TEXTS}"
+            f"{len(target)} target texts are too few for a covariance",
+            f"give at least {LEAST_TARGET_TEXTS}",
+            code="too-few-texts",
         )
     order = np.random.default_rng([seed, 0xC0]).permutation(len(y))
     held = order[: max(1, round(VALIDATION_SHARE * len(y)))]

@@ -28,6 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Generator
 from undersong_server.journal import Journal
@@ -40,9 +42,6 @@ _BURST_S = 6.0  # of a limit a minute that may be used at once
 _RESET = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
-Amount = tuple[float, float]
-"""Tokens and US dollars."""
-
 
 class CallBudget:
     """Tokens and dollars that one generator may spend over one run, shared by its threads.
@@ -53,9 +52,9 @@ class CallBudget:
     def __init__(self, name: str, tokens: int | None, price_usd: float | None) -> None:
         """None means unlimited. ``name`` is the generator's, for messages."""
         self._name = name
-        self._limits = (math.inf if tokens is None else tokens, math.inf if price_usd is None else price_usd)
-        self._spent: Amount = (0.0, 0.0)
-        self._reserved: Amount = (0.0, 0.0)
+        self._limits = np.array([tokens, price_usd], dtype=np.float64)  # NaN without a limit, which nothing exceeds
+        self._spent = np.zeros(2)
+        self._reserved = np.zeros(2)
         self._calls = 0
         self._changed = threading.Condition()
 
@@ -67,43 +66,36 @@ class CallBudget:
         """
         wanted = (tokens, price_usd)
         with self._changed:
-            while self._exceeds(_sum(self._spent, self._reserved, wanted)):
-                if not self._calls or self._exceeds(_sum(self._spent, wanted)):
+            while (self._spent + self._reserved + wanted > self._limits).any():
+                if not self._calls or (self._spent + wanted > self._limits).any():
                     raise self._exhausted(tokens, price_usd)
                 self._changed.wait()
-            self._reserved = _sum(self._reserved, wanted)
+            self._reserved += wanted
             self._calls += 1
 
-    def settle(self, reserved: Amount, took: Amount) -> None:
+    def settle(self, reserved: tuple[int, float], took: tuple[int, float]) -> None:
         """Gives a reservation back and records what the call took; (0, 0.0) if it was not billed."""
         with self._changed:
             self._calls -= 1
             # Exactly zero when no call is in flight: rounding of dollars must not accumulate.
-            self._reserved = _sum(self._reserved, (-reserved[0], -reserved[1])) if self._calls else (0.0, 0.0)
-            self._spent = _sum(self._spent, took)
+            self._reserved = self._reserved - reserved if self._calls else np.zeros(2)
+            self._spent += took
             self._changed.notify_all()
 
     def charge(self, tokens: int, price_usd: float) -> None:
         """Records what an earlier process spent."""
         with self._changed:
-            self._spent = _sum(self._spent, (tokens, price_usd))
-
-    def _exceeds(self, amount: Amount) -> bool:
-        return amount[0] > self._limits[0] or amount[1] > self._limits[1]
+            self._spent += (tokens, price_usd)
 
     def _exhausted(self, tokens: int, price_usd: float) -> BudgetExhausted:
         stated = zip(("token_budget", "price_budget_usd"), self._limits, strict=True)
-        limits = " or ".join(f"{name} {limit:.10g}" for name, limit in stated if limit < math.inf)
+        limits = " or ".join(f"{name} {limit:.10g}" for name, limit in stated if math.isfinite(limit))
         return BudgetExhausted(
             f"generator {self._name}: the next call (at most {tokens} tokens and ${price_usd:.4f}) could exceed"
             f" {limits}; spent so far: {self._spent[0]:.0f} tokens and ${self._spent[1]:.4f}",
             "raise the budget and run the same command again (what was answered is kept), or ask for fewer samples",
             code="budget-exhausted",
         )
-
-
-def _sum(*amounts: Amount) -> Amount:
-    return sum(tokens for tokens, _ in amounts), sum(price for _, price in amounts)
 
 
 class Pace:

@@ -38,17 +38,27 @@ def evaluate(folder: Path, options: EvaluationOptions, embed: Embed | None = Non
     Raises ConfigurationError where a file is missing or not usable.
     """
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder}: no such folder", "name the output folder of a finished run")
+        raise ConfigurationError(
+            f"{folder}: no such folder", "name the output folder of a finished run", code="folder-missing"
+        )
     if not (folder / JSONL_NAME).is_file():
         raise ConfigurationError(
-            f"{folder}: holds no {JSONL_NAME}", "the run has not finished; start it again and it continues"
+            f"{folder}: holds no {JSONL_NAME}",
+            "the run has not finished; start it again and it continues",
+            code="run-unfinished",
         )
     synthetic = _read_synthetic(folder / JSONL_NAME)
     compared = (options.test, options.train_private, options.overlap, options.membership)
     if all(each is None for each in compared) and not options.personal_data:
-        raise ConfigurationError(f"{folder}: nothing to compare with", "name a file with --test or --overlap")
+        raise ConfigurationError(
+            f"{folder}: nothing to compare with", "name a file with --test or --overlap", code="nothing-to-compare"
+        )
     if options.group_field and not isinstance(options.test, Path):
-        raise ConfigurationError("a group column is the test file's, and no test file is named", "name it with --test")
+        raise ConfigurationError(
+            "a group column is the test file's, and no test file is named",
+            "name it with --test",
+            code="test-file-missing",
+        )
     groups = read_column(options.test, options.group_field) if options.group_field else None  # type: ignore[arg-type]
     sequences = read_sequences(folder / SEQUENCES_NAME) if options.sequences else None
     with connected(options.ray) as cluster:

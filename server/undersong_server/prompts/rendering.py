@@ -309,9 +309,12 @@ def _filled(kind: str, template: Template, shown: Mapping[str, Any]) -> str:
         raise ConfigurationError(
             f"prompt {kind!r}: {error.message}",
             "put it between {% if NAME %} and {% endif %}, or leave it out of this template",
+            code="field-without-value",
         ) from None
     except TemplateError as error:
-        raise ConfigurationError(f"prompt {kind!r}: {type(error).__name__}", "correct the template") from None
+        raise ConfigurationError(
+            f"prompt {kind!r}: {type(error).__name__}", "correct the template", code="template-unusable"
+        ) from None
 
 
 @cache

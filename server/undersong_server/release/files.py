@@ -61,19 +61,17 @@ def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
                     os.unlink(temporary)
         sync_folder(folder)
     except OSError as error:
-        raise _explained(folder, error) from None
-
-
-def _explained(folder: Path, error: OSError) -> ConfigurationError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return ConfigurationError(
-            f"{folder}: no space left to write the results; nothing was changed there",
-            "free some space (or set output.dir to another disk) and start the run again: it continues where it is",
-        )
-    return ConfigurationError(
-        f"{folder}: cannot be written: {error.strerror or error}",
-        "set output.dir to a folder that you may write to, and start the run again",
-    )
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ConfigurationError(
+                f"{folder}: no space left to write the results; nothing was changed there",
+                "free some space (or set output.dir to another disk) and start the run again: it continues where it is",
+                code="disk-full",
+            ) from None
+        raise ConfigurationError(
+            f"{folder}: cannot be written: {error.strerror or error}",
+            "set output.dir to a folder that you may write to, and start the run again",
+            code="folder-unwritable",
+        ) from None
 
 
 def copy_outputs(source: Path, target: Path) -> list[str]:
@@ -138,14 +136,12 @@ def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-COLUMNS = RESERVED_COLUMNS
-
-
 def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
     """The corpus in both formats, by file name, with its attributes as columns; equal samples give equal bytes."""
     rows = [_row(sample) for sample in samples]
-    names = (*COLUMNS, *(name for name, _ in samples[0].attributes)) if samples else COLUMNS
-    return {JSONL_NAME: _jsonl(names, rows), PARQUET_NAME: _parquet(names, rows)}
+    names = (*RESERVED_COLUMNS, *(name for name, _ in samples[0].attributes)) if samples else RESERVED_COLUMNS
+    lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
+    return {JSONL_NAME: "".join(lines).encode("utf-8"), PARQUET_NAME: _parquet(names, rows)}
 
 
 def _row(sample: Sample) -> tuple[str | int, ...]:
@@ -153,11 +149,6 @@ def _row(sample: Sample) -> tuple[str | int, ...]:
     text = sample.text.encode("utf-8", "replace").decode("utf-8")
     values = (value for _, value in sample.attributes)
     return (text, sample.label, sample.generator, sample.round, sample.kind, *values)
-
-
-def _jsonl(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> bytes:
-    lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
-    return "".join(lines).encode("utf-8")
 
 
 def _parquet(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> bytes:

@@ -45,7 +45,8 @@ def render_html(data: ReportData) -> str:
         epsilon_chart=_spending(data.privacy) if data.privacy.is_private else "",
         length_chart=_lengths(data),
         shown=[
-            {"sample": sample, "colour": generator_colour[sample.generator]} for sample in spread(data, SHOWN_TEXTS)
+            {"sample": sample, "colour": generator_colour[sample.generator]}
+            for sample in spread(data.samples, SHOWN_TEXTS)
         ],
         show_labels=any(data.label_names),
         total_seconds=sum(seconds for _, seconds in data.seconds),
@@ -98,12 +99,8 @@ def _spending(privacy: PrivacyStatement) -> Markup:
     )
 
 
-def spread(data: ReportData, count: int) -> list[Sample]:
+def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
     """About ``count`` samples in which every (label, generator, round) has its turn, mixed."""
-    return [data.samples[position] for position in _spread_positions(data.samples, count)]
-
-
-def _spread_positions(samples: Sequence[Sample], count: int) -> list[int]:
     groups: dict[tuple[str, str, int], list[int]] = {}
     for position, sample in enumerate(samples):
         groups.setdefault((sample.label, sample.generator, sample.round), []).append(position)
@@ -113,7 +110,7 @@ def _spread_positions(samples: Sequence[Sample], count: int) -> list[int]:
     while waiting and len(chosen) < count:
         chosen.extend(members.pop() for members in waiting)
         waiting = [members for members in waiting if members]
-    return [chosen[place] for place in rng.permutation(min(count, len(chosen)))]
+    return [samples[chosen[place]] for place in rng.permutation(min(count, len(chosen)))]
 
 
 def _own_file(name: str) -> str:

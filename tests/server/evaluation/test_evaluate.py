@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
+from tests.doubles.coded import raises
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_common.overlap import find_overlap
@@ -140,7 +141,7 @@ def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
 
 
 def test_a_group_column_needs_a_test_file_that_has_it(run):
-    with pytest.raises(ConfigurationError, match="no test file is named"):
+    with raises(ConfigurationError, "test-file-missing"):
         evaluate(
             run / "run",
             EvaluationOptions(overlap=run / "train.jsonl", group_field="site"),
@@ -218,10 +219,10 @@ def test_tiny_sets_give_gaps_instead_of_crashes(run):
 
 
 def test_missing_pieces_are_named(run):
-    with pytest.raises(ConfigurationError, match="no such folder"):
+    with raises(ConfigurationError, "folder-missing"):
         evaluate(run / "nowhere", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     (run / "begun").mkdir()
-    with pytest.raises(ConfigurationError, match="has not finished"):
+    with raises(ConfigurationError, "run-unfinished"):
         evaluate(run / "begun", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     with pytest.raises(ConfigurationError, match=r"gone\.jsonl"):
         evaluate(run / "run", EvaluationOptions(test=run / "gone.jsonl"), embed=bag_of_words)

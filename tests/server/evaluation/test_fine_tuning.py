@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.doubles.coded import raises
 from tests.doubles.tiny_bert import write_bert
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
@@ -45,14 +46,14 @@ def test_weights_reach_the_loss(tiny_bert):
 
 
 def test_says_what_is_wrong_with_the_folder(tmp_path):
-    with pytest.raises(ConfigurationError, match="no such folder"):
+    with raises(ConfigurationError, "folder-missing"):
         fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path / "none"))
-    with pytest.raises(ConfigurationError, match="not a usable transformers model"):
+    with raises(ConfigurationError, "model-unloadable"):
         fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ConfigurationError, match="not a usable transformers model"):
+    with raises(ConfigurationError, "model-unloadable"):
         fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path))
-    with pytest.raises(ConfigurationError, match="needs two"):
+    with raises(ConfigurationError, "too-few-labels"):
         fine_tune(["a", "b"], ["x", "x"], FineTuning(tmp_path))
 
 

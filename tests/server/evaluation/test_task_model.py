@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
 from undersong_server.evaluation import task_model
 from undersong_server.evaluation.options import HEADS
@@ -93,16 +94,16 @@ def test_a_class_of_one_text_and_tiny_sets_work():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("arguments", "code"),
     [
-        ({"labels": ["a"] * 10}, "needs two"),
-        ({"labels": ["a", "b"]}, "2 labels"),
-        ({"head": "svm"}, "unknown"),
+        ({"labels": ["a"] * 10}, "too-few-labels"),
+        ({"labels": ["a", "b"]}, "labels-do-not-fit"),
+        ({"head": "svm"}, "unknown-head"),
     ],
 )
-def test_refuses_what_it_cannot_train_on(arguments, problem):
+def test_refuses_what_it_cannot_train_on(arguments, code):
     given = {"labels": ["a", "b"] * 5, **arguments}
-    with pytest.raises(ConfigurationError, match=problem):
+    with raises(ConfigurationError, code):
         task_model.train(np.zeros((10, 4), dtype=np.float32), **given)
 
 

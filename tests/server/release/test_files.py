@@ -6,11 +6,11 @@ from collections import Counter
 import pyarrow.parquet
 import pytest
 
+from tests.doubles.coded import raises
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_server.generators.author import Usage
-from undersong_server.pool import Sample
-from undersong_server.release.files import COLUMNS
+from undersong_server.pool import RESERVED_COLUMNS, Sample
 from undersong_server.report.data import FEWER, GeneratorUse
 
 SAMPLES = [
@@ -41,7 +41,7 @@ def test_same_samples_same_bytes(tmp_path):
 def test_an_empty_corpus_and_a_broken_character(tmp_path):
     jsonl, parquet = write_corpus(tmp_path, [])
     assert jsonl.read_bytes() == b""
-    assert pyarrow.parquet.read_table(parquet).column_names == list(COLUMNS)
+    assert pyarrow.parquet.read_table(parquet).column_names == list(RESERVED_COLUMNS)
     jsonl, parquet = write_corpus(tmp_path, [Sample("half \ud83d emoji", "a", "g", 0, "k")])
     assert json.loads(jsonl.read_text())["text"] == pyarrow.parquet.read_table(parquet)["text"][0].as_py()
 
@@ -56,7 +56,7 @@ def test_a_full_disk_changes_nothing(tmp_path, monkeypatch, failing, code):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, failing, full)
-    with pytest.raises(ConfigurationError, match="no space left") as caught:
+    with raises(ConfigurationError, "disk-full") as caught:
         write_corpus(tmp_path, SAMPLES)
     assert str(tmp_path) in str(caught.value)
     assert "output.dir" in caught.value.remedy
@@ -76,7 +76,7 @@ def test_a_really_full_disk(tmp_path):
 
     os.fdopen = divert
     try:
-        with pytest.raises(ConfigurationError, match="no space left"):
+        with raises(ConfigurationError, "disk-full"):
             write_corpus(tmp_path, SAMPLES)
     finally:
         os.fdopen = real
@@ -86,7 +86,7 @@ def test_a_really_full_disk(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigurationError, match="cannot be written"):
+    with raises(ConfigurationError, "folder-unwritable"):
         write_corpus(tmp_path / "file" / "run", SAMPLES)
 
 

@@ -183,7 +183,7 @@ def test_a_run_without_privacy_says_so_everywhere(change):
 
 def test_the_browsable_sample_covers_every_group():
     data = run(4000)
-    chosen = spread(data, 300)
+    chosen = spread(data.samples, 300)
     assert len(chosen) == 300
     group = lambda s: (s.label, s.generator, s.round)  # noqa: E731
     assert {group(s) for s in chosen} == {group(s) for s in data.samples}
