@@ -5,6 +5,7 @@
     coordinator.json   the trusted coordinator: addresses, CA, signing key, fingerprint
     policy.json        what this hospital allows, signed by its identity key
     data.sealed        the data set as it was added, encrypted: what the party answers from
+    held_out.sealed    records that were kept out of it to judge a corpus by, encrypted
     ledger.jsonl       what every release of the data set cost
     exclusions.jsonl   which lists of patients who take no part have acted: keyed hashes and counts
     requests/          runs that were proposed, and what was decided
@@ -55,7 +56,7 @@ class PartySettings:
         max_windows: of a long text that the embedder reads (undersong_common.embedding), as the runs' task files state.
         data: the data set's file ("" until it is added), its columns ("" where there is none) and its encoding.
         attribute_fields: columns by the attribute of the operator's task files that they stand for.
-        label_map, row_filter, database, exclusions: as of ``records.declared.Declared``.
+        label_map, row_filter, database, exclusions, hold_out: as of ``records.declared.Declared``.
         keep_until: last day (ISO 8601) on which the data set may be answered from; "" for no end.
         teacher_model: "packaged" or the folder of a local model that teachers are fine-tuned from; "": none are.
         notify: command or address that is told when something waits for people (undersong_common.notices); "": none.
@@ -80,6 +81,7 @@ class PartySettings:
     row_filter: str = ""
     database: str = ""
     exclusions: str = ""
+    hold_out: int = 0
     keep_until: str = ""
     cache: str = ""
     teacher_model: str = ""
@@ -196,6 +198,7 @@ class PartyHome:
     policy = _inside("policy.json")
     drill_records = _inside("drill/records.jsonl")  # the only file that may be the data set of a drill
     sealed = _inside("data.sealed")
+    held_out = _inside("held_out.sealed")
     ledger = _inside("ledger.jsonl")
     exclusions = _inside(
         "exclusions.jsonl"

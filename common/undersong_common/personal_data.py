@@ -29,6 +29,8 @@ CALENDAR = re.compile(
     re.IGNORECASE,
 )
 MODELS = tuple(f"en_core_web_{size}" for size in ("lg", "md", "sm"))  # the best that is installed is used
+_TITLED = re.compile(f"(?i:{TITLED})")
+_LONG_NUMBER = re.compile(r"\+?\d(?:[ ./-]?\d)+")
 WITHOUT_MODEL = "without a spaCy model: names after a title only, dates in digits only"
 
 Find = Callable[[str], Iterable[tuple[str, str]]]
@@ -83,6 +85,18 @@ def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Fin
         private_rows=tuple(sorted({row for key in standing for row in places[key]})),
         finder=finder,
     )
+
+
+def patterns(text: str) -> Iterable[tuple[str, str]]:
+    """Finds names after a title, and numbers of seven digits or more, without further packages.
+
+    >>> list(patterns("Dr Jane Brown, 030 1234567, 168/101"))
+    [('names', 'Dr Jane Brown'), ('numbers', '030 1234567')]
+    """
+    yield from (("names", found.group()) for found in _TITLED.finditer(text))
+    for found in _LONG_NUMBER.finditer(text):
+        if sum(map(str.isdigit, found.group())) >= FEWEST_DIGITS:
+            yield NUMBERS, found.group()
 
 
 def _normal(text: str) -> str:

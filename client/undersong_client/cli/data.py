@@ -108,6 +108,12 @@ def add(
         Path | None,
         typer.Option(help="Identifiers of patients who take no part: one a line, or a query. Kept until --no-exclude."),
     ] = None,
+    hold_out: Annotated[
+        int | None,
+        typer.Option(
+            help="Per cent of the patients to keep out, to judge a corpus by (default: as before).", min=0, max=50
+        ),
+    ] = None,
     no_exclude: Annotated[bool, typer.Option("--no-exclude", help="The exclusion list acts no more.")] = False,
     dry_run: Annotated[
         bool,
@@ -151,6 +157,7 @@ def add(
         row_filter,
         database,
         exclusions,
+        PartyHome(folder).settings.hold_out if hold_out is None else hold_out,
     )
     if dry_run:
         look = operations.data.look(folder, declared)
@@ -168,7 +175,7 @@ def add(
         charge_missing=charge_missing,
         receipts=receipts or (),
         confirm=confirm,
-        progress=_progress(time.monotonic()),
+        progress=show_progress(time.monotonic()),
     )
     if epsilon is not None and delta is not None:
         found = operations.rules.set_budget(folder, epsilon=epsilon, delta=delta, per_run=per_run, confirm=confirm)
@@ -200,6 +207,8 @@ def _survey_lines(found: Survey, user_field: str) -> Iterator[str]:
     if found.excluded_patients or found.excluded_records:
         people = counted(found.excluded_patients, "patient", "patients")
         yield f"the exclusion list keeps out {people} with {counted(found.excluded_records, 'record')}"
+    if found.held_out:
+        yield f"held out: {counted(found.held_out, 'record')}; no run is answered from them"
     for why in dict.fromkeys(each.why for each in found.skipped):
         rows = [each.where for each in found.skipped if each.why == why]
         named = ", ".join(printable(row, 120) for row in rows[:ROWS_NAMED])
@@ -235,7 +244,7 @@ def refresh(
         checkpoints=checkpoints_folder(),
         abandon=abandon_runs,
         confirm=lambda found: confirm_cautions(found, despite_cautions),
-        progress=_progress(time.monotonic()),
+        progress=show_progress(time.monotonic()),
     )
     changed = ["unchanged"]
     if done.new_records or done.gone_records:
@@ -321,7 +330,7 @@ def _without_vector(records: int) -> list[str]:
     return [said] if records else []
 
 
-def _progress(begun: float) -> Any:
+def show_progress(begun: float) -> Any:
     printed_s = 0.0
 
     def show(done: int, total: int) -> None:

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from undersong_client.operations import daemon, data, dossier, joining, outbox, rules, runs
+    from undersong_client.operations import corpus, daemon, data, dossier, joining, outbox, rules, runs
 
-__all__ = ["daemon", "data", "dossier", "joining", "outbox", "rules", "runs"]
+__all__ = ["corpus", "daemon", "data", "dossier", "joining", "outbox", "rules", "runs"]
 
 
 def __getattr__(name: str) -> Any:

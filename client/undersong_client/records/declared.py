@@ -28,6 +28,7 @@ class Declared:
         row_filter: command of the hospital that gets every row as a line of JSON and writes the rows that count.
         database: file that holds the database's URL, or ``env:NAME`` of a variable that does.
         exclusions: file or query of the identifiers of patients who take no part.
+        hold_out: per cent of the patients (of the records, without ids) that are kept out, to judge a corpus by.
     """
 
     data: str
@@ -40,6 +41,7 @@ class Declared:
     row_filter: str = ""
     database: str = ""
     exclusions: str = ""
+    hold_out: int = 0
 
     @classmethod
     def of(cls, settings: Any) -> Declared:

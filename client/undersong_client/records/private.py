@@ -120,6 +120,18 @@ class PrivateRecords:
         return self._embed(self._texts)
 
 
+def hold_out(table: Table, key: bytes, percent: int) -> tuple[Table, Table]:
+    """Divides records into those that stay and those held out, by a keyed hash of each patient, or of each text.
+
+    The choice depends on nothing else, so a patient stays on one side in every version of the data set.
+    """
+    own = hmac.digest(key, b"undersong hold out", "sha256")
+    names = table.users or table.texts
+    digests = (hmac.digest(own, name.encode("utf-8", "surrogatepass"), "sha256") for name in names)
+    out = np.array([int.from_bytes(each[:4], "big") * 100 < percent * 2**32 for each in digests], dtype=bool)
+    return table.take(np.flatnonzero(~out).tolist()), table.take(np.flatnonzero(out).tolist())
+
+
 def unit_count(table: Table, unit: str) -> int:
     """The number of privacy units in a data set; 0 for users if it has no user ids."""
     if unit == "user":

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from undersong_client import keys
@@ -56,8 +57,8 @@ class Facts:
         return TextLengths(self.rows, self.long, self.cut)
 
 
-def seal(home: PartyHome, table: Table, facts: Facts) -> None:
-    """Writes or replaces the sealed copy; on the disk when this returns."""
+def seal(home: PartyHome, table: Table, facts: Facts, *, held_out: bool = False) -> None:
+    """Writes or replaces the sealed copy, or that of the records held out; on the disk when this returns."""
     identity = os.urandom(_ID_BYTES)
     starts = range(0, len(table), ROWS_A_SLAB)
     head = {**asdict(facts), "id": identity.hex(), "slabs": len(starts)}
@@ -69,21 +70,21 @@ def seal(home: PartyHome, table: Table, facts: Facts) -> None:
         every = (table.texts, table.labels, table.users, *table.columns.values())
         columns = [None if each is None else each[rows] for each in every]
         parts.append(_sealed(cipher, _json(columns), _place(identity, number)))
-    replace_file(home.sealed, b"".join(parts))
+    replace_file(home.held_out if held_out else home.sealed, b"".join(parts))
 
 
 def facts(home: PartyHome) -> Facts:
     """Reads the head of the sealed data set. Raises ConfigurationError if it is missing or damaged."""
-    head = next(_opened(home))
+    head = next(_opened(home, home.sealed))
     try:
         return Facts(**{name: head[name] for name in Facts.__dataclass_fields__})
     except (KeyError, TypeError):
         raise _damaged(home) from None
 
 
-def table(home: PartyHome) -> Table:
-    """The records. Raises ConfigurationError where none are sealed, or they are damaged."""
-    parts = _opened(home)
+def table(home: PartyHome, *, held_out: bool = False) -> Table:
+    """The records, or those held out. Raises ConfigurationError where none are sealed, or they are damaged."""
+    parts = _opened(home, home.held_out if held_out else home.sealed)
     head = next(parts)
     columns: list[list[str]] = [[] for _ in range(3 + len(head["columns"]))]
     for slab in parts:
@@ -96,13 +97,13 @@ def table(home: PartyHome) -> Table:
     return Table(texts, labels if head["labels"] else None, users if head["users"] else None, named)
 
 
-def _opened(home: PartyHome) -> Iterator[Any]:
+def _opened(home: PartyHome, sealed: Path) -> Iterator[Any]:
     """The head and every slab, checked."""
     from cryptography.exceptions import InvalidTag
 
     cipher = _cipher(home)
     try:
-        with home.sealed.open("rb") as file:
+        with sealed.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise _damaged(home)
             identity, number, slabs = b"", 0, 0
@@ -116,7 +117,7 @@ def _opened(home: PartyHome) -> Iterator[Any]:
                 number += 1
     except FileNotFoundError:
         raise ConfigurationError(
-            f"{home.sealed}: this party holds no sealed data set", _REMEDY, code="no-sealed-data"
+            f"{sealed}: this party holds no sealed data set", _REMEDY, code="no-sealed-data"
         ) from None
     except (OSError, InvalidTag, ValueError, KeyError, TypeError):
         raise _damaged(home) from None

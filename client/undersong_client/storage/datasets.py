@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import PartyHome, make_folder
 from undersong_client.records import cautions, snapshot, sources
 from undersong_client.records.declared import Declared, Skipped
-from undersong_client.records.private import DataSet, fingerprint
+from undersong_client.records.private import DataSet, fingerprint, hold_out
 from undersong_client.records.snapshot import EMBEDDINGS, Facts
 from undersong_client.records.sources import Exclusion, Reading
 from undersong_client.storage import recovery
@@ -53,6 +53,7 @@ class Survey:
         lengths: how many texts the embedder reads in several windows, or not to their ends.
         skipped: rows or resources that were not read, each with its reason.
         excluded_patients, excluded_records: that the exclusion list keeps out.
+        held_out: records that are kept out to judge a corpus by.
     """
 
     rows: int
@@ -66,6 +67,7 @@ class Survey:
     skipped: tuple[Skipped, ...] = ()
     excluded_patients: int = 0
     excluded_records: int = 0
+    held_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def changed_since(home: PartyHome) -> str:
     if not declared.is_files:
         return ""  # looking would ask the database, or start the hospital's filter
     try:
-        table = sources.read(declared).table
+        table, _ = hold_out(sources.read(declared).table, keys.secret(home, "data"), declared.hold_out)
     except ConfigurationError as error:
         return error.problem
     same = fingerprint(table, keys.secret(home, "data")) == snapshot.facts(home).fingerprint
@@ -172,6 +174,8 @@ def add(
     declared = declared.absolute()
     path = declared.path
     reading = sources.read(declared)
+    kept_in, held_out = hold_out(reading.table, keys.secret(home, "data"), declared.hold_out)
+    reading = replace(reading, table=kept_in)
     data = DataSet(reading.table, keys.secret(home, "data"))
     if policy.approval == "standing":
         confirm(cautions.of_standing_consent(policy, data.table, declared.user_field))
@@ -196,6 +200,7 @@ def add(
         )
     ledger = restored.ledger if restored is not None else Ledger.read(home.ledger) if known else None
     check(heads, ledger)
+    _check_hold_out(home, declared, ledger)
     if changed and ledger is not None:
         _end_runs(ledger, abandon, at)
     if ledger is None:
@@ -213,6 +218,10 @@ def add(
     if reading.exclusion is not None:
         _log_exclusion(home, data, reading.exclusion, at)
     snapshot.seal(home, data.table, facts)
+    if len(held_out):
+        snapshot.seal(home, held_out, replace(facts, rows=len(held_out)), held_out=True)
+    else:
+        home.held_out.unlink(missing_ok=True)
     place = (cache or beside(path)).absolute()
     if cache is None and (home.settings.insecure_noise_seed is not None or not _writable(place)):
         place = home.path / "cache"
@@ -221,7 +230,7 @@ def add(
     kept.keep(ledger)
     if earlier is not None:
         earlier.leave(ledger, kept, budget_of(policy) if policy.has_budget else None)
-    return Added(survey(reading, lengths), ledger, restored)
+    return Added(replace(survey(reading, lengths), held_out=len(held_out)), ledger, restored)
 
 
 def check_retention(home: PartyHome, at: float) -> None:
@@ -237,7 +246,8 @@ def check_retention(home: PartyHome, at: float) -> None:
 
 def erase(home: PartyHome) -> None:
     """Deletes the sealed copy and the embeddings; the ledger, which holds no record, stays with what was spent."""
-    home.sealed.unlink(missing_ok=True)
+    for sealed in (home.sealed, home.held_out):
+        sealed.unlink(missing_ok=True)
     if home.settings.cache:
         for path in Path(home.settings.cache).glob(EMBEDDINGS + "*"):  # with the files that SQLite keeps beside it
             path.unlink()
@@ -307,6 +317,16 @@ def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
         )
     for each in runs:
         ledger.close(each.run, each.manifest, at=at)
+
+
+def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) -> None:
+    """Raises ConfigurationError where records that a run was answered from would count as held out."""
+    if declared.hold_out > home.settings.hold_out and ledger is not None and ledger.charges():
+        raise ConfigurationError(
+            f"{home.ledger}: runs were answered from all records: none of them can be held out any more",
+            "leave --hold-out as it was; judge a corpus by other records: undersong-party corpus check --held-out FILE",
+            code="hold-out-too-late",
+        )
 
 
 def _log_exclusion(home: PartyHome, data: DataSet, exclusion: Exclusion, at: float) -> None:

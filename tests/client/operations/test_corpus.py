@@ -1,0 +1,117 @@
+"""A hospital compares a published corpus with its records and with those that it held out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.doubles.coded import raises
+from tests.doubles.party_home import HashedEmbedder, command, write_notes
+from undersong_client.home import PartyHome
+from undersong_client.operations import corpus
+from undersong_client.storage import datasets
+from undersong_common import embedders
+from undersong_common.errors import ConfigurationError
+from undersong_common.privacy.accounting import Gaussian
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Charge
+
+FIELDS = ("--label-field", "label", "--user-field", "patient")
+SECRET = "Dr Jane Quux saw patient 4711 0815 42 in the fourth ward of the old house at night"
+
+
+@pytest.fixture
+def party(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedders, "load", lambda *_: HashedEmbedder())
+    command("init", "alpha", "--insecure-noise-seed", 5, "--home", tmp_path / "alpha")  # one choice in every run
+    return tmp_path / "alpha"
+
+
+def published(folder, texts):
+    folder.mkdir()
+    (folder / "synthetic.jsonl").write_text(
+        "".join(json.dumps({"text": each, "label": "good"}) + "\n" for each in texts)
+    )
+    return folder
+
+
+def test_records_are_held_out_by_patient_and_no_run_reads_them(party, tmp_path):
+    notes = write_notes(tmp_path / "notes.jsonl", records=400)
+    said = command("data", "add", notes, *FIELDS, "--hold-out", 25, "--home", party)
+    home = PartyHome(party)
+    inside, outside = datasets.load(home).table, corpus._held_out(home, None)
+    assert len(inside) + len(outside) == 400
+    assert 60 <= len(outside) <= 140
+    assert f"held out: {len(outside)} records" in said
+    assert not set(inside.users) & set(outside.users)
+    assert b"private note" not in home.held_out.read_bytes()
+    write_notes(notes, records=404)
+    command("data", "refresh", "--home", party)
+    assert set(corpus._held_out(home, None).users) >= set(outside.users), "a patient stays on one side"
+    command("data", "erase", "--home", party)
+    assert not home.held_out.exists()
+
+
+def test_nothing_is_held_out_of_records_that_were_answered_from(party, tmp_path):
+    notes = write_notes(tmp_path / "notes.jsonl", records=40)
+    command("data", "add", notes, *FIELDS, "--home", party)
+    command("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--home", party)
+    ledger = Ledger.read(PartyHome(party).ledger)
+    ledger.charge(Charge("run", "00" * 32, "votes/1", 0, (Gaussian(5.0),)))
+    ledger.close("run", "00" * 32)
+    command("data", "add", notes, *FIELDS, "--hold-out", 10, "--new-version", "--home", party, code=2)
+    assert not PartyHome(party).held_out.exists()
+
+
+def test_a_copied_corpus_is_found_and_an_honest_one_is_not(party, tmp_path):
+    notes = write_notes(tmp_path / "notes.jsonl", records=400)
+    with notes.open("a") as file:
+        file.write(json.dumps({"text": SECRET, "label": "good", "patient": "patient 0"}) + "\n")
+    command("data", "add", notes, *FIELDS, "--hold-out", 30, "--home", party)
+    inside = datasets.load(PartyHome(party)).table.texts
+    copied = published(tmp_path / "copied", [*inside[:150], SECRET])
+    found = corpus.check(party, copied)
+    assert len(found.copies.verbatim) >= 150
+    assert found.closest.closer.low > 0.5
+    assert found.membership.low > 0.5
+    honest = published(tmp_path / "honest", [f"invented text {n} of nobody" for n in range(150)])
+    found = corpus.check(party, honest)
+    assert (found.copies.verbatim, found.identifiers.private_rows) == ((), ())
+    assert found.membership.low < 0.5 < found.membership.high
+    assert found.closest.closer.low < 0.6
+    said = command("corpus", "check", honest, "--home", party)
+    assert "not private" in said
+    assert "private note" not in said
+    figures = json.loads(command("corpus", "check", copied, "--json", "--home", party))
+    assert figures["membership"]["low"] > 0.5
+    assert "private note" not in json.dumps(figures)
+    assert "Quux" not in json.dumps(figures)
+
+
+def test_names_and_numbers_of_a_record_are_counted_by_row(party, tmp_path):
+    notes = tmp_path / "notes.jsonl"
+    notes.write_text("".join(json.dumps({"text": f"{SECRET} {n}"}) + "\n" for n in range(3)))
+    command("data", "add", notes, "--home", party)
+    found = corpus.check(party, published(tmp_path / "corpus", ["all well", "Dr Jane Quux wrote", "call 030 1234567"]))
+    assert found.identifiers.private_rows == (2,)
+    assert found.identifiers.different == {"names": 1, "dates": 0, "numbers": 1}
+
+
+def test_without_records_held_out_no_membership_is_stated(party, tmp_path):
+    command("data", "add", write_notes(tmp_path / "notes.jsonl"), *FIELDS, "--home", party)
+    texts = published(tmp_path / "corpus", ["one text", "another text"])
+    assert corpus.check(party, texts).membership is None
+    said = command("corpus", "check", texts, "--home", party)
+    assert "not computed" in said
+    assert "ROC" not in said
+
+
+def test_records_that_are_in_the_data_set_are_no_held_out_ones(party, tmp_path):
+    command("data", "add", write_notes(tmp_path / "notes.jsonl", records=40), *FIELDS, "--home", party)
+    texts = published(tmp_path / "corpus", ["one text"])
+    with raises(ConfigurationError, "not-held-out"):
+        corpus.check(party, texts, write_notes(tmp_path / "other.jsonl", records=40, start=30))
+    with raises(ConfigurationError, "too-few-held-out"):
+        corpus.check(party, texts, write_notes(tmp_path / "few.jsonl", records=4, start=1000))
+    assert corpus.check(party, texts, write_notes(tmp_path / "enough.jsonl", start=1000, records=40)).held_out == 40
