@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import os
 import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from tests.doubles.pace import ALL
 from undersong_common import entry
 from undersong_common.model_files import PACKAGED
 
@@ -30,8 +35,8 @@ os.environ.setdefault("GRPC_EXPERIMENTS", entry.POLLING)
 # Journals and ledgers wait for the disk at every entry, half of the time of many tests. No test cuts the power, and
 # what a killed process wrote is not lost, whether it lies on a disk or in memory.
 MEMORY = Path("/dev/shm")
-if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 << 30:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 << 30:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 # A test that loads Ray leaves it loaded; the next one that begins it needs it to ask for a token.
 os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
@@ -81,10 +86,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Time passes on a busy machine too. The default suite draws the same examples every time, so that it fails where
-    # the code has changed; `make test-all` draws new ones.
-    settings.register_profile("suite", deadline=None, derandomize=bool(config.option.markexpr))
-    settings.load_profile("suite")
+    # Time passes on a busy machine too. The default suite draws the same few examples every time, so that it fails
+    # where the code has changed; `make test-all` draws new ones, and more (tests/doubles/pace.py).
+    some = bool(config.option.markexpr)
+    settings.register_profile("some" if some else ALL, deadline=None, derandomize=some)
+    settings.load_profile("some" if some else ALL)
     if config.getoption("--without-torch"):
         sys.meta_path.insert(0, SkipsTorch())
 
@@ -124,22 +130,55 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def weights_hashed_once() -> Iterator[None]:
-    """A file that has not changed has the hash that it had: each set-up of a party checks 90 MB of weights."""
-    from undersong_common import model_files
+def costly_once() -> Iterator[None]:
+    """Keeps what a process would compute again with the same result: hashes of weights, and the packaged model."""
+    from undersong_common import embedding, model_files
+    from undersong_common.embedding import Embedder
 
-    known: dict[tuple[object, ...], str] = {}
-    compute = model_files._sha256
+    hashes: dict[tuple[object, ...], str] = {}
+    models: dict[str, Embedder] = {}
+    compute, load = model_files._sha256, Embedder._loaded
 
-    def remembered(path: Path) -> str:
+    def hashed(path: Path) -> str:
         state = path.stat()
         key = (path, state.st_ino, state.st_size, state.st_mtime_ns)
-        if key not in known:
-            known[key] = compute(path)
-        return known[key]
+        if key not in hashes:
+            hashes[key] = compute(path)
+        return hashes[key]
+
+    def loaded(embedder: Embedder) -> Any:
+        """Takes over a model that was tried out, where the files are still the same."""
+        if embedder._source == PACKAGED and embedder._encoder is None:
+            current = embedding._fingerprint(PACKAGED, embedder.max_windows)
+            if current == embedder.fingerprint and current in models:
+                embedder._encoder, embedder._rows = models[current]._encoder, models[current]._rows
+            load(embedder)
+            models.setdefault(current, embedder)
+        return load(embedder)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(model_files, "_sha256", remembered)
+        patched.setattr(model_files, "_sha256", hashed)
+        patched.setattr(Embedder, "_loaded", loaded)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_hashes() -> Iterator[None]:
+    """Hashes that are made to take long take none: a plan's words, and passwords of a page.
+
+    Programs that tests start have the real ones; tests/protocol/test_plan_words.py has them too.
+    """
+    from argon2 import PasswordHasher
+
+    from undersong_common.pages import accounts
+    from undersong_protocol.agreement import plan_words
+
+    def scrypt(data: bytes, **given: Any) -> bytes:
+        return hashlib.scrypt(data, **{**given, "n": 2})
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plan_words, "hashlib", SimpleNamespace(scrypt=scrypt))
+        patched.setattr(accounts, "PasswordHasher", partial(PasswordHasher, time_cost=1, memory_cost=64))
         yield
 
 

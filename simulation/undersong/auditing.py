@@ -18,6 +18,7 @@ import hmac
 import math
 import os
 import tempfile
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -412,11 +413,13 @@ def _attack_power(detection: Detection, signal: float, mu: float, refutes: Calla
     """The largest share of the planned noise at which the attack on the sums is expected to refute the promise."""
     from scipy.stats import norm
 
-    for share in np.geomspace(1.0, LEAST_NOISE, 50):
+    def refuted(share: float) -> bool:
         right = float(norm.cdf((signal - mu / 2) / share) + norm.cdf(mu / 2 / share)) / 2
-        if refutes(replace(detection, right=(right,) * len(detection.right))):
-            return float(share)
-    return None
+        return refutes(replace(detection, right=(right,) * len(detection.right)))
+
+    shares = np.geomspace(1.0, LEAST_NOISE, 50)
+    first = bisect_left(shares, True, key=refuted)  # less noise is refuted more easily
+    return float(shares[first]) if first < len(shares) else None
 
 
 def _epsilon_with(plan: Plan, share: float) -> float:

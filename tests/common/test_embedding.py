@@ -22,6 +22,7 @@ from hypothesis.extra import numpy as hnp
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from tests.doubles import long_notes
+from tests.doubles.pace import slow_but
 from tests.doubles.tiny_bert import fails_at_last_word, write_embedder
 from undersong_common import embedding, encoders, workers
 from undersong_common.arrays import Float32
@@ -149,7 +150,7 @@ def by_torch() -> Embedder:
 
 
 def test_both_routes_agree_with_sentence_transformers_own_encode(packaged: Embedder, by_torch: Embedder) -> None:
-    texts = [*TEXTS, *some_texts(8, 20), "pain " * 254]  # the last fills one window
+    texts = [*TEXTS, *some_texts(8, 6), "pain " * 254]  # the last fills one window
     model: Any = by_torch._loaded()
     reference = model.model.encode(texts, convert_to_numpy=True, normalize_embeddings=True)
     np.testing.assert_allclose(by_torch.encode(texts), reference, atol=2e-6)
@@ -249,10 +250,10 @@ def threads(count: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("count", [1, 2, *(pytest.param(count, marks=pytest.mark.slow) for count in (3, 4))])
+@pytest.mark.parametrize("count", slow_but(range(1, 5), [2]))
 def test_a_text_has_the_same_bits_beside_any_other_texts(packaged: Embedder, count: int) -> None:
     """Position, batch mates, the last batch that is filled up, one text alone, and the number of threads."""
-    texts = [*TEXTS, *some_texts(0, 20), words(400), words(900)]
+    texts = [*TEXTS, *some_texts(0, 8), words(400)]
     expected = dict(zip(texts, bits(packaged.encode(texts)), strict=True))
     rng = np.random.default_rng(count)
     with threads(count):
@@ -267,7 +268,10 @@ def test_a_text_has_the_same_bits_beside_any_other_texts(packaged: Embedder, cou
             }
 
 
-@pytest.mark.parametrize("tokens", [2, 6, 7, 8, 15, 16, 31, 40, 70, 127, 128, 200, 254, 255, 256])
+WIDTHS = [2, 6, 7, 8, 15, 16, 31, 40, 70, 127, 128, 200, 254, 255, 256]
+
+
+@pytest.mark.parametrize("tokens", slow_but(WIDTHS, [2, 7, 8, 40, 128, 256]))
 def test_every_place_in_a_batch_of_every_width_gives_the_same_bits(packaged: Embedder, tokens: int) -> None:
     rng = np.random.default_rng(tokens)
     text = " ".join(["pain"] * (tokens - 2))

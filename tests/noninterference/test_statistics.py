@@ -14,6 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import examples
 from tests.noninterference.bodies import QUIET, one_sum, one_unit
 from tests.noninterference.hospital import MakePair
 from undersong_protocol import statistics
@@ -21,7 +22,7 @@ from undersong_protocol import statistics
 Body = Callable[..., Counter[str]]
 pytestmark = pytest.mark.heavy
 
-EXAMPLES = 5  # per statistic and test; a soak tries many more
+EXAMPLES = examples(2, 5)  # per statistic and test; a soak tries many more
 
 every = pytest.mark.parametrize("name", statistics.names())
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.authority import Authority, name
 from tests.doubles.coded import raises
+from tests.doubles.pace import examples
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement import enrolment
@@ -216,7 +217,7 @@ READERS = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60, 300), deadline=None)
 @given(
     st.one_of(
         st.binary(max_size=200),

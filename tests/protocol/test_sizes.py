@@ -145,7 +145,10 @@ def request(**body: Any) -> bytes:
         (lambda: request(propose=wire.ProposeManifest(manifest=bytes(5 * 2**20))), "sent propose of 5242\\d* bytes"),
         (lambda: request(close_run=wire.CloseRun(manifest_hash=bytes(5000))), "sent close_run of 500\\d bytes; 4096"),
         (lambda: request(sum_step=wire.SumStep(payload=bytes(17 * 2**20))), "sent sum_step of 17\\d* bytes"),
-        (lambda: request(agree=wire.AgreeManifest(signatures={str(n): b"" for n in range(10**6)})), "sent agree of"),
+        (
+            lambda: request(agree=wire.AgreeManifest(signatures={str(n): bytes(2000) for n in range(10**4)})),
+            "sent agree of",
+        ),
         (lambda: request(open_sum=wire.OpenSum(blocks=[b"x"] * 4097)), "sent 4097 public blocks"),
         (
             lambda: request(open_sum=wire.OpenSum(blocks=[bytes(33 * 2**20)] * 4)),
@@ -155,10 +158,10 @@ def request(**body: Any) -> bytes:
         (
             lambda: request(
                 open_sum=wire.OpenSum(
-                    inputs=[wire.Input(segments=[wire.Segment(rows=[1] * (17 * 2**20), all_rows=False)])]
+                    inputs=[wire.Input(segments=[wire.Segment(rows=[2**32 - 1] * (4 * 2**20), all_rows=False)])]
                 )
             ),
-            "sent open_sum of 17\\d* bytes",
+            "sent open_sum of 20\\d* bytes",
         ),
         (
             lambda: request(introduce=wire.Introduce()) + b"\x9a\x06\x88\x27" + bytes(5000),

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import examples
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import make_task
 from tests.doubles.word_embedding import embed
@@ -301,7 +302,7 @@ def test_a_sound_clamp_and_sound_coins_are_not_accused(name: str, privacy: Priva
         for part in (table.take([0] if privacy.unit == "sample" else [0, 1, 2]), table)
     )
 
-    @settings(QUIET, max_examples=3, phases=[Phase.generate])
+    @settings(QUIET, max_examples=examples(1, 3), phases=[Phase.generate])
     @given(data=st.data())
     def tried(data: st.DataObject) -> None:
         statistic = data.draw(well_formed(name, facts_of(LABELS))).statistic
@@ -484,22 +485,32 @@ TOO_LITTLE, TOO_MUCH = "of the noise's planned deviation", "its shares are not i
 NOISE = {PLACES, LAW, WITHIN, BETWEEN, TOO_LITTLE, TOO_MUCH}
 
 
-@pytest.mark.heavy
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     ("small", "patch", "words"),
     [
         pytest.param(WASP, halved_noise, {TOO_LITTLE}, id="noise halved"),
-        pytest.param(SAMPLED, halved_noise, {TOO_LITTLE}, id="noise halved, sub-sampled"),
-        pytest.param(WASP, doubled_sensitivity, {"one unit contributes 2 of", CLAMP}, id="sensitivity doubled"),
-        pytest.param(WASP, rows_counted_twice, {"one unit contributes 2 of", CLAMP}, id="a row counted twice"),
+        pytest.param(SAMPLED, halved_noise, {TOO_LITTLE}, id="noise halved, sub-sampled", marks=SLOW),
+        pytest.param(
+            WASP, doubled_sensitivity, {"one unit contributes 2 of", CLAMP}, id="sensitivity doubled", marks=SLOW
+        ),
+        pytest.param(
+            WASP, rows_counted_twice, {"one unit contributes 2 of", CLAMP}, id="a row counted twice", marks=SLOW
+        ),
         pytest.param(WASP, no_clamp, {CLAMP}, id="no clamp"),
-        pytest.param(WASP, no_clamp_but_the_last, {CLAMP}, id="no clamp but the last"),
+        pytest.param(WASP, no_clamp_but_the_last, {CLAMP}, id="no clamp but the last", marks=SLOW),
         pytest.param(WASP, no_cap_on_records, {CLAMP}, id="no cap on records"),
-        pytest.param(SAMPLED, public_coins, {"the coins of its subsample are not secret"}, id="public coins"),
+        pytest.param(
+            SAMPLED, public_coins, {"the coins of its subsample are not secret"}, id="public coins", marks=SLOW
+        ),
         pytest.param(SAMPLED, same_coins, {"the coins of its subsample are not secret"}, id="the same coins"),
         pytest.param(SAMPLED, coins_of_few_bits(1), {"not secret and independent"}, id="coins of 8 bits"),
-        pytest.param(SAMPLED, coins_of_few_bits(2), {"not secret and independent"}, id="coins of 16 bits"),
-        pytest.param(SAMPLED, one_coin_of_two_units, {"not secret and independent"}, id="one coin of two units"),
+        pytest.param(SAMPLED, coins_of_few_bits(2), {"not secret and independent"}, id="coins of 16 bits", marks=SLOW),
+        pytest.param(
+            SAMPLED, one_coin_of_two_units, {"not secret and independent"}, id="one coin of two units", marks=SLOW
+        ),
         pytest.param(SAMPLED, twice_the_rate, {"another share of the units"}, id="more are sampled"),
         pytest.param(LARGE, one_noise_of_all_parties, {TOO_MUCH}, id="one noise of all parties"),
         pytest.param(WASP, a_cheap_charge, {"its ledger charged less"}, id="a charge below the price"),
@@ -515,26 +526,39 @@ NOISE = {PLACES, LAW, WITHIN, BETWEEN, TOO_LITTLE, TOO_MUCH}
             each_share(lambda share, _: 2 * share * (np.arange(len(share)) % 4 == 0)),
             {PLACES, LAW},
             id="noise on every fourth coordinate",
+            marks=SLOW,
         ),
         pytest.param(
             SAMPLED,
             each_share(lambda share, _: 2 * share * (np.arange(len(share)) % 4 == 0)),
             {LAW},
             id="noise on every fourth coordinate, sub-sampled",
+            marks=SLOW,
         ),
-        pytest.param(LARGE, each_share(lambda share, _: np.sign(share) * share.std()), {LAW}, id="noise of two points"),
         pytest.param(
-            LARGE, each_share(lambda share, _: np.tile(share[: len(share) // 2], 2)), {WITHIN}, id="noise tiled"
+            LARGE,
+            each_share(lambda share, _: np.sign(share) * share.std()),
+            {LAW},
+            id="noise of two points",
+            marks=SLOW,
+        ),
+        pytest.param(
+            LARGE,
+            each_share(lambda share, _: np.tile(share[: len(share) // 2], 2)),
+            {WITHIN},
+            id="noise tiled",
+            marks=SLOW,
         ),
         pytest.param(
             LARGE,
             each_share(lambda share, drawn: share * math.sqrt(PARTIES) * (drawn % PARTIES == 0)),
             {PLACES, LAW},
             id="noise of one party alone",
+            marks=SLOW,
         ),
-        pytest.param(LARGE, noise_of_seeds_again, {BETWEEN}, id="noise of seeds again, shifted"),
-        pytest.param(LARGE, None, set(), id="sound, large"),
-        pytest.param(LAPLACE, None, set(), id="sound, laplace"),
+        pytest.param(LARGE, noise_of_seeds_again, {BETWEEN}, id="noise of seeds again, shifted", marks=SLOW),
+        pytest.param(LARGE, None, set(), id="sound, large", marks=SLOW),
+        pytest.param(LAPLACE, None, set(), id="sound, laplace", marks=SLOW),
         pytest.param(WASP, None, set(), id="sound"),
         pytest.param(SAMPLED, None, set(), id="sound, sub-sampled"),
     ],
@@ -552,7 +576,6 @@ def test_planted_faults_are_caught_in_real_runs(
     assert all(any(word in fault for fault in faults) for word in words), faults
 
 
-@pytest.mark.heavy
 def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     found = rounds.play("one sum of label_histogram", examples=15, seed=1)
     assert found.found == ""

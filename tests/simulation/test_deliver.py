@@ -156,7 +156,7 @@ def test_the_same_command_again_changes_no_text_and_charges_nothing(finished):
     assert again.report.plan_hash == delivered.report.plan_hash
 
 
-def test_a_folder_with_another_run_is_refused_and_fresh_starts_over(finished):
+def test_a_folder_with_another_run_is_refused_and_fresh_starts_over(finished, hashed):
     folder, _ = finished
     task_path = folder / "task" / "task.toml"
     with pytest.raises(ConfigurationError, match="holds another run"):
@@ -213,7 +213,7 @@ def _killed_runs_end_alike(tmp_path, delays, *, weights=True):
 
 
 def test_a_killed_run_continues_to_the_same_bytes(hashed, tmp_path):
-    assert _killed_runs_end_alike(tmp_path, [0.2, 0.5], weights=False) >= 1
+    assert _killed_runs_end_alike(tmp_path, [0.3], weights=False) >= 1
 
 
 @pytest.mark.slow

@@ -99,8 +99,6 @@ def mean_at_least(values: Sequence[float], alarm: float) -> float:
     >>> round(mean_at_least([1.0] * 20, 1e-3), 3), mean_at_least([0.0] * 20, 1e-3)
     (0.661, 0.0)
     """
-    from scipy.special import logsumexp
-
     found = np.asarray(values, dtype=np.float64)
     if not found.any():
         return 0.0
@@ -109,7 +107,7 @@ def mean_at_least(values: Sequence[float], alarm: float) -> float:
         middle = (low + high) / 2
         with np.errstate(divide="ignore"):
             wealth = np.log1p(STAKES * (found / middle - 1.0)).sum(axis=1)
-        refuted = float(logsumexp(wealth)) - math.log(len(STAKES)) >= -math.log(alarm)
+        refuted = float(np.logaddexp.reduce(wealth)) - math.log(len(STAKES)) >= -math.log(alarm)
         low, high = (middle, high) if refuted else (low, middle)
     return low
 

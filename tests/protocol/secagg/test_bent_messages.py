@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import examples
 from tests.doubles.secagg import (
     drive,
     expected_sum,
@@ -246,34 +247,18 @@ def _bend_body(reply: wire.Reply, how: Bend) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", MODES)
-@settings(QUIET, max_examples=25)
+@settings(QUIET, max_examples=examples(10, 1500))
 @given(data=st.data())
 def test_requests_bent_at_random(mode: str, data: st.DataObject) -> None:
     check_lying_coordinator(mode, data)
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", MODES)
-@settings(QUIET, max_examples=25)
+@settings(QUIET, max_examples=examples(10, 1500))
 @given(data=st.data())
 def test_replies_bent_at_random(mode: str, data: st.DataObject) -> None:
-    check_lying_party(mode, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("mode", MODES)
-@settings(QUIET, max_examples=1500)
-@given(data=st.data())
-def test_requests_bent_at_random_at_length(mode: str, data: st.DataObject) -> None:
-    check_lying_coordinator(mode, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("mode", MODES)
-@settings(QUIET, max_examples=1500)
-@given(data=st.data())
-def test_replies_bent_at_random_at_length(mode: str, data: st.DataObject) -> None:
     check_lying_party(mode, data)

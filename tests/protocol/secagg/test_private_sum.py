@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from tests.doubles.pace import slow_but
 from tests.doubles.secagg import (
     QUESTION,
     RecordedEncapsulation,
@@ -40,7 +41,7 @@ SHARES_STAGES = (Stage.ADVERTISE, Stage.SHARE, Stage.MASK, Stage.CONSISTENCY, St
 BEFORE_U3 = (Stage.ADVERTISE, Stage.REVEAL, Stage.SHARE, Stage.MASK)
 
 
-@pytest.mark.parametrize("n", range(1, 31))
+@pytest.mark.parametrize("n", slow_but(range(1, 31), {1, 2, 3, 4, 5, 10, 30}))
 def test_sum_is_exact_without_dropouts(n: int) -> None:
     parameters = parameters_of(n)
     parties = open_parties(parameters)
@@ -53,7 +54,8 @@ def test_sum_is_exact_without_dropouts(n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "dropouts", "colluders"), [(3, 1, 0), (4, 1, 1), (5, 1, 0), (7, 2, 1), (10, 3, 2), (30, 9, 3)]
+    ("n", "dropouts", "colluders"),
+    slow_but([(3, 1, 0), (4, 1, 1), (5, 1, 0), (7, 2, 1), (10, 3, 2), (30, 9, 3)], [(3, 1, 0), (10, 3, 2)]),
 )
 @pytest.mark.parametrize("stage", SHARES_STAGES)
 def test_sum_is_exact_after_dropouts_in_any_round(n: int, dropouts: int, colluders: int, stage: Stage) -> None:
@@ -161,7 +163,7 @@ def test_direct_mode_opens_what_arrived_even_if_a_statement_is_lost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "dropouts", "colluders"), [(8, 1, 0), (12, 1, 1), (30, 2, 1), pytest.param(60, 6, 3, marks=pytest.mark.heavy)]
+    ("n", "dropouts", "colluders"), slow_but([(8, 1, 0), (12, 1, 1), (30, 2, 1), (60, 6, 3)], [(8, 1, 0), (12, 1, 1)])
 )
 @pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.REVEAL, Stage.SHARE, Stage.MASK])
 def test_regular_graph_sums_exactly_after_dropouts(n: int, dropouts: int, colluders: int, stage: Stage) -> None:

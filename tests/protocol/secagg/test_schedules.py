@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
 from tests.doubles.host import Cut, Host
+from tests.doubles.pace import examples, slow_but
 from tests.doubles.secagg import QUESTION, expected_sum, identity_of, parameters_of, stage_of
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol.secagg.coordinator import Opened, SumAborted, private_sum
@@ -178,50 +180,39 @@ def check(schedule: Schedule) -> None:
 SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
-@settings(SETTINGS, max_examples=25)
-@given(schedules())
 @pytest.mark.heavy
+@pytest.mark.timeout(1800)
+@settings(SETTINGS, max_examples=examples(10, 600))
+@given(schedules())
 def test_complete_graph_and_direct_mode(schedule: Schedule) -> None:
     check(schedule)
 
 
-@settings(SETTINGS, max_examples=15)
-@given(schedules(graph=True))
 @pytest.mark.heavy
+@pytest.mark.timeout(1800)
+@settings(SETTINGS, max_examples=examples(6, 600))
+@given(schedules(graph=True, largest=examples(30, 60)))
 def test_regular_graph_and_direct_mode_on_it(schedule: Schedule) -> None:
-    check(schedule)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@settings(SETTINGS, max_examples=600)
-@given(schedules())
-def test_complete_graph_and_direct_mode_at_length(schedule: Schedule) -> None:
-    check(schedule)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@settings(SETTINGS, max_examples=600)
-@given(schedules(graph=True, largest=60))
-def test_regular_graph_and_direct_mode_on_it_at_length(schedule: Schedule) -> None:
     check(schedule)
 
 
 # --- every crash point, one by one ------------------------------------------------------------------------------------
 
 
+MODES = {
+    "shares": {"tolerated_dropouts": 2},
+    "direct": {"tolerated_dropouts": 0, "colluders": 2},
+    "graph": {"graph_above": 7},
+}
+DEFAULT = [("shares", True), ("direct", False), ("graph", False)]
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("cut", list(Cut))
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.VOID])
-@pytest.mark.parametrize("mode", ["shares", "direct", "graph"])
-@pytest.mark.parametrize("post_quantum", [False, True], ids=["classical", "post-quantum"])
-def test_a_power_cut_at_every_point_resumes_to_the_bit(post_quantum: bool, mode: str, stage: Stage, cut: Cut) -> None:
-    changes: dict[str, Any] = {
-        "shares": {"tolerated_dropouts": 2},
-        "direct": {"tolerated_dropouts": 0, "colluders": 2},
-        "graph": {"graph_above": 7},
-    }[mode]
+@pytest.mark.parametrize(("mode", "post_quantum"), slow_but(product(MODES, [False, True]), DEFAULT))
+def test_a_power_cut_at_every_point_resumes_to_the_bit(mode: str, post_quantum: bool, stage: Stage, cut: Cut) -> None:
+    changes: dict[str, Any] = MODES[mode]
     parameters = parameters_of(12 if mode == "graph" else 6, sigma=100.0, post_quantum=post_quantum, **changes)
     events = tuple(Event(stage, party, "cut and again", cut) for party in (2, 5))
     check(Schedule(parameters, events, frozenset(Stage), False))

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import examples
 from undersong_common.arrays import Bools, Float32, Float64, Int64, UInt64
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol import statistics
@@ -93,7 +94,7 @@ def reference(matrix: Float64, units: Int64, bound: Sensitivity, scale: int, mea
     return np.sum(parts, axis=0).astype(np.int64), parts
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(30, 120), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     form=st.sampled_from(sorted(FORMS)),
@@ -176,7 +177,7 @@ WEIRD = [0.0, -0.0, 5e-324, -1e-310, 1e-160, 1.0, -3.0, 1e100, 1e155, -1e200, 1.
 
 
 @pytest.mark.heavy
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(40, 200), deadline=None)
 @given(
     rows=st.lists(st.lists(st.sampled_from(WEIRD), min_size=3, max_size=3), max_size=7),
     form=st.sampled_from(sorted(FORMS)),

@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.doubles.pace import slow_but
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
@@ -43,7 +45,7 @@ from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_protocol.statistics.terms import TermHistogram
 
 WIDTH = 4
-FEW, MANY = 200, 600  # records
+FEW, MANY = 100, 300  # records
 SMALL, LARGE = 2, 2048  # numbers of a plan
 BYTES_A_RECORD = 1024  # that a plan's numbers may cost; a buffer of records times such a number costs 8 x LARGE
 TERMS = tuple(f"t{number}" for number in range(2 * LARGE))
@@ -180,8 +182,10 @@ def peak_bytes(statistic: Statistic, public: PublicInputs, count: int, *, one_un
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("one_unit", [False, True], ids=["samples", "party"])
-@EVERY
+@pytest.mark.parametrize(
+    ("name", "one_unit"),
+    slow_but(product(PLANNED, [False, True]), [*product(PLANNED, [False]), ("outer_products", True)]),
+)
 @pytest.mark.usefixtures("small_blocks")
 def test_no_buffer_grows_with_the_records_times_a_number_of_the_plan(name: str, one_unit: bool) -> None:
     grown = []

@@ -2,10 +2,12 @@
 
 import dataclasses
 import logging
+from itertools import product
 
 import numpy as np
 import pytest
 
+from tests.doubles.pace import slow_but
 from tests.doubles.tiny_bert import fails_at_last_word, write_bert
 from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
@@ -84,8 +86,9 @@ def test_a_model_that_fails_at_one_record_loses_one_teacher_s_votes(tmp_path):
     assert len(without) > 2
 
 
-@pytest.mark.parametrize("unit", ["sample", "user"])
-@pytest.mark.parametrize("at", [0, 5, 13])
+@pytest.mark.parametrize(
+    ("unit", "at"), slow_but(product(["sample", "user"], [0, 5, 13]), [("sample", 0), ("user", 13)])
+)
 def test_one_unit_changes_one_shard_and_no_bit_elsewhere(model, unit, at):
     """Added or removed: one record, or all of a user's; wherever in the file it stands."""
     left = [row for n, row in enumerate(ROWS) if (n != at if unit == "sample" else row[2] != ROWS[at][2])]

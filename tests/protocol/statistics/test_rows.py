@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from tests.doubles.coded import raises
 from tests.doubles.example_records import ExampleRecords
+from tests.doubles.pace import examples
 from tests.doubles.tiny_bert import write_bert
 from tests.noninterference.public_examples import FINE_TUNED, labels_of, malformed, names, well_formed
 from undersong_common.arrays import Float64, Int64
@@ -79,7 +80,7 @@ def units_of(statistic: Statistic, records: ExampleRecords, rows: Int64) -> set[
 
 @pytest.mark.heavy
 @EVERY
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(8, 40), deadline=None)
 @given(data=st.data())
 def test_well_formed_inputs_are_taken_and_every_record_has_a_row(name: str, model: Path, data: st.DataObject) -> None:
     facts = data.draw(st.sampled_from(FACTS))
@@ -101,7 +102,7 @@ def test_well_formed_inputs_are_taken_and_every_record_has_a_row(name: str, mode
 
 @pytest.mark.heavy
 @EVERY
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(30, 150), deadline=None)
 @given(data=st.data())
 def test_malformed_inputs_are_refused_without_a_record(name: str, data: st.DataObject) -> None:
     facts = data.draw(st.sampled_from(FACTS))
@@ -112,7 +113,7 @@ def test_malformed_inputs_are_refused_without_a_record(name: str, data: st.DataO
 
 @pytest.mark.heavy
 @EVERY
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(4, 20), deadline=None)
 @given(data=st.data())
 def test_a_row_is_the_same_beside_any_other_records(name: str, model: Path, data: st.DataObject) -> None:
     facts = PublicFacts(embedding_size=data.draw(st.sampled_from([24, 384])), labels=3)
@@ -138,7 +139,7 @@ def test_a_row_is_the_same_beside_any_other_records(name: str, model: Path, data
 
 @pytest.mark.heavy
 @EVERY
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(4, 20), deadline=None)
 @given(data=st.data())
 def test_neighbours_are_within_the_sensitivity(name: str, model: Path, data: st.DataObject) -> None:
     facts = data.draw(st.sampled_from(FACTS))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import examples
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, TopQVotes, top_q_votes
@@ -63,7 +64,7 @@ def problems(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, int]:
     return x, None, c, None, q
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(problems())
 def test_equal_to_the_definition_under_ties(problem: tuple[Any, Any, Any, Any, int]) -> None:
     near, far = top_q_votes(*problem)
@@ -73,7 +74,7 @@ def test_equal_to_the_definition_under_ties(problem: tuple[Any, Any, Any, Any, i
     np.testing.assert_array_equal(far, true_far)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 @given(problems(), st.lists(st.integers(0, 400), max_size=4))
 def test_adding_candidates_equals_starting_over(problem: tuple[Any, Any, Any, Any, int], cuts: list[int]) -> None:
     x, labels, c, candidate_labels, q = problem
@@ -179,7 +180,7 @@ def test_parameters_rebuild_the_statistic() -> None:
     assert "top_q_votes" in statistics.names()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 @given(problems(), st.integers(0, 5), st.booleans())
 def test_a_contribution_is_the_votes_and_no_record_exceeds_the_bound(
     problem: tuple[Any, Any, Any, Any, int], spare: int, furthest: bool

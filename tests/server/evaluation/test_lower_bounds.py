@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.doubles.pace import slow_but
 from undersong_common.arrays import Bools, Float64
 from undersong_common.intervals import clopper_pearson
 from undersong_common.privacy.accounting import gaussian_epsilon, gaussian_mu
@@ -26,7 +27,7 @@ def audited(mu: float, noise: float, runs: int, seed: int, *, alike: float = 0.0
     return found
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+@pytest.mark.parametrize("epsilon", slow_but([1.0, 4.0], [4.0]))
 def test_right_noise_is_never_accused_and_halved_noise_is(epsilon: float) -> None:
     mu = gaussian_mu(epsilon, 1e-5)
     right = [Detection.of_runs(audited(mu, 1.0, 400, seed, alike=0.7), mu / 2) for seed in range(40)]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.doubles import bench
+from tests.doubles.pace import slow_but
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.word_embedding import embed
 from tests.server.methods import method_oracle as oracle
@@ -145,7 +146,7 @@ CASES = {
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(CASES, ["noisy votes", "nothing left"]))
 def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "embed", lambda texts: quantise(embed(texts)))
     monkeypatch.setattr(bench, "CountingRun", Recorded)
