@@ -29,7 +29,7 @@ from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, Progress
 from undersong_common.errors import ConfigurationError, UndersongError
 
-HERE = "local"  # this machine, where no cluster is named
+HERE = "local"  # this machine, if no cluster is named
 # of each worker: Ray counts one core for it; read by the libraries when they are loaded
 SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # environment of this process, before Ray begins: no usage statistics, the installed packages as they are, and workers
@@ -57,8 +57,8 @@ class Cluster(AbstractContextManager["Cluster"]):
     """A connection to Ray, made at the first work; a context that ends it.
 
     A process has one connection at a time. What is sent to a cluster leaves this process: Ray keeps it in the memory
-    of its machines, and on their disks where that is full. Ray on this machine listens on all its interfaces; who has
-    not this process's token is refused. What a cluster returns is unpickled, so a cluster can run code here.
+    of its machines, and on their disks if that is full. What a cluster returns is unpickled, so a cluster can run code
+    here. Ray on this machine listens on all its interfaces and refuses whoever does not have this process's token.
 
     Args:
         address: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``; empty or ``local`` begins Ray on this machine.
@@ -91,11 +91,11 @@ class Cluster(AbstractContextManager["Cluster"]):
     def each(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
         """(number of the call, what ``function`` returned for its arguments), as each completes, on one core each.
 
-        An argument that several calls have, the same object, is sent once. A call whose worker was lost is made once
+        An object that several calls have as an argument is sent once. A call whose worker was lost is made once
         more; if it is lost again, its value is an UndersongError. ``function`` must belong to a module, and should
         return errors rather than raise them: Ray's message for a raised one holds its traceback.
 
-        Raises ConfigurationError without Ray, or where no cluster is at the address.
+        Raises ConfigurationError without Ray, or if no cluster is at the address.
         """
         if not calls:
             return
@@ -158,7 +158,7 @@ def prepare(named: str, option: str, *, here: bool = True) -> None:
     Args:
         named: what the user asked for, in errors; ``option`` is what would have to be left away.
 
-    Raises ConfigurationError where Ray was loaded before without a token: it may not ask for one any more.
+    Raises ConfigurationError if Ray was loaded before without a token: it may not ask for one any more.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)

@@ -16,7 +16,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
 from undersong_server.operations.releases import Verdict
 from undersong_server.operations.tasks import TaskPlan
-from undersong_server.release.files import JSONL_NAME, LEDGER_NAME, REPORT_NAME
+from undersong_server.release.files import JSONL_NAME, REPORT_NAME, charges, published_manifest
 from undersong_server.runs.plan_figures import PlanFigures
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Published(Shown):
     @property
     def ledger(self) -> Frame:
         """Each party's charges for each private sum, from its signed receipt."""
-        return _rows_of(self.folder / LEDGER_NAME)
+        return pandas_package().DataFrame(charges(published_manifest(self.folder)))
 
     @property
     def report(self) -> Page:

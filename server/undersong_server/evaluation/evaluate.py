@@ -50,7 +50,7 @@ class Distances:
 
     They are drawn with the seed; lengths, labels, self-similarity and next-word losses are of all texts.
 
-    Divergences are Jensen-Shannon, in bits. ``label`` is None where a side has no labels; figures that need more rows
+    Divergences are Jensen-Shannon, in bits. ``label`` is None if a side has no labels; figures that need more rows
     than there are become NaN. The figures of diversity are of equally many texts on both sides: all of them depend on
     that number. Next-word losses are bits per word of the reference: with general word frequencies alone, and
     after a small model has read the synthetic texts.
@@ -83,7 +83,7 @@ class EvaluationReport:
     ``membership`` holds the attacks on the synthetic texts' model and, for comparison, on the private data's own.
     ``label_errors`` says which synthetic texts probably have a wrong label, None without labels, and
     ``label_error_shares`` the share of such texts by the models of each seed. ``closest`` compares with private
-    training texts and a hold-out, None where one is missing.
+    training texts and a hold-out, None if one is missing.
     """
 
     run: str
@@ -142,7 +142,7 @@ def evaluate_tables(
         groups: the group of each test text; task models are judged by group too.
         only_task_models: leaves out distances and label errors, which take most of the time.
 
-    Raises ConfigurationError where a file or table is not usable.
+    Raises ConfigurationError if a file or table is not usable.
     """
     labelled = {options.test, options.train_private, *(options.membership or ())}
 
@@ -319,7 +319,7 @@ def _distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
 def read_sequences(path: Path) -> Table:
     """A run's sequences: one text per sequence, its terms with commas between them, and its label.
 
-    Raises ConfigurationError where the run wrote none.
+    Raises ConfigurationError if the run wrote none.
     """
     if not path.is_file():
         raise ConfigurationError(

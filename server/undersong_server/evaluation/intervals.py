@@ -65,7 +65,7 @@ class Detection:
 
     @property
     def mu(self) -> float:
-        """Lower bound of mu of a Gaussian mechanism; 0 where nothing is proven.
+        """Lower bound of mu of a Gaussian mechanism; 0 if nothing is proven.
 
         A guess about a fair coin is right with probability (1 + TPR - FPR) / 2, which mu-Gaussian privacy bounds by
         Phi(mu / 2) (Dong, Roth and Su 2022, section 2: the trade-off curve of two unit normals mu apart). The bound is
@@ -76,11 +76,11 @@ class Detection:
         return max(0.0, 2.0 * float(norm.ppf(self.accuracy)))
 
     def epsilon_if_gaussian(self, delta: float) -> float:
-        """Lower bound of epsilon at ``delta`` of a mechanism known to be Gaussian; 0 where nothing is proven."""
+        """Lower bound of epsilon at ``delta`` of a mechanism known to be Gaussian; 0 if nothing is proven."""
         return float(gaussian_epsilon(self.mu, delta)) if self.mu > 0.0 else 0.0
 
     def epsilon(self, delta: float) -> float:
-        """Lower bound of epsilon at ``delta`` of any mechanism; 0 where nothing is proven.
+        """Lower bound of epsilon at ``delta`` of any mechanism; 0 if nothing is proven.
 
         TPR <= e^epsilon FPR + delta and the same of the complements (Kairouz, Oh and Viswanath 2015, theorem 2.1) add
         up to accuracy <= (e^epsilon + delta) / (e^epsilon + 1).

@@ -49,7 +49,7 @@ def label_errors(labels: Int64, probabilities: Float64) -> LabelErrors:
     The threshold of a label is the mean probability of it among the texts that carry it (section 3.1, equation 2);
     a text counts for the likeliest label whose threshold it reaches (equation 1); counts are scaled to the labels'
     own numbers (equation 3). Suspects are pruned by noise rate, the largest margin first (section 3.2).
-    Raises ValueError where shapes differ.
+    Raises ValueError if shapes differ.
     """
     n, classes = probabilities.shape
     if labels.shape != (n,):

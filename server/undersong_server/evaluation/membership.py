@@ -88,7 +88,7 @@ def membership(data: str, model: Any, members: Records, nonmembers: Records, *, 
 
 
 def attacks_over_trainings(found: Sequence[Membership]) -> Membership:
-    """The first training's figures, with the mean AUC of all beside them where there are several."""
+    """The first training's figures, with the mean AUC of all beside them if there are several."""
     if len(found) == 1:
         return found[0]
     attacks = [
@@ -141,7 +141,7 @@ def entropy(probabilities: Float64) -> Float64:
 
 
 def of_label(probabilities: Float64, columns: tuple[str, ...], labels: tuple[str, ...]) -> Float64:
-    """Probability of each record's own label; 0 where the model never saw that label."""
+    """Probability of each record's own label; 0 if the model never saw that label."""
     number = {name: column for column, name in enumerate(columns)}
     return np.array(
         [row[number[label]] if label in number else 0.0 for row, label in zip(probabilities, labels, strict=True)]

@@ -5,7 +5,7 @@ closest record; diversity by different n-grams, the Vendi score and self-similar
 on real texts is the utility of a corpus without labels.
 
 All are computed in the clear. Nothing here is differentially private: a figure that reads private records says
-something about them, so these functions are called only where the caller holds the records.
+something about them, so these functions are called only by who holds the records.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def self_similarity(embeddings: Floats) -> float:
 def length_divergence(first: Sequence[str], second: Sequence[str]) -> float:
     """Jensen-Shannon divergence, bits, of two sets' histograms of lengths in words over the fixed ``LENGTH_EDGES``.
 
-    NaN where a set is empty.
+    NaN if a set is empty.
     """
     edges = [*LENGTH_EDGES, np.inf]
     return _divergence_bits(*(np.histogram([len(text.split()) for text in each], edges)[0] for each in (first, second)))
 
 
 def label_divergence(first: Sequence[str], second: Sequence[str]) -> float:
-    """Jensen-Shannon divergence, bits, of two sets' label shares. NaN where a set is empty."""
+    """Jensen-Shannon divergence, bits, of two sets' label shares. NaN if a set is empty."""
     names = sorted({*first, *second})
     return _divergence_bits(*(np.array([list(each).count(name) for name in names]) for each in (first, second)))
 
@@ -99,8 +99,8 @@ class Neighbourhoods:
     Attributes:
         precision: share of synthetic texts within at least one real text's ball.
         recall: share of real texts within at least one synthetic text's ball.
-        density: real balls that hold a synthetic text, mean over the synthetic texts, per neighbour: about 1 where
-            both sets come from one distribution, above 1 where synthetic texts crowd where real ones are dense.
+        density: real balls that hold a synthetic text, mean over the synthetic texts, per neighbour: about 1 if
+            both sets come from one distribution, above 1 if synthetic texts crowd where real ones are dense.
         coverage: share of real texts whose own ball holds at least one synthetic text.
     """
 
@@ -118,7 +118,7 @@ def neighbourhoods(
     Precision and recall: Kynkaanniemi et al. 2019, equations 1 and 2, with ``neighbours``. Density and coverage: Naeem
     et al. 2020, equations 4 and 5, with ``coverage_neighbours``; an outlier among the real texts makes precision large,
     and neither of these. A ball reaches to the k-th nearest other point and includes its edge. O(n + m) memory beside
-    one block of distances. Raises ValueError where a set has no k-th neighbour.
+    one block of distances. Raises ValueError if a set has no k-th neighbour.
     """
     needed = max(neighbours, coverage_neighbours)
     if min(len(synthetic), len(real)) <= needed:
@@ -169,7 +169,7 @@ def _squared_distances(a: Float32, b: Float32) -> Float32:
 def distinct_n(texts: Sequence[str], n: int) -> float:
     """Different n-grams over all n-grams of all texts, words split at white space, 0 to 1 (Li et al. 2016).
 
-    It falls as a corpus grows: compare corpora of equal size. NaN where no text has n words.
+    It falls as a corpus grows: compare corpora of equal size. NaN if no text has n words.
 
     >>> distinct_n(["a b a b"], 2)
     0.6666666666666666

@@ -27,7 +27,7 @@ class EvaluationOptions:
         test: real texts that the task models are judged on and the corpus is compared with; None trains none.
         train_private: the real training texts, for the reference "private data only, no privacy".
         overlap: private texts to search the synthetic texts' words in.
-        adapt_to: unlabelled texts of where the task model will work; it is adapted to them too (Deep CORAL).
+        adapt_to: unlabelled texts like those that the task model will read; it is adapted to them too (Deep CORAL).
         sequences: judges the keyphrase sequences of the run alone as well.
         membership: members and non-members of the private training data, to attack the task model with.
         head: of one more task model, beside the panel.

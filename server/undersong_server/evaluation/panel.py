@@ -81,7 +81,7 @@ class PanelScores:
 def judge(corpus: Labelled, test: Labelled, *, seed: int = 0) -> PanelScores:
     """Trains each model on the corpus and scores it on the test texts.
 
-    Raises ConfigurationError where numbers of texts, labels and embeddings differ, or one side is empty.
+    Raises ConfigurationError if numbers of texts, labels and embeddings differ, or one side is empty.
     """
     found = {model: predict(model, corpus, test.texts, test.embeddings, seed) for model in MODELS}
     return PanelScores({model: score(test.labels, predicted) for model, predicted in found.items()})
@@ -139,7 +139,7 @@ class Trained:
         rows: size of the training set.
         model: which model was chosen with the first seed, or "panel".
         runs: scores on the whole test set, one per seed.
-        groups: scores per group of the test file, one per seed each; empty where the file names no groups.
+        groups: scores per group of the test file, one per seed each; empty if the file names no groups.
     """
 
     data: str
@@ -195,7 +195,7 @@ def judged(
     Args:
         found: name of the model and its predictions, one pair per seed; the first one's name is kept.
         true: the test texts' labels.
-        groups: the test texts' groups, where they have any.
+        groups: the test texts' groups, if they have any.
     """
 
     def scored(chosen: Sequence[int]) -> tuple[PanelScores, ...]:

@@ -21,7 +21,7 @@ class Scores:
     Attributes:
         labels: names, in the order of the confusion matrix.
         confusion: int64 [L, L], rows true, columns predicted.
-        recall: of each label, float64 [L]; 0 where the test set has no such text.
+        recall: of each label, float64 [L]; 0 if the test set has no such text.
         accuracy: share of texts with the right label.
         balanced_accuracy: mean recall over the labels that occur in the test set.
         macro_f1: mean F1 over the labels that are true or predicted at least once.
@@ -55,7 +55,7 @@ class Scores:
 def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:
     """Compares two equally long label sequences; the labels are those of both, sorted.
 
-    Raises ValueError where lengths differ.
+    Raises ValueError if lengths differ.
 
     >>> score(["a", "b", "b"], ["a", "b", "a"]).accuracy
     0.6666666666666666

@@ -98,7 +98,7 @@ def train(
     Args:
         hidden: sizes of the hidden layers, instead of the head's own.
 
-    Raises ConfigurationError where there are fewer than two labels, or sizes do not fit.
+    Raises ConfigurationError if there are fewer than two labels, or sizes do not fit.
     """
     x = np.ascontiguousarray(embeddings, dtype=np.float32)
     names, y = _numbered(labels, len(x))
@@ -147,7 +147,7 @@ def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]
 
 
 def _split(y: Int64, seed: int) -> tuple[Int64, Int64]:
-    """Positions to fit on and to hold out: a fifth of every label's rows, at least one where it has two."""
+    """Positions to fit on and to hold out: a fifth of every label's rows, at least one if it has two."""
     rng = np.random.default_rng([seed, 0x5711])
     held = []
     for label in range(int(y.max()) + 1):
@@ -454,8 +454,8 @@ def fine_tune(
 ) -> FineTunedModel:
     """Fine-tunes the whole model and keeps the epoch with the lowest loss on a held-out fifth.
 
-    Runs on a GPU where torch sees one. torch's global random state is restored afterwards. Raises ConfigurationError
-    where the folder holds no usable model, or labels or weights do not fit.
+    Runs on a GPU if torch sees one. torch's global random state is restored afterwards. Raises ConfigurationError
+    if the folder holds no usable model, or labels or weights do not fit.
     """
     import torch
 

@@ -1,8 +1,8 @@
 """Prompts from templates: data files with named placeholders. A task may replace any of them.
 
-A template is a file ``<kind>.toml`` with ``user`` and, where they differ from the usual, ``system`` (both for models
+A template is a file ``<kind>.toml`` with ``user`` and, if they differ from the usual, ``system`` (both for models
 that follow instructions) and ``completion`` (for models that only continue a text). They are written in Jinja2, in its
-sandbox: ``{{ name }}`` stands for a field, ``{% if name %} ... {% endif %}`` encloses a part that is left out where
+sandbox: ``{{ name }}`` stands for a field, ``{% if name %} ... {% endif %}`` encloses a part that is left out if
 the field is empty, ``{% include "answer.j2" %}`` takes a part that several templates share. Texts (good, bad, parents)
 stand between fences with their line breaks: ``{{ good | fenced("good") }}``. What a field holds is never read as a
 template.
@@ -48,7 +48,7 @@ _TEMPLATES = resources.files("undersong_server.prompts").joinpath("templates")
 KINDS = frozenset(name.removesuffix(".toml") for file in _TEMPLATES.iterdir() if (name := file.name).endswith(".toml"))
 LIST_KINDS = frozenset({"keywords", "keywords_by_label"})  # whose answer is a list, which its reader parses
 QUOTE = '"'  # around the texts of a completion prompt: a base model that sees one opened writes a text and closes it
-_RULE = "###"  # after each of them, where texts have several lines
+_RULE = "###"  # after each of them, if texts have several lines
 MASK = "_"  # replaces a hidden word in ``{{ masked }}``
 
 _WORD = re.compile(r"\S+")
@@ -138,7 +138,7 @@ def built_in_hints(language: str = "") -> tuple[tuple[str, ...], ...]:
 
 
 class _Absent(StrictUndefined):
-    """A field without a value: false where a template asks for it, empty in a loop, an error where one shows it."""
+    """A field without a value: false if a template asks for it, empty in a loop, an error if one shows it."""
 
     def __bool__(self) -> bool:  # type: ignore[override] # jinja2 annotates that it always raises
         return False

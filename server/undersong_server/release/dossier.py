@@ -36,7 +36,7 @@ def dossier(folder: Path, verdict: Verdict, *, fingerprint: str | None, audit: M
     Args:
         verdict: what :func:`undersong_server.release.verify.verify` found there.
         fingerprint: the coordinator's, that the caller has stated to it.
-        audit: what ``undersong audit --json`` wrote, where there is one.
+        audit: what ``undersong audit --json`` wrote, if there is one.
     """
     published = published_manifest(folder)
     manifest = Manifest.from_bytes(canonical_json(published["manifest"]))
@@ -103,7 +103,7 @@ def _flow(manifest: Manifest) -> Section:
             "language models write candidate texts from public prompts;",
             "each party compares the candidates, or figures about them, with its records on its own machine;",
             "it answers with whole numbers: bounded per record or person, with its share of the noise, under a mask;",
-            f"a sum opens where {quorum.threshold} of {quorum.parties} parties at least take part;",
+            f"a sum opens if {quorum.threshold} of {quorum.parties} parties or more take part;",
             "the opened sums decide what is written next, and how much of each model's texts is published.",
         ),
     )

@@ -24,20 +24,19 @@ from undersong_server.pool import RESERVED_COLUMNS, Sample
 JSONL_NAME = "synthetic.jsonl"
 PARQUET_NAME = "synthetic.parquet"
 MANIFEST_NAME = "manifest.json"
-LEDGER_NAME = "ledger.jsonl"
 CARD_NAME = "README.md"
 REPORT_NAME = "report.html"
 SEQUENCES_NAME = "sequences.jsonl"  # of a method that writes from keyphrases only
 CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME)
 HASHED_NAMES = (*CORPUS_NAMES, CARD_NAME, REPORT_NAME)  # the manifest holds their hashes
 # Everything a finished run leaves in its folder for its user.
-OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME, LEDGER_NAME)
+OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME)
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
     """Writes files by name, all complete or none: each beside its place first, synced, and only then renamed.
 
-    Text is written as UTF-8. Raises ConfigurationError that names the folder and the remedy where there is no
+    Text is written as UTF-8. Raises ConfigurationError that names the folder and the remedy if there is no
     space, or no right to write.
     """
     waiting: list[tuple[str, Path]] = []
@@ -83,14 +82,14 @@ def copy_outputs(source: Path, target: Path) -> list[str]:
     return sorted(contents)
 
 
-LARGEST_BYTES = 256 << 20  # of manifest.json or ledger.jsonl: a thousand parties and a hundred sums need less
+LARGEST_BYTES = 256 << 20  # of manifest.json: a thousand parties and a hundred sums need less
 FRESH = "it was changed after the run; get a fresh copy"
 
 
 def read_text(path: Path) -> str | None:
-    """A file's text; None where there is no such file.
+    """A file's text; None if there is no such file.
 
-    Raises ConfigurationError where it is no regular file (a pipe would never end), too large, or not UTF-8.
+    Raises ConfigurationError if it is no regular file (a pipe would never end), too large, or not UTF-8.
     """
     if not path.is_symlink() and not path.exists():
         return None
@@ -105,7 +104,7 @@ def read_text(path: Path) -> str | None:
 
 
 def published_manifest(folder: Path) -> dict[str, Any]:
-    """``manifest.json`` of a published data set. Raises ConfigurationError where there is none that can be read."""
+    """``manifest.json`` of a published data set. Raises ConfigurationError if there is none that can be read."""
     path = folder / MANIFEST_NAME
     text = read_text(path)
     if text is None:
@@ -119,8 +118,14 @@ def published_manifest(folder: Path) -> dict[str, Any]:
     return value
 
 
+def charges(published: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the entries of every party's signed receipt, each with the party's name, from a ``manifest.json``."""
+    receipts = sorted(published["receipts"].items())
+    return [{"party": party, **entry} for party, found in receipts for entry in json.loads(found["body"])["entries"]]
+
+
 def sha256_of(path: Path) -> str | None:
-    """SHA-256 (hex) of a regular file of any size; None where there is none."""
+    """SHA-256 (hex) of a regular file of any size; None if there is none."""
     if not path.is_file():
         return None
     with path.open("rb") as file:

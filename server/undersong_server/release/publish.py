@@ -1,4 +1,4 @@
-"""Writes a finished run's public files: corpus, dataset card, manifest with receipts, ledgers and report."""
+"""Writes a finished run's public files: corpus, dataset card, manifest with receipts, and report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from undersong_common.embedding import TextLengths
 from undersong_common.version import VERSION
 from undersong_server.release.files import (
     CARD_NAME,
-    LEDGER_NAME,
     MANIFEST_NAME,
     REPORT_NAME,
     SEQUENCES_NAME,
@@ -47,7 +46,7 @@ def report_data(
     Args:
         lengths: how many texts the embedder does not read at once.
         measures: of the corpus beside the public test file; seeds: of its task models.
-        created: date in words; "" with ``seconds`` False where two runs' outputs must be equal byte for byte.
+        created: date in words; "" with ``seconds`` False if two runs' outputs must be equal byte for byte.
     """
     task = run_plan.task
     texts = [sample.text for sample in outcome.samples]
@@ -90,8 +89,8 @@ def publish(
 ) -> None:
     """Writes every output file of a run into ``folder``, all or none.
 
-    Of a party's ledger it holds what the party's receipt states: a ledger's first entry and its other runs describe
-    the data set, and are nobody else's business, in a simulation too.
+    Of a party's ledger the manifest holds what the party's receipt states: a ledger's first entry and its other runs
+    describe the data set, and are nobody else's business, in a simulation too.
 
     Args:
         signer: the coordinator, or the simulation, that signs it.
@@ -112,7 +111,6 @@ def publish(
         {
             **hashed,
             MANIFEST_NAME: json.dumps(manifest, indent=2, ensure_ascii=False) + "\n",
-            LEDGER_NAME: _ledger_lines(outcome),
         },
     )
 
@@ -157,18 +155,9 @@ def _statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatement:
 
 
 def _sequences(outcome: Outcome) -> dict[str, bytes | str]:
-    """The keyphrase sequences that a method recorded, one per line with its label; no file where there are none."""
+    """The keyphrase sequences that a method recorded, one per line with its label; no file if there are none."""
     rows = [row for _, recorded in outcome.records.get("sequences", ()) for row in recorded]
     if not rows:
         return {}
     lines = (json.dumps({"label": label, "terms": list(terms)}, ensure_ascii=False) for label, terms in rows)
     return {SEQUENCES_NAME: "".join(f"{line}\n" for line in lines)}
-
-
-def _ledger_lines(outcome: Outcome) -> str:
-    lines = [
-        json.dumps({"party": party, **entry}, ensure_ascii=False, sort_keys=True)
-        for party, receipt in sorted(outcome.receipts.items())
-        for entry in json.loads(receipt.body)["entries"]
-    ]
-    return "".join(f"{line}\n" for line in lines)

@@ -80,9 +80,9 @@ class PublisherSignature:
 
 
 def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
-    """The signature of a ``manifest.json``; None where no coordinator signed it.
+    """The signature of a ``manifest.json``; None if no coordinator signed it.
 
-    Raises PrivacyRefusal where the signature is not of these very contents.
+    Raises PrivacyRefusal if the signature is not of these very contents.
     """
     found = published.get(KEY)
     if found is None:
@@ -102,7 +102,7 @@ def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
 def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> bool:
     """Returns whether a ``manifest.json`` is a simulation's: every party of the roster has signed it.
 
-    Raises PrivacyRefusal where it says so and a signature is missing, or not of these very contents.
+    Raises PrivacyRefusal if it says so and a signature is missing, or not of these very contents.
     """
     if SIMULATION not in published:
         return False

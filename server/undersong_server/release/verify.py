@@ -12,7 +12,6 @@ signatures of all its parties under them.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.canonical import canonical_json
-from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal, UndersongError
+from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.printable import counted, finite, printable
 from undersong_common.privacy import accounting
 from undersong_common.privacy.spending import charged_of
@@ -32,11 +31,8 @@ from undersong_protocol.secagg.evidence import check_evidence
 from undersong_server.release.files import (
     CORPUS_NAMES,
     HASHED_NAMES,
-    LEDGER_NAME,
     MANIFEST_NAME,
-    once,
     published_manifest,
-    read_text,
     sha256_of,
 )
 from undersong_server.release.signature import ENROLLED, PublisherSignature, check_simulation, read_signature
@@ -53,7 +49,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         fingerprint: of the coordinator that must have signed it, as it told its hospitals; None confirms nobody.
         parties: fingerprints by name of parties that must have taken part, as they themselves have told them.
 
-    Raises ConfigurationError where there is nothing to check, PrivacyRefusal where the manifest itself cannot be read
+    Raises ConfigurationError if there is nothing to check, PrivacyRefusal if the manifest itself cannot be read
     or its plan does not hold; every other fault stands in the verdict.
     """
     published = published_manifest(folder)
@@ -82,7 +78,6 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     checked = _receipts(manifest, receipts, faults)
     final = {name: receipt for name, receipt in checked.items() if receipt.closed}
     spent = _spending(manifest, opened, final, faults)
-    _ledger(folder, checked, receipts, faults)
     unchecked, outside = _files(folder, published, faults)
     signature = _publisher_signature(published, fingerprint, faults)
     simulated = _simulated(published, manifest, faults)
@@ -123,7 +118,7 @@ def _known(
     """The parties whose keys are those that a confirmed coordinator has enrolled, or that the caller has named.
 
     Args:
-        published: what a coordinator that is confirmed has signed; empty where none is.
+        published: what a coordinator that is confirmed has signed; empty if none is.
     """
     enrolled = published.get(ENROLLED, {})
     certified = enrolled if isinstance(enrolled, Mapping) else {}
@@ -227,7 +222,7 @@ def _spending(
 
 
 def _alone(manifest: Manifest, receipt: Receipt | None) -> float:
-    """Epsilon of one party against everyone else together; of its whole plan where it has no final receipt."""
+    """Epsilon of one party against everyone else together; of its whole plan if it has no final receipt."""
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
         return math.inf
@@ -236,28 +231,6 @@ def _alone(manifest: Manifest, receipt: Receipt | None) -> float:
     left = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
     events = charged_of(left, plan.alone_events()) if receipt.charges else ()
     return accounting.epsilon(events, plan.usable_delta) if events else 0.0
-
-
-def _ledger(folder: Path, checked: Mapping[str, Receipt], receipts: Mapping[str, Any], faults: list[str]) -> None:
-    """Checks that the ledger file, where there is one, says what the receipts say, and no more."""
-    try:
-        text = read_text(folder / LEDGER_NAME)
-        if text is None:
-            return
-        stated: dict[str, list[bytes]] = {}
-        for line in text.removesuffix("\n").split("\n") if text else ():
-            entry = json.loads(line, object_pairs_hook=once)
-            stated.setdefault(entry.pop("party"), []).append(canonical_json(entry))
-    except ConfigurationError as error:
-        faults.append(error.problem)
-        return
-    except MALFORMED:
-        faults.append(f"{LEDGER_NAME}: cannot be read")
-        return
-    for party in sorted({*checked, *map(str, stated)}):
-        signed = json.loads(receipts[party]["body"])["entries"] if party in checked else []
-        if [canonical_json(entry) for entry in signed] != stated.get(party, []):
-            faults.append(f"{LEDGER_NAME}: the entries of {party} are not those of its receipt")
 
 
 def _files(folder: Path, published: Mapping[str, Any], faults: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -275,7 +248,7 @@ def _files(folder: Path, published: Mapping[str, Any], faults: list[str]) -> tup
                 faults.append(f"{name}: is not the file that the run wrote")
         elif name in CORPUS_NAMES:
             faults.append(f"{name}: the papers know no such file")
-    outside = (name for name in present if name not in {*named, MANIFEST_NAME, LEDGER_NAME})
+    outside = (name for name in present if name not in {*named, MANIFEST_NAME})
     return tuple(name for name in named if name not in present), tuple(outside)
 
 
@@ -299,7 +272,7 @@ class Verdict:
     """The recomputed privacy cost of a data set, and every fault of its papers.
 
     Attributes:
-        epsilon, delta: of the whole data set for any one privacy unit at any party; inf where it is not private.
+        epsilon, delta: of the whole data set for any one privacy unit at any party; inf if it is not private.
         promised: epsilon of the signed manifest.
         spent: epsilon by party, from its final receipt; one ``without_receipt``, or whose receipt does not end the run,
             has the price of the whole plan, for papers that are missing say nothing.
@@ -308,7 +281,7 @@ class Verdict:
         voided: how many vectors left and are void by the parties' word.
         faults: everything that does not hold, in words; the figures mean nothing unless this is empty.
         insecure: the noise came from a fixed seed, by the data set's own word.
-        signature: the coordinator that signed the papers and the hashes of the files; None where nobody did.
+        signature: the coordinator that signed the papers and the hashes of the files; None if nobody did.
         confirmed: its fingerprint is the one that the caller has stated.
         simulated: every party's key signed the papers and the hashes of the files, so one program played all parties.
         known: parties whose keys are certified by that signature, or have the fingerprint that the caller has stated.

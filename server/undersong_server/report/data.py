@@ -37,11 +37,11 @@ class PrivacyStatement:
     Attributes:
         epsilon, delta: of the whole run; epsilon is inf for a run without noise.
         unit: whose presence is hidden.
-        epsilon_after: cumulative epsilon after each private sum, in order; empty where none was asked.
+        epsilon_after: cumulative epsilon after each private sum, in order; empty if none was asked.
         max_per_unit: cap on a unit's records; contribution: how they count together.
         parties, tolerated_dropouts, colluders: the federation's shape.
         post_quantum: whether the masks withstand a later quantum computer.
-        epsilon_if_all_others_collude: one party's view if it trusts nobody; None where it was not computed.
+        epsilon_if_all_others_collude: one party's view if it trusts nobody; None if it was not computed.
         insecure_noise: the noise came from a fixed seed (tests), so nothing is private.
     """
 
@@ -173,10 +173,10 @@ class ReportData:
         measures: figures of the corpus beside the public test set; none reads a private record.
         seeds: with which the task models were trained.
         seconds: wall-clock time by phase, in order of display.
-        created: date and time in words; "" where the output must not depend on the time.
-        plan_hash: SHA-256 (hex) of the manifest that every party signed; "" where there is none.
+        created: date and time in words; "" if the output must not depend on the time.
+        plan_hash: SHA-256 (hex) of the manifest that every party signed; "" if there is none.
         publication: what its makers say to those who receive it.
-        publisher: name and fingerprint of the coordinator that signs it; "" for both where none does.
+        publisher: name and fingerprint of the coordinator that signs it; "" for both if none does.
         remarks: sentences about this run that its reader should see.
     """
 
@@ -211,7 +211,7 @@ class ReportData:
 
     @property
     def repeats(self) -> int:
-        """Seeds of the task models; 1 where no interval was computed."""
+        """Seeds of the task models; 1 if no interval was computed."""
         return self.seeds if any(each.interval for each in self.measures) else 1
 
     @property
@@ -255,8 +255,8 @@ class Measure:
         name: in words; says: what it tells, in one sentence.
         value: the figure; ``scale``: the ends of its scale, in words.
         good: which end is good, or that a figure near ``mark`` is.
-        mark: a figure to compare with, NaN where there is none; ``mark_name`` says whose it is.
-        interval: over the seeds, None where nothing was trained or with one seed only.
+        mark: a figure to compare with, NaN if there is none; ``mark_name`` says whose it is.
+        interval: over the seeds, None if nothing was trained or with one seed only.
         percent: shown in per cent.
     """
 

@@ -63,13 +63,7 @@ def value(published):
 
 def written(folder, value, **contents):
     """The folder with every file that a run writes."""
-    lines = [
-        json.dumps({"party": party, **each}) + "\n"
-        for party, found in value["receipts"].items()
-        for each in json.loads(found["body"])["entries"]
-    ]
     (folder / "manifest.json").write_text(json.dumps(value))
-    (folder / "ledger.jsonl").write_text("".join(lines))
     for name, content in {**CONTENTS, **contents}.items():
         (folder / name).write_bytes(content)
     return folder
@@ -413,7 +407,7 @@ def test_a_key_that_stands_twice_has_two_meanings(tmp_path, value):
     assert command(tmp_path)[0] == CONFIGURATION
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "ledger.jsonl", "synthetic.jsonl"])
+@pytest.mark.parametrize("name", ["manifest.json", "synthetic.jsonl"])
 @pytest.mark.parametrize("kind", ["pipe", "endless", "folder", "nowhere", "large", "bytes"])
 def test_a_file_that_is_none_is_refused_and_not_waited_for(tmp_path, value, name, kind, monkeypatch):
     path = written(tmp_path, value) / name

@@ -2,7 +2,7 @@
 
 Jelinek-Mercer interpolation with Witten-Bell weights, drawn by ancestral sampling: at each word the longest context is
 used with its weight, else the next shorter one. Every context is looked up in the label's own texts first and in the
-texts of all labels where the label never saw it. Good examples are a cache (Kuhn and De Mori 1990): with probability
+texts of all labels if the label never saw it. Good examples are a cache (Kuhn and De Mori 1990): with probability
 ``cache`` the next word comes from their n-grams. Bad examples are a penalty: a word that completes an n-gram which is
 theirs and not the good ones' is refused with probability ``penalty`` and drawn again.
 
@@ -46,8 +46,8 @@ _LONGEST_WORDS = 2000
 START, END = 0, 1
 """Token ids before and behind every text."""
 
-# Escape mass of a context with T different successors, in occurrences: T as Witten and Bell (1991) have it where a
-# shorter context is left, a small part of it where only single words are, because those do not make sentences.
+# Escape mass of a context with T different successors, in occurrences: T as Witten and Bell (1991) have it if a
+# shorter context is left, a small part of it if only single words are, because those do not make sentences.
 _ESCAPE = 1.0
 _ESCAPE_TO_WORDS = 0.02
 
@@ -70,10 +70,10 @@ class NgramSettings(GeneratorSettings):
     """Settings of the embedded n-gram model over a public corpus.
 
     Attributes:
-        corpus: JSONL file or files with ``text`` and, where there is one, ``label``.
+        corpus: JSONL file or files with ``text`` and, if there is one, ``label``.
         order: length of the longest n-gram, 2 to 4.
         temperature: below 1 frequent continuations become more frequent, above 1 rarer ones do.
-        cache: probability that a word is drawn from the good examples' (or the parents') n-grams where those know the
+        cache: probability that a word is drawn from the good examples' (or the parents') n-grams if those know the
             context.
         penalty: probability that a word that completes a distinctive n-gram of the bad examples is refused.
         shared: probability that a word is drawn from the model of all labels instead of the label's own.
@@ -328,7 +328,7 @@ class NgramGenerator:
         return self._closed(model, text, kept)
 
     def _closed(self, model: _Model, text: list[int], kept: int) -> list[int]:
-        """The text without an unfinished end after ``kept`` tokens, and with a full stop where the corpus has one."""
+        """The text without an unfinished end after ``kept`` tokens, and with a full stop if the corpus has one."""
         stop = self._ids.get(".")
         if text and ends_sentence(self._surfaces[text[-1]]):
             return text
@@ -340,7 +340,7 @@ class NgramGenerator:
         return [*text, stop] if model.punctuated and stop is not None and text else text
 
     def _next_term(self, model: _Model, last: int, terms: list[list[int]], due: bool) -> list[int] | None:
-        """The first term that follows the last token in the corpus; the first of all terms where one is overdue."""
+        """The first term that follows the last token in the corpus; the first of all terms if one is overdue."""
         for term in terms:
             if model.follows(last, term[0]):
                 return term
@@ -413,7 +413,7 @@ class NgramGenerator:
 
 
 def _read(path: Path, name: str) -> list[tuple[str, str]]:
-    """(text, label) rows; label "" where the corpus has none."""
+    """(text, label) rows; label "" if the corpus has none."""
     try:
         labelled = "label" in column_names(path)
         table = read_table(path, "text", "label" if labelled else None)
