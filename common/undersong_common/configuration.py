@@ -196,7 +196,20 @@ _WORDS = {
     "too_long": ("has too many entries", "give at most {max_length}"),
     "string_pattern_mismatch": ("has a form that is not allowed", "it must match {pattern}"),
     "finite_number": ("is not finite", "write a finite number"),
+    "dataclass_exact_type": ("is not a {class_name}", "give a {class_name}"),
+    "is_instance_of": ("is not a {class}", "give a {class}"),
+    "path_type": ("is not a path", "give a path, as text or as pathlib.Path"),
+    "mapping_type": ("is not a mapping", "give a dict"),
+    "callable_type": ("is not a function", "give a function"),
+    "sequence_str": ("is one text, not a list", "give a list of texts"),
 }
+
+
+def in_words(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the problem and the remedy of an error of pydantic; the problem is "" for a kind without words."""
+    problem, remedy = _WORDS.get(item["type"], ("", ""))
+    context = item.get("ctx", {})
+    return problem.format(**context), remedy.format(**context)
 
 
 def _problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[str, str, str]:
@@ -204,15 +217,15 @@ def _problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[
     location, section = _walk(model, item["loc"], given)
     place = ".".join(map(str, location))
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    kind, context = item["type"], item.get("ctx", {})
+    kind = item["type"]
     if kind == "extra_forbidden":
         return f"{where}: unknown key", f"{where}: {nearest(str(location[-1]), section.model_fields)}", place
     if kind == "missing":
         return f"{where}: is required and missing", f"write {where} = ...", place
     value = item.get("input")
     shown = f" (given: {value!r})" if isinstance(value, str | int | float | bool) else ""
-    if kind in _WORDS:
-        problem, remedy = (words.format(**context) for words in _WORDS[kind])
+    problem, remedy = in_words(item)
+    if problem:
         return f"{where}: {problem}{shown}", f"{where}: {remedy}", place
     # Of the program's own checks, which say problem and remedy in one sentence.
     message = item["msg"].removeprefix("Value error, ")

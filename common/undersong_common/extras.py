@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from importlib.util import find_spec
 
 from undersong_common.errors import ConfigurationError
 
@@ -36,6 +37,13 @@ def extra_of(package: str) -> str | None:
         return None
     found = filter(None, map(_REQUIREMENT.match, requirements))
     return next((each[2] for each in found if each[1] == package), None)
+
+
+def require(*modules: str) -> None:
+    """Raises ModuleNotFoundError for a top-level module that cannot be imported later on; imports none."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 @contextmanager

@@ -66,7 +66,9 @@ class Grid:
         methods, epsilons, seeds = options.methods, options.epsilons, options.every_seed
         parties, records, baseline = options.parties, options.records, options.baseline
         if not methods or not epsilons or not seeds:
-            raise ConfigurationError("a comparison needs methods, epsilons and seeds", "see undersong compare --help")
+            raise ConfigurationError(
+                "a comparison needs methods, epsilons and seeds", "name at least one of each", code="empty-grid"
+            )
         if any(not epsilon > 0 for epsilon in epsilons):
             raise ConfigurationError("--epsilon: not positive", "give positive numbers, or inf for no privacy")
         if len(records) not in (0, 1, max(1, len(parties))):

@@ -24,6 +24,7 @@ from undersong import compare_table
 from undersong.compare_cell import Bench, Cell, read_test
 from undersong.compare_table import Grid
 from undersong.options import ComparisonOptions
+from undersong_common import extras
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import holding
 from undersong_server.cluster import SINGLE_THREAD, Cluster
@@ -226,12 +227,10 @@ def compared(
 
     Raises ConfigurationError for a grid or a task that cannot run, and where another command writes into ``out``.
     """
-    import pandas  # noqa: F401 - a package that is missing is named before the first cell
-    import sklearn  # noqa: F401
-
     test, out = Path(str(options.test)), Path(str(options.out))
     task = tasks.load(task_file, assignments)
     table = read_test(test, task)
+    extras.require("sklearn", "pandas", *(["torch"] if task.task.labels else []))
     samples = task.options.samples or 2 * len(table)
     out.mkdir(parents=True, exist_ok=True)
     busy = ConfigurationError(

@@ -14,6 +14,7 @@ from undersong.options import Engine
 from undersong.records import private_tables, table_of
 from undersong.simulation import Simulated, simulate
 from undersong.workspace import Workspace, read_keys
+from undersong_common import extras
 from undersong_common.embedding import PublicFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
@@ -83,15 +84,13 @@ def deliver(
     Everything that can be wrong with the input is found before anything is written. Raises ConfigurationError and what
     the run raises.
     """
-    import pyarrow  # noqa: F401 - a package that is missing is named before anything is generated or charged
-    import sklearn  # noqa: F401
-
     run_plan = planning.plan_run(task)
     ConfigurationError.raise_together(cap_faults(run_plan))
     for remark in (*task.remarks, *cap_warnings(run_plan)):
         progress.say(remark)
     tables = private_tables(task, seed)
     test = read_test_file(task)
+    extras.require("sklearn", "pyarrow", *(["torch"] if test is not None and test.labels is not None else []))
     arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
     if engine != "inprocess":
         arguments["engine"] = engine  # what it prepares ahead, the other one could not end

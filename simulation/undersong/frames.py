@@ -50,6 +50,10 @@ def to_table(source: FrameOrPath | None, text: str, label: str | None, what: str
         return None
     if isinstance(source, str | Path):
         return Path(source)
+    if not is_frame(source):
+        raise ConfigurationError(
+            f"{what}= is a {type(source).__name__}", f"give a DataFrame or a file as {what}=", code="argument"
+        )
     return rows_of(selected(source, [text, *([label] if label else [])], what), what, text, label)
 
 

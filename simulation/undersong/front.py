@@ -12,16 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
+from pydantic import Field
+
+from undersong.arguments import CODE, check_call, check_options
 from undersong.frames import Frame, is_frame, pandas_package, selected, to_jsonl, to_table
-from undersong.options import ComparisonOptions, Engine, check_engine
+from undersong.options import ComparisonOptions, Engine
 from undersong.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
 from undersong.task_files import Task
 from undersong_common import extras
-from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.cluster import connected
 from undersong_server.defaults import public_cache_path
@@ -30,7 +32,11 @@ from undersong_server.operations import evaluation, releases, tasks
 from undersong_server.progress import Progress
 
 COMPARISON = "comparison"
-MOST_TRIED = 1000
+TABLES = ("test", "train_private", "overlap", "adapt_to", "membership")  # arguments of evaluate that may be DataFrames
+LABELLED = ("test", "train_private")
+
+Seed = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -51,6 +57,7 @@ def public(function: _Function) -> _Function:
     @functools.wraps(function)
     def called(*given: Any, **named: Any) -> Any:
         try:
+            check_call(function, given, named)
             with extras.named():
                 return function(*given, **named)
         except UndersongError as error:
@@ -88,7 +95,7 @@ def simulate(
     task: Task,
     out: Path | str | None = None,
     *,
-    seed: int = 0,
+    seed: Seed = 0,
     fresh: bool = False,
     engine: Engine = "inprocess",
     ray: str | None = None,
@@ -113,9 +120,6 @@ def simulate(
     """
     from undersong.deliver import deliver
 
-    check_engine(engine)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigurationError(f"seed is {seed!r}", "give a whole number from 0 on")
     if ray is not None and engine == "flower":
         raise ConfigurationError("Flower's engine has Ray for itself: no second cluster beside it", "leave one away")
     settings = task.settings()
@@ -144,7 +148,9 @@ def load(folder: Path | str) -> Published:
     return Published(Path(folder))
 
 
-def try_(task: Task, generator: str, *, texts: int = 5, kind: str = "zero_shot") -> Frame:
+def try_(
+    task: Task, generator: str, *, texts: Annotated[int, Field(ge=1, le=1000)] = 5, kind: str = "zero_shot"
+) -> Frame:
     """Orders a few texts of one generator: a row each, with prompt, answer, text, fault and cost.
 
     Args:
@@ -156,14 +162,18 @@ def try_(task: Task, generator: str, *, texts: int = 5, kind: str = "zero_shot")
     """
     from undersong_server.operations.generators import try_generator
 
-    if not 1 <= texts <= MOST_TRIED:
-        raise ConfigurationError(f"texts is {texts!r}", f"give a number from 1 to {MOST_TRIED}")
     tried = try_generator(generator, task.file, task.assignments, environment=os.environ, kind=kind, texts=texts)
     return pandas_package().DataFrame([asdict(each) for each in tried])
 
 
 def audit(
-    task: Task, *, runs: int = 64, canaries: int = 16, jobs: int = 1, seed: int = 0, progress: Progress | None = None
+    task: Task,
+    *,
+    runs: Annotated[int, Field(ge=2)] = 64,
+    canaries: Count = 16,
+    jobs: Count = 1,
+    seed: Seed = 0,
+    progress: Progress | None = None,
 ) -> Audit:
     """Attacks real runs of the task with planted records; states the epsilon that the attacks prove.
 
@@ -195,30 +205,36 @@ def evaluate(
 
     Raises ConfigurationError that names the frame or file, the row and the remedy.
     """
-    _check_names(options, EvaluationOptions)
+    check_options({name: each for name, each in options.items() if name not in TABLES}, EvaluationOptions)
     simulated = corpus if isinstance(corpus, Simulation) else None
     folder = corpus.folder if isinstance(corpus, Published) else Path(str(corpus))
-    text = text or (simulated.text if simulated else "text")
-    label = label or (simulated.label if simulated else "label")
-    for name, columns in {"test": label, "train_private": label, "overlap": None, "adapt_to": None}.items():
-        options[name] = to_table(options.get(name), text, columns, name)
+    text = options.pop("text_field", text) or (simulated.text if simulated else "text")
+    label = options.pop("label_field", label) or (simulated.label if simulated else "label")
+    for name in TABLES[:-1]:
+        options[name] = to_table(options.get(name), text, label if name in LABELLED else None, name)
     if pair := options.get("membership"):
         names = ("members", "non-members")
+        if not isinstance(pair, Sequence) or len(pair) != len(names):
+            raise ConfigurationError("membership= is not a pair", "membership=: give (members, non-members)", code=CODE)
         options["membership"] = tuple(to_table(each, text, label, what) for each, what in zip(pair, names, strict=True))
     chosen = EvaluationOptions(text_field=text, label_field=label, **options)
     return Evaluation(evaluation.evaluate(folder, chosen))
 
 
-def compare(task: Task, methods: Sequence[str], *, progress: Progress | None = None, **options: Any) -> Comparison:
+def compare(
+    task: Task, methods: Sequence[str] | str, *, progress: Progress | None = None, **options: Any
+) -> Comparison:
     """Compares methods by what the panel's task models learn from their corpora; the same call continues.
 
     Args:
-        methods: NAME, "NAME:key=value+key=value", "METHOD@GENERATOR" (one generator alone) or "private-only".
+        methods: one or several of NAME, "NAME:key=value+key=value", "METHOD@GENERATOR" (one generator alone) and
+            "private-only".
         options: the other fields of :class:`ComparisonOptions`.
 
     Raises ConfigurationError for a grid or a task that cannot run.
     """
-    _check_names({"methods": methods, **options}, ComparisonOptions)
+    methods = [methods] if isinstance(methods, str) else methods
+    check_options({"methods": methods, **options}, ComparisonOptions)
     command = f"undersong.compare(task, {list(methods)!r})"
     with shown(progress) as display:
         return compare_by(task, ComparisonOptions(methods=methods, **options), command, display)
@@ -266,12 +282,6 @@ def verify(
     """
     folder = corpus.folder if isinstance(corpus, Published) else Path(corpus)
     return Verification(releases.verify(folder, fingerprint=fingerprint, parties=dict(parties or {})))
-
-
-def _check_names(given: Mapping[str, Any], options: type) -> None:
-    known = [each.name for each in fields(options)]
-    for name in given.keys() - set(known):
-        raise ConfigurationError(f"there is no argument {name!r}", nearest(name, known), code="unknown-argument")
 
 
 EVERY_S = 0.2  # between two drawings: a kernel's messages are not free

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from undersong_common.errors import ConfigurationError
 from undersong_server.defaults import Option
 
 Engine = Literal["inprocess", "flower"]  # parties in this process, or Flower's simulation engine (on Ray)
@@ -18,12 +17,6 @@ if TYPE_CHECKING:
     FrameOrPath: TypeAlias = pandas.DataFrame | Path | str
 else:
     FrameOrPath = Path  # on the command line
-
-
-def check_engine(engine: str) -> None:
-    """Raises ConfigurationError for an engine that does not exist."""
-    if engine not in get_args(Engine):
-        raise ConfigurationError(f"engine: there is no {engine!r}", f"choose {' or '.join(get_args(Engine))}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +63,7 @@ class ComparisonOptions:
         Option(help="Private records in all, about: one number, or one for each of --parties.", each=int, default=""),
     ] = ()
     seeds: Annotated[
-        int | Iterable[int], Option(help="How many, counted from --first-seed.", type=int, default=20, min=1)
+        int | Sequence[int], Option(help="How many, counted from --first-seed.", type=int, default=20, min=1)
     ] = 3
     first_seed: Annotated[int, Option(min=0)] = 0
     baseline: Annotated[str | None, Option(help="Reference of the paired differences (else the table's).")] = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from undersong.arguments import checked
 from undersong.frames import Frame, is_frame, rows_of, selected, to_jsonl
 from undersong_common import embedders
 from undersong_common.errors import ConfigurationError
@@ -37,6 +38,7 @@ class Task:
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, compare=False)  # removed with the last task
 
     @classmethod
+    @checked
     def load(cls, file: Path | str, *assignments: str) -> Task:
         """The task of a task file, with overrides such as ``"privacy.epsilon=2"``.
 
@@ -47,6 +49,7 @@ class Task:
         return task
 
     @classmethod
+    @checked
     def from_frame(
         cls,
         records: Frame | Mapping[str, Frame],
@@ -145,6 +148,7 @@ class Task:
         task.settings()
         return task
 
+    @checked
     def override(self, *assignments: str) -> Task:
         """The same task with further overrides, such as ``"privacy.epsilon=1"``.
 

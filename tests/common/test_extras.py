@@ -57,9 +57,9 @@ def test_every_package_of_an_extra_is_found_by_its_module():
         assert extras.extra_of(package) is not None, package
 
 
-def test_the_extra_with_the_least_is_named_first():
+def test_the_first_extra_that_brings_a_package_is_named():
     found = {module: extras.extra_of(extras.package_of(module)) for module in ("sklearn", "torch", "pyarrow", "openai")}
-    assert found == {"sklearn": "notebook", "torch": "embed", "pyarrow": "notebook", "openai": "coordinator"}
+    assert found == {"sklearn": "coordinator", "torch": "embed", "pyarrow": "parquet", "openai": "coordinator"}
     assert extras.extra_of("numpy") is None
 
 
@@ -72,8 +72,15 @@ def test_all_has_every_extra_that_users_install_together():
 def test_the_error_has_a_code_a_cause_and_the_extra():
     with raises(ConfigurationError, "no-package") as caught, extras.named():
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
-    assert 'pip install "undersong[notebook]"' in caught.value.remedy
+    assert 'pip install "undersong[coordinator]"' in caught.value.remedy
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_what_is_required_is_found_or_named():
+    extras.require("sklearn", "json")
+    with pytest.raises(ModuleNotFoundError) as caught:
+        extras.require("json", "no_such_module")
+    assert caught.value.name == "no_such_module"
 
 
 @pytest.mark.parametrize("name", ["sklearn.no_such", "undersong_common.no_such", "mine", None])
@@ -96,8 +103,8 @@ def test_a_base_install_plans_and_names_the_extra_of_everything_else(tmp_path):
     test = ["--test", str(ROOT / "examples" / "clinic" / "data" / "test.jsonl")]
     expected = {
         "plan": (["plan", TASK], None),
-        "simulate": (["simulate", TASK, "--out", tmp_path / "run", "--quiet"], "notebook"),
-        "compare": (["compare", TASK, *test, "--out", tmp_path / "cells", "--quiet"], "notebook"),
+        "simulate": (["simulate", TASK, "--out", tmp_path / "run", "--quiet"], "coordinator"),
+        "compare": (["compare", TASK, *test, "--out", tmp_path / "cells", "--quiet"], "coordinator"),
         "audit": (["audit", TASK, "--runs", "2", "--jobs", "1", "--quiet"], "coordinator"),
         "try": (["try", "big", TASK, *ENDPOINT], "coordinator"),
         "serve": (["coordinator", "serve", "--home", tmp_path / "home"], "coordinator"),

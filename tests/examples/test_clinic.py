@@ -7,10 +7,12 @@ import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from random import Random
+from xml.etree import ElementTree
 
 import pytest
 
-from examples.clinic import cases, corpora, generate, grammar, notes
+from examples.clinic import cases, corpora, generate, grammar, notes, picture
+from undersong_server.report.charts import series_chart
 
 DATA = Path(generate.__file__).parent / "data"
 SEED = 7
@@ -168,3 +170,15 @@ def test_the_task_is_learnable_but_not_trivial() -> None:
     assert 0.80 < accuracy(private) < 0.97
     assert offdomain + 0.05 < mixed < handbook - 0.1
     assert handbook < accuracy(private)
+
+
+def test_the_picture_is_the_reports_chart_and_small() -> None:
+    shares = {"handbook": [(0.3, 0.0), (0.5, 0.0)], "mixed": [(0.7, 0.0), (0.5, 0.0)]}
+    chart = series_chart("Weight of each generator by round", ["0", "1"], shares, percent=True)
+    drawn = ElementTree.fromstring(picture.picture(f"<html><body>{chart}<svg></svg></body></html>"))
+    assert len(drawn.findall(".//{http://www.w3.org/2000/svg}polyline")) == 2
+    committed = picture.TARGET.read_bytes()
+    assert ElementTree.fromstring(committed).tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(committed) < 60_000
+    with pytest.raises(SystemExit):
+        picture.picture("<html></html>")

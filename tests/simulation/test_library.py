@@ -287,7 +287,7 @@ def test_a_missing_label_of_a_frame_is_refused_and_never_a_public_label(missing,
 
 
 def test_an_engine_that_there_is_not_is_refused():
-    with pytest.raises(ConfigurationError, match="spark") as refused:
+    with raises(ConfigurationError, "argument") as refused:
         us.simulate(task(), engine="spark")
     assert "inprocess" in refused.value.remedy
 
@@ -360,11 +360,88 @@ def test_errors_name_arguments_and_not_options(tmp_path):
     assert "--" not in str(caught.value)
     with raises(ConfigurationError, "unknown-argument"):
         us.compare(task(), ["wasp"], baselin="wasp")
-    for wrong in (-1, 1.5, True):
-        with pytest.raises(ConfigurationError, match="seed"):
-            us.simulate(task(), seed=wrong)
     with pytest.raises(ConfigurationError, match=r"synthetic\.jsonl"):
         us.load(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def some_task(tmp_path_factory):
+    return task(folder=tmp_path_factory.mktemp("some"))
+
+
+UNFIT = {
+    "simulate": [
+        {"seed": -1},
+        {"seed": 1.5},
+        {"seed": True},
+        {"out": 3},
+        {"fresh": "yes"},
+        {"progress": 1},
+        {"sead": 1},
+    ],
+    "try_": [{}, {"generator": 3}, *({"generator": "good", "texts": each} for each in ("3", 0, 1001, None, True))],
+    "audit": [{"canaries": "x"}, {"runs": 1}, {"runs": 2.0}, {"jobs": 0}, {"seed": "0"}],
+    "compare": [
+        {},
+        *({"methods": each} for each in (3, None, ["wasp", 3])),
+        *({"methods": "wasp", "seeds": each} for each in (0, "3", 1.5, [0.5])),
+        *({"methods": "wasp", **each} for each in ({"epsilons": 4.0}, {"jobs": -1}, {"test": 3}, {"baseline": 1})),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "given"), [(name, each) for name, listed in UNFIT.items() for each in listed])
+def test_an_unfit_argument_is_named(some_task, name, given):
+    with raises(ConfigurationError, "argument") as caught:
+        getattr(us, name)(some_task, **given)
+    assert all(f"{each}=" in caught.value.problem for each in list(given)[-1:] if each != "sead")
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"test": 3}, {"head": 3}, {"repeats": 0}, {"membership": 3}, {"membership": ("a",)}, {"epochs": "4"}, {"text": 5}],
+)
+def test_an_unfit_argument_of_an_evaluation_is_named(tmp_path, given):
+    with raises(ConfigurationError, "argument"):
+        us.evaluate(tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [us.plan, us.load, us.verify, us.Task.load, lambda each: task().override(each), lambda each: task(records=each)],
+)
+def test_every_function_checks_its_first_argument(call):
+    with raises(ConfigurationError, "argument"):
+        call(3)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epsilon": "4"}, {"generators": [3]}, {"labels": "ab"}, {"parties": 2.5}, {"test": 1}]
+)
+def test_a_tasks_arguments_are_named(wrong):
+    with raises(ConfigurationError, "argument"):
+        task(**wrong)
+
+
+def test_an_unfit_frame_is_not_shown(tmp_path):
+    with raises(ConfigurationError, "argument") as caught:
+        us.evaluate(tmp_path, label=frame(3))
+    assert sentence(np.random.default_rng(3), LABELS[0]) not in str(caught.value)
+    with raises(ConfigurationError, "argument") as caught:
+        us.audit(task(), seed="a private note")
+    assert "private note" not in str(caught.value)
+
+
+def test_one_method_is_a_comparison(some_task):
+    with pytest.raises(ConfigurationError, match="needs a test set"):
+        us.compare(some_task, "mixture")
+
+
+@pytest.mark.parametrize(("folder", "code"), [("missing", "folder-missing"), (".", "run-unfinished")])
+def test_a_folder_without_a_corpus_is_said_to_have_none(tmp_path, folder, code):
+    with raises(ConfigurationError, code):
+        us.evaluate(tmp_path / folder, test=frame(4), text="note", label="topic")
 
 
 def test_an_interrupted_notebook_is_told_how_to_continue(monkeypatch):

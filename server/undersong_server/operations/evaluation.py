@@ -44,7 +44,7 @@ def evaluate(folder: Path, options: EvaluationOptions, embed: Embed | None = Non
     if not (folder / JSONL_NAME).is_file():
         raise ConfigurationError(
             f"{folder}: holds no {JSONL_NAME}",
-            "the run has not finished; start it again and it continues",
+            "name the output folder of a finished run; one that was stopped continues when it is started again",
             code="run-unfinished",
         )
     synthetic = _read_synthetic(folder / JSONL_NAME)

@@ -1,0 +1,90 @@
+"""Checks of the library's arguments against the types in its signatures, before anything is done with them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from undersong.frames import is_frame
+from undersong_common.configuration import in_words, nearest
+from undersong_common.errors import ConfigurationError
+from undersong_server.defaults import Option
+
+CODE = "argument"
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)  # neither "3" nor True is a number
+
+
+def check_call(function: Callable[..., Any], given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """Raises ConfigurationError (code "argument") that names every argument of a call that is missing or unfit."""
+    signature = inspect.signature(function)
+    try:
+        arguments = signature.bind(*given, **named).arguments
+    except TypeError as error:
+        raise ConfigurationError(f"us.{function.__name__}: {error}", "see its help()", code=CODE) from None
+    hints = _hints(function)
+    for name in hints:
+        if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            hints[name] = tuple[hints[name], ...]
+    known = {name: value for name, value in arguments.items() if name in hints}
+    ConfigurationError.raise_together(_faults(known, hints), code=CODE)
+
+
+def checked(function: _Function) -> _Function:
+    """A function that checks its arguments by :func:`check_call` first."""
+
+    @functools.wraps(function)
+    def called(*given: Any, **named: Any) -> Any:
+        check_call(function, given, named)
+        return function(*given, **named)
+
+    return cast("_Function", called)
+
+
+def check_options(given: Mapping[str, Any], options: type) -> None:
+    """Raises ConfigurationError that names every argument that ``options``, a dataclass, has not, or that is unfit."""
+    known = [each.name for each in fields(options)]
+    for name in given.keys() - set(known):
+        raise ConfigurationError(f"there is no argument {name!r}", nearest(name, known), code="unknown-argument")
+    ConfigurationError.raise_together(_faults(given, _hints(options)), code=CODE)
+
+
+def _hints(declared: Any) -> dict[str, Any]:
+    frame = getattr(sys.modules.get("pandas"), "DataFrame", Path)  # pandas is loaded where there is a DataFrame
+    hints = get_type_hints(declared, localns={"Frame": frame}, include_extras=True)
+    return {name: hint for name, hint in hints.items() if name not in ("return", "options")}
+
+
+def _faults(given: Mapping[str, Any], hints: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(problem, remedy) of each unfit argument. A value is shown if it is a number; another may be private."""
+    for name, value in given.items():
+        shown = f" ({value!r})" if isinstance(value, int | float) else ""
+        words = _misfit(hints[name], value)
+        options = [each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, Option)]
+        least = options[0].get("min") if options else None
+        if words is not None:
+            yield f"{name}= {words[0]}{shown}", f"{name}=: {words[1]}"
+        elif least is not None and isinstance(value, int | float) and value < least:
+            yield f"{name}= is below {least}{shown}", f"{name}=: choose {least} or more"
+
+
+def _misfit(hint: Any, value: Any) -> tuple[str, str] | None:
+    """Problem and remedy of a value that is not of a type, or None. A text and a frame stand for a file's path too."""
+    adapter = TypeAdapter(tuple[hint], config=_STRICT)  # type: ignore[valid-type]  # a dataclass takes no config itself
+    found: tuple[str, str] | None = None
+    for one in (value, Path(value) if isinstance(value, str) else Path() if is_frame(value) else value):
+        try:
+            adapter.validate_python((one,))
+        except ValidationError as error:
+            problem, remedy = in_words(error.errors(include_url=False)[0])
+            found = found or (problem or f"is a {type(value).__name__}", remedy or "see its help()")
+        else:
+            return None
+    return found
