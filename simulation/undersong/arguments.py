@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import GenericAlias
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -32,7 +33,7 @@ def check_call(function: Callable[..., Any], given: tuple[Any, ...], named: Mapp
     hints = _hints(function)
     for name in hints:
         if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-            hints[name] = tuple[hints[name], ...]
+            hints[name] = GenericAlias(tuple, (hints[name], ...))
     known = {name: value for name, value in arguments.items() if name in hints}
     ConfigurationError.raise_together(_faults(known, hints), code=CODE)
 
@@ -77,7 +78,7 @@ def _faults(given: Mapping[str, Any], hints: Mapping[str, Any]) -> Iterator[tupl
 
 def _misfit(hint: Any, value: Any) -> tuple[str, str] | None:
     """Problem and remedy of a value that is not of a type, or None. A text and a frame stand for a file's path too."""
-    adapter = TypeAdapter(tuple[hint], config=_STRICT)  # type: ignore[valid-type]  # a dataclass takes no config itself
+    adapter = TypeAdapter(tuple[hint], config=_STRICT)  # a dataclass takes no config itself
     found: tuple[str, str] | None = None
     for one in (value, Path(value) if isinstance(value, str) else Path() if is_frame(value) else value):
         try:
