@@ -13,8 +13,7 @@ from functools import cache
 from importlib import resources
 from itertools import islice
 from pathlib import Path, PurePath
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -427,23 +426,24 @@ def _preset(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
 def _section(
     name: str, model: type[BaseModel], data: Mapping[str, Any], at: str, defaults: Mapping[str, Any] = {}
 ) -> FormSection:
-    said, known = configuration.descriptions(model), dict(model.model_fields)
+    said, known, schemas = configuration.descriptions(model), dict(model.model_fields), _schemas(model)
     if name == "method" and data.get("name") in methods.names():
         options = methods.load(str(data["name"])).Options
         said, known = {**said, **configuration.descriptions(options)}, {**known, **options.model_fields}
-    known |= {key: FieldInfo(annotation=object) for key in data if key not in known}
+        schemas = {**schemas, **_schemas(options)}
+    known |= {key: FieldInfo(default=None) for key in data if key not in known}
     order = [path.partition(".")[2] for path in _first_level() if path.startswith(f"{name}.")]
     fields = []
     for key in sorted(known, key=lambda key: order.index(key) if key in order else len(order)):
         info, path = known[key], f"{name}.{key}"
         if path in WITHOUT_FIELD:
             continue
-        control, choices = _control(path, info)
+        control, choices = _control(path, info, schemas.get(key, {}))
         default = _text(
             control, defaults.get(key, None if info.is_required() else info.get_default(call_default_factory=True))
         )
         value = data.get(key)
-        asked = path in REQUIRED or (info.is_required() and info.annotation is not object)
+        asked = path in REQUIRED or info.is_required()
         first = asked or key in data or (key in order and control != "labels")
         if control == "choice" and not default:
             choices = ("", *choices)
@@ -464,7 +464,14 @@ def _section(
     return FormSection(at, name, help_ or title, tuple(fields), kind)
 
 
-def _control(path: str, info: FieldInfo) -> tuple[Control, tuple[str, ...]]:
+@cache
+def _schemas(model: type[BaseModel]) -> Mapping[str, Mapping[str, Any]]:
+    """JSON schema of each field of a model, by name."""
+    found: Mapping[str, Mapping[str, Any]] = model.model_json_schema().get("properties", {})
+    return found
+
+
+def _control(path: str, info: FieldInfo, schema: Mapping[str, Any]) -> tuple[Control, tuple[str, ...]]:
     """The control of a field, and its choices."""
     if path == "task.labels":
         return "labels", ()
@@ -472,26 +479,17 @@ def _control(path: str, info: FieldInfo) -> tuple[Control, tuple[str, ...]]:
         return "choice", methods.names()
     if info.json_schema_extra:
         return "file", ()
-    control, choices = _control_of(info.annotation)
-    longest = max((getattr(each, "max_length", None) or 0 for each in info.metadata), default=0)
-    return ("long" if control == "text" and longest >= LONG_TEXT else control), choices
-
-
-def _control_of(annotation: Any) -> tuple[Control, tuple[str, ...]]:
-    while get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return "choice", tuple(map(str, arguments))
-    if origin in (Union, UnionType):
-        inner = [each for each in arguments if each is not NoneType]
-        return _control_of(inner[0]) if len(inner) == 1 else ("toml", ())
-    if origin is tuple and _control_of(arguments[0])[0] in ("text", "number"):
-        if arguments[-1] is not Ellipsis:
-            return "pair", ()
-        return ("list" if _control_of(arguments[0])[0] == "text" else "toml"), ()
-    plain: dict[Any, Control] = {bool: "flag", int: "number", float: "number", str: "text"}
-    return plain.get(annotation, "toml"), ()
+    forms = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    form = forms[0] if len(forms) == 1 else {}
+    if "enum" in form or "const" in form:
+        return "choice", tuple(map(str, form.get("enum") or [form["const"]]))
+    if form.get("type") == "array":
+        texts = form.get("items", {}).get("type") == "string"
+        return "pair" if "prefixItems" in form else "list" if texts else "toml", ()
+    if form.get("type") == "string":
+        return "long" if form.get("maxLength", 0) >= LONG_TEXT else "text", ()
+    plain: dict[str, Control] = {"boolean": "flag", "integer": "number", "number": "number"}
+    return plain.get(form.get("type", ""), "toml"), ()
 
 
 def _text(control: Control, value: Any) -> str:
