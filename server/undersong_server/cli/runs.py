@@ -288,8 +288,9 @@ def generators(
         environment = dict(os.environ)
         cache = defaults.public_cache_path(environment)
         tried = operations.generators.try_in_run(home, named.run, test, environment=environment, public_cache=cache)
-        print_result(tried, printable(tried.answer, 2000), tried.cost, as_json=as_json)
+        print_result(tried, printable(tried.answer, 2000), operations.generators.cost_of([tried]), as_json=as_json)
         return
+    following = operations.following
     keys = ("calls", "kept", "retried", "dropped", "cut", "prompt_tokens", "completion_tokens")
     print_table(
         found,
@@ -301,7 +302,10 @@ def generators(
                 str(each.runs),
                 *(f"{each.counts.get(key, 0):g}" for key in keys),
                 f"{each.counts.get('price_usd', 0):.2f}",
-                *("" if figure is None else f"{figure:.3g}" for figure in (each.answer_rate, each.latency_s)),
+                *(
+                    "" if figure is None else f"{figure:.3g}"
+                    for figure in (following.answer_rate(each.counts), following.mean_latency_s(each.counts))
+                ),
                 *(", ".join(f"{what} {count}" for what, count in own.items()) for own in (each.faults, each.counted)),
             )
             for each in found

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from undersong_common import entry
-from undersong_common.printable import counted, printable_lines, shell_path
+from undersong_common.printable import printable_lines, shell_path
 from undersong_common.rows import screen, show_lines
 from undersong_server import operations
 from undersong_server.cli.options import (
@@ -93,9 +93,7 @@ def try_(
         parts = {"system": each.system, "prompt": each.prompt, "answer": each.answer, "text": each.text}
         lines += [f"--- {part}\n{words}" for part, words in parts.items() if words]
     kept = sum(not each.fault for each in tried)
-    tokens = sum(each.prompt_tokens + each.completion_tokens for each in tried)
-    cost = f"{counted(tokens, 'token')}, {sum(each.price_usd for each in tried):.4f} US$"
-    summary = f"\n{kept} of {len(tried)} kept, {cost}"
+    summary = f"\n{kept} of {len(tried)} kept, {operations.generators.cost_of(tried)}"
     print_result({"texts": tried}, *map(printable_lines, lines), summary, as_json=as_json)
 
 

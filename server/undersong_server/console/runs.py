@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -331,31 +331,28 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _band(values: list[float], noise: list[float]) -> dict[str, list[float]]:
-    """Lower and upper end of what noise alone may add or take."""
-    return {
-        "low": [value - NOISE_DEVIATIONS * each for value, each in zip(values, noise, strict=True)],
-        "high": [value + NOISE_DEVIATIONS * each for value, each in zip(values, noise, strict=True)],
-    }
+def _series(
+    names: Sequence[str], rows: Sequence[Sequence[float]], noise: Sequence[Sequence[float]]
+) -> list[dict[str, Any]]:
+    """Each name's column of ``rows``, with a band of what the noise alone may add or take within 0 and 1."""
+    found: list[dict[str, Any]] = []
+    for name, values, deviations in zip(names, zip(*rows, strict=True), zip(*noise, strict=True), strict=True):
+        ends = [(value, NOISE_DEVIATIONS * each) for value, each in zip(values, deviations, strict=True)]
+        low, high = [max(0.0, value - each) for value, each in ends], [min(1.0, value + each) for value, each in ends]
+        found.append({"name": name, "unit": "%", "values": list(values), "low": low, "high": high})
+    return found
 
 
 def weights_chart(live: LiveRun) -> dict[str, Any] | None:
-    """Values of the chart of each generator's weight by round, with noise bands if the method reports the noise.
+    """Values of the chart of each generator's weight by round; without noise in a method's report, the band is flat.
 
     None before there are two rounds of several generators.
     """
     if len(live.weights) < 2 or len(live.generators) < 2:
         return None
-    series: list[dict[str, Any]] = []
-    for index, name in enumerate(live.generators):
-        values = [row[index] for row in live.weights]
-        series.append({"name": name, "unit": "%", "values": values})
-        if live.weights_noise:
-            rounds = [live.weights_noise.get(number) for number in range(len(values))]
-            band = _band(values, [0.0 if noise is None else noise[index] for noise in rounds])
-            low, high = ([min(1.0, max(0.0, end)) for end in band[side]] for side in ("low", "high"))
-            series[-1] |= {"low": low, "high": high}
-    return {"across": "round", "x": list(range(len(live.weights))), "series": series}
+    rounds, none = range(len(live.weights)), (0.0,) * len(live.generators)
+    noise = [live.weights_noise.get(number, none) for number in rounds]
+    return {"across": "round", "x": list(rounds), "series": _series(live.generators, live.weights, noise)}
 
 
 def votes_chart(live: LiveRun) -> dict[str, Any] | None:
@@ -363,11 +360,7 @@ def votes_chart(live: LiveRun) -> dict[str, Any] | None:
     voted = [each for each in live.sums if each.vote_fractions]
     if not voted or len(live.generators) < 2:
         return None
-    series = []
-    for index, name in enumerate(live.generators):
-        values = [each.vote_fractions[index] for each in voted]
-        band = _band(values, [each.noise[index] for each in voted])
-        series.append({"name": name, "unit": "%", "values": values, **band})
+    series = _series(live.generators, [each.vote_fractions for each in voted], [each.noise for each in voted])
     return {"across": "private sum with votes", "x": list(range(1, len(voted) + 1)), "series": series}
 
 

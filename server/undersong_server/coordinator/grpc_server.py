@@ -371,7 +371,7 @@ class GrpcServer:
             for frame in frames:
                 if link.closed:
                     break
-                message = _to_party(frame)
+                message = wire.ToParty(**{FRAME_FIELDS[type(frame).__name__]: frame})
                 if isinstance(frame, wire.Transfer) and box.link is link:
                     message.acknowledged.extend(box.acknowledged())
                 await context.write(message.SerializeToString())
@@ -530,7 +530,3 @@ def _parsed(data: bytes, peer: str) -> wire.FromParty:
             peer, "sent bytes that are no message", "run the same version of Undersong at both ends"
         ) from None
     return message
-
-
-def _to_party(frame: Any) -> wire.ToParty:
-    return wire.ToParty(**{FRAME_FIELDS[type(frame).__name__]: frame})

@@ -80,6 +80,7 @@ class CoordinatorHome:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = path / "serving.lock"
         value = read_json(path / "coordinator.json")
         if value is None:
             raise ConfigurationError(
@@ -277,10 +278,6 @@ class CoordinatorHome:
                 f"{self.path}: another process serves this coordinator", "stop it first", code="coordinator-in-use"
             ),
         )
-
-    @property
-    def _lock(self) -> Path:
-        return self.path / "serving.lock"
 
 
 def host_port(address: str) -> tuple[str, int]:

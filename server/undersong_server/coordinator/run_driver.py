@@ -274,18 +274,11 @@ class GrpcRunDriver(RunDriver):
         super().__init__(folder, **rest)
         self._transport = transport
         self._gone: dict[str, float] = {}  # since when a party that was waited for in vain has been away
-        self._thread = threading.Thread(target=self.run, name=f"run {folder.name}", daemon=True)
+        self.thread = threading.Thread(target=self.run, name=f"run {folder.name}", daemon=True)
 
     def start(self) -> None:
         self._show(durable=True)
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+        self.thread.start()
 
     def carrier(self, planned: Planned) -> Transport:
         return self

@@ -118,7 +118,7 @@ class Coordinator:
         for driver in self._drivers.values():
             driver.interrupt("running")
         for driver in self._drivers.values():
-            driver.join(STOP_S)
+            driver.thread.join(STOP_S)
         self._endings.stop()
         self.server.close()
         if self.endpoint is not None:
@@ -127,7 +127,7 @@ class Coordinator:
     def drives(self, run: str) -> bool:
         """True while a run of that name is under way here, until its last status is written."""
         driver = self._drivers.get(run)
-        return driver is not None and driver.alive
+        return driver is not None and driver.thread.is_alive()
 
     def _tend(self, run: RunFolder) -> None:
         """Carries out the requested action of a run."""

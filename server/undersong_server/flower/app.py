@@ -109,7 +109,7 @@ def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
         RunOptions(
             name=settings.run or None,
             suffix=f"{flower_run:x}",
-            parties=enrolment.party_names(settings.parties) if settings.parties else None,
+            parties=[name.strip() for name in settings.parties.split(",") if name.strip()] or None,
             seed=settings.seed,
             patience_s=settings.patience_s,
             insecure_noise_seed=settings.insecure_noise_seed if settings.insecure_noise_seed >= 0 else None,

@@ -45,6 +45,7 @@ WITHOUT_FIELD = ("federation.parties", "federation.alpha", "task.label_descripti
 REQUIRED = ("task.purpose", "publication.where", "publication.licence", "publication.contact")  # beside the schema's
 UNITS = {"s": "seconds", "usd": "US$"}  # by the end of a key
 LONG_TEXT = 1_000  # characters; a text that may be longer has several lines
+generator_kinds = kinds.names  # that a form can add
 MOST_FILES = 200  # that are offered for a key
 Control = Literal["text", "long", "number", "choice", "flag", "list", "pair", "file", "toml", "labels"]
 
@@ -202,11 +203,6 @@ def _starts() -> Mapping[str, Any]:
 def templates() -> tuple[str, ...]:
     """Names of the templates of new tasks."""
     return tuple(name for name in _starts() if name != "generators")
-
-
-def generator_kinds() -> tuple[str, ...]:
-    """Kinds of generators that a form can add."""
-    return kinds.names()
 
 
 @cache

@@ -181,15 +181,6 @@ def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
-def party_names(text: str) -> list[str]:
-    """Names as an operator writes them, separated by commas.
-
-    >>> party_names("heart, lung")
-    ['heart', 'lung']
-    """
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def identities(home: Path) -> dict[str, bytes]:
     """Ed25519 public key, 32 bytes, of every enrolled party by name."""
     with closing(CoordinatorHome(home).registry()) as registry:

@@ -18,7 +18,6 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.generators.interface import Answer, Surroundings
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.generators.reading import read
-from undersong_server.operations.following import answer_rate, mean_latency_s
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import build_prompts, coordinator_task, public_lengths
 from undersong_server.runs.task import Task
@@ -44,16 +43,6 @@ class GeneratorUsage:
     counts: Mapping[str, float]
     faults: Mapping[str, float]
     counted: Mapping[str, float]
-
-    @property
-    def answer_rate(self) -> float | None:
-        """Answers per second while calls were under way."""
-        return answer_rate(self.counts)
-
-    @property
-    def latency_s(self) -> float | None:
-        """Mean seconds per call, if the generator reports them."""
-        return mean_latency_s(self.counts)
 
 
 def usage(home: Path, runs: Sequence[str]) -> tuple[GeneratorUsage, ...]:
@@ -110,11 +99,6 @@ class Tried:
     completion_tokens: int
     price_usd: float
     seconds: float
-
-    @property
-    def cost(self) -> str:
-        """Time, tokens and price in words."""
-        return cost_of([self])
 
 
 def cost_of(tried: Sequence[Tried]) -> str:

@@ -18,7 +18,7 @@ from undersong_common.files import replace_file
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.operations.following import Plans, live
+from undersong_server.operations.following import Plans, RunPlanFacts, live
 from undersong_server.release.files import (
     JSONL_NAME,
     MANIFEST_NAME,
@@ -33,8 +33,7 @@ from undersong_server.runs.folder import RunFolder, read_json, replace_json
 if TYPE_CHECKING:
     from undersong_common.printed_page import Page
 
-__all__ = ["Compared", "Exported", "Found", "Verdict", "compare", "dossier", "export", "files", "read_file", "search"]
-__all__ += ["verdict", "verify"]
+__all__ = ["Verdict", "verify"]  # of release.verify, for commands and pages
 DOSSIER_NAME = "dossier.html"
 EVALUATION_FILE = "evaluation.json"  # in a run's folder: its figures beside a test file
 
@@ -244,11 +243,10 @@ class Compared:
 def compare(home: Path, runs: Sequence[str], plans: Plans | None = None) -> tuple[Compared, ...]:
     """Runs side by side, in the order in which they are named. Raises ConfigurationError for an unknown one."""
     plans = plans or Plans(home)
-    return tuple(_compared(home, run, plans) for run in runs)
+    return tuple(_compared(home, run, plans.of(run)) for run in runs)
 
 
-def _compared(home: Path, run: str, plans: Plans) -> Compared:
-    plan = plans.of(run)
+def _compared(home: Path, run: str, plan: RunPlanFacts) -> Compared:
     found = live(home, run, plan)
     folder = CoordinatorHome(home).run(run)
     epsilon = plan.figures.privacy.epsilon

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from undersong_common import plugins
+from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import UTF_8
+from undersong_common.table import UTF_8, column_names, read_table
 from undersong_server import methods
 from undersong_server.runs import task
 from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
 from undersong_server.runs.planning import plan_run
-from undersong_server.runs.tables import commented_task, task_faults
+from undersong_server.runs.tables import task_faults
 
 METHOD_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+LARGEST_LABEL_COUNT = 100
 TEMPLATES = Path(__file__).parent / "new_method"
 
 
@@ -32,18 +36,59 @@ def write_template(
     user: str | None = None,
     encoding: str = UTF_8,
 ) -> None:
-    """Writes a commented task file; columns and labels come from the table ``source`` if given.
+    """Writes a task file (TOML) with every key explained; columns and labels come from the table ``source`` if given.
 
     Args:
-        text, label, user, encoding: arguments of :func:`undersong_server.runs.tables.commented_task`.
+        text, label, user: columns; None looks for the usual names (and for no user).
+        encoding: of a CSV, TSV or JSONL source.
 
-    Raises ConfigurationError if ``out`` exists, or the table cannot be read.
+    Raises ConfigurationError if ``out`` exists, and for a source that cannot be read, or without such a column. Labels
+    of a source become public in this file, which states that.
     """
     if out.exists():
         raise ConfigurationError(f"{out}: exists already", "choose another --out, or remove it", code="file-exists")
-    out.write_text(
-        commented_task(source, out.absolute().parent, text=text, label=label, user=user, encoding=encoding),
-        encoding="utf-8",
+    folder = out.absolute().parent
+    named = {"text": text, "label": label}
+    columns = {role: column or role for role, column in named.items()}
+    labels = ["first label", "second label"]
+    name, path = "my task", "private.jsonl"
+    if source is not None:
+        found = column_names(source, encoding)
+        columns = {role: column or _column(found, role, source) for role, column in named.items()}
+        table = read_table(source, columns["text"], columns["label"], user, encoding=encoding)
+        labels = sorted(set(table.labels or ()))
+        if len(labels) > LARGEST_LABEL_COUNT:
+            raise ConfigurationError(
+                f"{source}: column {columns['label']!r} has {len(labels)} different values",
+                "name the column of labels with --label-field, or write the task file by hand",
+            )
+        name = source.stem
+        absolute = source.absolute()
+        path = str(absolute.relative_to(folder)) if absolute.is_relative_to(folder) else str(absolute)
+    template = resources.files("undersong_server.runs").joinpath("task_template.txt").read_text(encoding="utf-8")
+    written = template.format(
+        name=json.dumps(name),
+        labels=json.dumps(labels, ensure_ascii=False),
+        path=json.dumps(path),
+        text=json.dumps(columns["text"]),
+        label=json.dumps(columns["label"]),
+        user='# user = "patient"' if user is None else f"user = {json.dumps(user)}",
+        encoding="" if encoding == UTF_8 else f"encoding = {json.dumps(encoding)}\n",
+        output=json.dumps(f"runs/{name.replace(' ', '-')}"),
+    )
+    out.write_text(written, encoding="utf-8")
+
+
+def _column(found: list[str], role: str, source: Path) -> str:
+    synonyms = {
+        "text": ("text", "note", "content", "sentence", "document"),
+        "label": ("label", "class", "category", "intent"),
+    }
+    for candidate in synonyms[role]:
+        if candidate in found:
+            return candidate
+    raise ConfigurationError(
+        f"{source}: no column looks like the {role}", f"name one with --{role}-field; {nearest(role, found)}"
     )
 
 

@@ -135,18 +135,12 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = path.name
+        self.journal_path = path / "journal.sqlite"
+        self.output = path / "output"
 
     @property
     def exists(self) -> bool:
         return (self.path / "plan.json").exists()
-
-    @property
-    def journal_path(self) -> Path:
-        return self.path / "journal.sqlite"
-
-    @property
-    def output(self) -> Path:
-        return self.path / "output"
 
     def create(self, planned: Planned) -> None:
         """Writes the plan. Raises ConfigurationError for a name that is invalid or taken."""

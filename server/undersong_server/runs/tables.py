@@ -1,28 +1,22 @@
-"""The files that a task names: tables, read by one rule for plan and simulation, and checks. Writes new task files."""
+"""The files that a task names: tables, read by one rule for plan and simulation, and checks of them all."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib import resources
-from pathlib import Path
 
 from undersong_common import embedders
 from undersong_common.arrays import Float32
-from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.fine_tuning import check_folder
 from undersong_common.model_files import PACKAGED
 from undersong_common.printable import counted
-from undersong_common.table import UTF_8, Table, column_names, read_table
+from undersong_common.table import Table, read_table
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_server.generators.interface import TOKENS_A_WORD, GeneratorSettings, Surroundings
 from undersong_server.runs.planning import build_prompts
 from undersong_server.runs.task import Task
-
-LARGEST_LABEL_COUNT = 100
 
 
 def read_private_files(task: Task) -> list[Table]:
@@ -136,65 +130,3 @@ def _check_generator(task: Task, generator: GeneratorSettings) -> None:
 
 def _embeds_nothing(_texts: Sequence[str]) -> Float32:
     raise InternalError("a plan embeds no text")
-
-
-def commented_task(
-    source: Path | None,
-    folder: Path,
-    *,
-    text: str | None = None,
-    label: str | None = None,
-    user: str | None = None,
-    encoding: str = UTF_8,
-) -> str:
-    """A task file (TOML) with every key explained; columns and labels come from ``source`` where one is given.
-
-    Args:
-        folder: where the file will lie.
-        text, label, user: columns; None looks for the usual names (and for no user).
-        encoding: of a CSV, TSV or JSONL source.
-
-    Raises ConfigurationError for a source that cannot be read, or without such a column. Labels of a source become
-    public in this file, which states that.
-    """
-    named = {"text": text, "label": label}
-    columns = {role: column or role for role, column in named.items()}
-    labels = ["first label", "second label"]
-    name, path = "my task", "private.jsonl"
-    if source is not None:
-        found = column_names(source, encoding)
-        columns = {role: column or _column(found, role, source) for role, column in named.items()}
-        table = read_table(source, columns["text"], columns["label"], user, encoding=encoding)
-        labels = sorted(set(table.labels or ()))
-        if len(labels) > LARGEST_LABEL_COUNT:
-            raise ConfigurationError(
-                f"{source}: column {columns['label']!r} has {len(labels)} different values",
-                "name the column of labels with --label-field, or write the task file by hand",
-            )
-        name = source.stem
-        absolute = source.absolute()
-        path = str(absolute.relative_to(folder)) if absolute.is_relative_to(folder) else str(absolute)
-    template = resources.files("undersong_server.runs").joinpath("task_template.txt").read_text(encoding="utf-8")
-    return template.format(
-        name=json.dumps(name),
-        labels=json.dumps(labels, ensure_ascii=False),
-        path=json.dumps(path),
-        text=json.dumps(columns["text"]),
-        label=json.dumps(columns["label"]),
-        user='# user = "patient"' if user is None else f"user = {json.dumps(user)}",
-        encoding="" if encoding == UTF_8 else f"encoding = {json.dumps(encoding)}\n",
-        output=json.dumps(f"runs/{name.replace(' ', '-')}"),
-    )
-
-
-def _column(found: list[str], role: str, source: Path) -> str:
-    synonyms = {
-        "text": ("text", "note", "content", "sentence", "document"),
-        "label": ("label", "class", "category", "intent"),
-    }
-    for candidate in synonyms[role]:
-        if candidate in found:
-            return candidate
-    raise ConfigurationError(
-        f"{source}: no column looks like the {role}", f"name one with --{role}-field; {nearest(role, found)}"
-    )

@@ -137,7 +137,7 @@ def test_a_failed_run_begins_again_only_by_a_newer_request(home, served):
     wait_for(lambda: folder.status().state == "waiting")  # for parties that never connect
     driver = served._drivers["first"]
     driver.interrupt("failed")
-    wait_for(lambda: not driver.alive)
+    wait_for(lambda: not driver.thread.is_alive())
     folder.write_status(RunStatus("failed", number=1))
     time.sleep(0.6)
     assert folder.status().state == "failed"

@@ -43,7 +43,7 @@ def test_a_trial_shows_prompts_answers_texts_and_cost(tmp_path: Path) -> None:
         assert found.exit_code == 0
         assert len(json.loads(found.stdout)["texts"]) == 2
         shown = CliRunner().invoke(app, ["try", "far", str(task), "--texts", "2"])
-        assert "1 of 2 kept, 36 tokens, 0.0360 US$" in shown.stdout
+        assert " s, 36 tokens, US$ 0.0360" in shown.stdout
 
 
 def test_an_embedded_generator_is_tried_without_prompts_and_an_unknown_one_is_named(tmp_path: Path) -> None:
