@@ -94,7 +94,7 @@ def test_who_writes_waits_while_another_process_writes_to_the_register_or_repair
 
 def test_an_invitation_ends_and_a_guessed_token_is_refused(home):
     package = home.invite("liver", now=time.time(), days=1)
-    with pytest.raises(ConfigurationError, match="does not prove"):
+    with raises(ConfigurationError, "no-token"):
         home.sign(request_of("liver", b"\0" * 32), now=time.time())
     with raises(ConfigurationError, "invitation-expired"):
         home.sign(request_of("liver", package.token), now=time.time() + 2 * 86400)

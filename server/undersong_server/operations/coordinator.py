@@ -223,7 +223,9 @@ def health(home: Path) -> dict[str, Any]:
     opened = CoordinatorHome(home)
     serving = opened.serving
     if serving is None or not serving.metrics_port:
-        raise ConfigurationError(f"{home}: is not served, or without metrics", "undersong coordinator serve")
+        raise ConfigurationError(
+            f"{home}: is not served, or without metrics", "undersong coordinator serve", code="not-served"
+        )
     host = opened.settings.metrics.rpartition(":")[0].strip("[]")
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
     authority = f"[{host}]" if ":" in host else host

@@ -90,12 +90,14 @@ def sign(
             f"the fingerprint of {parsed.party}'s request was not compared: anyone who has read its package could have"
             " made this request",
             "have the hospital read its fingerprint to you by telephone, and pass it by --fingerprint",
+            code="fingerprint-not-compared",
         )
     if fingerprint is not None and not same_fingerprint(fingerprint, parsed.fingerprint):
         # The message leaves out the request's own fingerprint: it would be copied, not compared.
         raise ConfigurationError(
             f"the request in the name of {parsed.party} has another fingerprint than the one that was stated",
             "ask the hospital which request file is its own; if it knows of one only, invite it again",
+            code="other-fingerprint",
         )
     opened = CoordinatorHome(home)
     former = None if replaces is None else _identity(opened, parsed.party, replaces)
@@ -110,7 +112,9 @@ def _identity(home: CoordinatorHome, party: str, stated: str) -> bytes:
         identity = bytes.fromhex(registry.party(party).identity)
     if not identity or not same_fingerprint(stated, party_fingerprint(party, identity)):
         raise ConfigurationError(
-            f"{party} is not enrolled with the fingerprint that --replaces names", "see `undersong parties`"
+            f"{party} is not enrolled with the fingerprint that --replaces names",
+            "see `undersong parties`",
+            code="other-fingerprint",
         )
     return identity
 
@@ -169,7 +173,9 @@ def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
         enrolled = registry.enrolled()
     if names is None:
         if not enrolled:
-            raise ConfigurationError("no party is enrolled", "invite and sign them first: undersong invite NAME")
+            raise ConfigurationError(
+                "no party is enrolled", "invite and sign them first: undersong invite NAME", code="nobody-enrolled"
+            )
         return tuple(enrolled)
     strangers = [name for name in names if name not in enrolled]
     if strangers or not names:

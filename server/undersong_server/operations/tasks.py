@@ -88,7 +88,9 @@ def _column(found: list[str], role: str, source: Path) -> str:
         if candidate in found:
             return candidate
     raise ConfigurationError(
-        f"{source}: no column looks like the {role}", f"name one with --{role}-field; {nearest(role, found)}"
+        f"{source}: no column looks like the {role}",
+        f"name one with --{role}-field; {nearest(role, found)}",
+        code="no-such-column",
     )
 
 
@@ -137,12 +139,14 @@ def new_method(name: str, folder: Path) -> tuple[str, ...]:
     module = name.replace("-", "_")
     if not METHOD_NAME.fullmatch(name) or keyword.iskeyword(module):
         raise ConfigurationError(
-            f"{name!r} cannot name a method", "use small letters, digits and hyphens, and begin with a letter"
+            f"{name!r} cannot name a method",
+            "use small letters, digits and hyphens, and begin with a letter",
+            code="invalid-name",
         )
     if name in methods.own_names() or plugins.find("methods", name) is not None:
-        raise ConfigurationError(f"there is a method {name!r} already", "choose another name")
+        raise ConfigurationError(f"there is a method {name!r} already", "choose another name", code="name-taken")
     if module in sys.stdlib_module_names:
-        raise ConfigurationError(f"{module!r} is a module of Python's own", "choose another name")
+        raise ConfigurationError(f"{module!r} is a module of Python's own", "choose another name", code="name-taken")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(
             f"{folder}: exists already", "choose another --out, or remove it", code="folder-exists"
