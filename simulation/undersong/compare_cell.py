@@ -361,7 +361,7 @@ def measured(
         found["frechet"] = metrics.frechet_distance(synthetic, real) if rows > 1 else None
         if rows > 5:
             near = metrics.neighbourhoods(synthetic, real)
-            found["density"], found["coverage"] = near.density, near.coverage
+            found["density"], found["coverage"] = near["density"], near["coverage"]
         if rows >= metrics.FEWEST_TEXTS:
             found["mauve"] = metrics.mauve(synthetic, real, seed=seed)
         found["distinct_bigrams"] = metrics.distinct_n(chosen, 2)

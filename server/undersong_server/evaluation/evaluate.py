@@ -218,7 +218,9 @@ def evaluate_tables(
             else find_overlap(test.table.texts, overlap.texts),
             notes=tuple(notes),
             membership=tuple(
-                attacks_over_trainings([_attacked(texts, *records, head or "auto", number) for number in seeds])
+                attacks_over_trainings(
+                    [_attacked(texts, records[0], records[1], head or "auto", number) for number in seeds]
+                )
                 for texts in victims
                 if records
             ),
@@ -295,7 +297,7 @@ def _distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
     chosen, others = closeness.equal_choice(len(corpus.x), len(reference.x), seed=seed)
     ours, real = corpus.x[chosen], reference.x[others]
     rows = len(ours)
-    near = {} if rows <= 5 else asdict(neighbourhoods(ours, real))
+    near = {} if rows <= 5 else neighbourhoods(ours, real)
     labelled = synthetic.labels is not None and table.labels is not None
     return Distances(
         reference=reference.name,

@@ -14,7 +14,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -92,32 +91,22 @@ def _divergence_bits(first: Int64, second: Int64) -> float:
     return float(jensenshannon(first, second, base=2) ** 2) if first.any() and second.any() else math.nan
 
 
-@dataclass(frozen=True)
-class Neighbourhoods:
-    """Mutual coverage of the synthetic and the real texts by the balls around them.
-
-    Attributes:
-        precision: share of synthetic texts within at least one real text's ball.
-        recall: share of real texts within at least one synthetic text's ball.
-        density: real balls that hold a synthetic text, mean over the synthetic texts, per neighbour: about 1 if
-            both sets come from one distribution, above 1 if synthetic texts crowd where real ones are dense.
-        coverage: share of real texts whose own ball holds at least one synthetic text.
-    """
-
-    precision: float
-    recall: float
-    density: float
-    coverage: float
-
-
 def neighbourhoods(
     synthetic: Floats, real: Floats, *, neighbours: int = 3, coverage_neighbours: int = 5
-) -> Neighbourhoods:
-    """Compares two sets of embeddings, [n, d] and [m, d]; figures compare at equal n and m only.
+) -> dict[str, float]:
+    """Compares two sets of embeddings, [n, d] and [m, d], by the balls around them; compare at equal n and m only.
 
-    Precision and recall: Kynkaanniemi et al. 2019, equations 1 and 2, with ``neighbours``. Density and coverage: Naeem
-    et al. 2020, equations 4 and 5, with ``coverage_neighbours``; an outlier among the real texts makes precision large,
-    and neither of these. A ball reaches to the k-th nearest other point and includes its edge. O(n + m) memory beside
+    * precision: share of synthetic texts within at least one real text's ball;
+    * recall: share of real texts within at least one synthetic text's ball (Kynkaanniemi et al. 2019, equations 1 and
+      2, both with ``neighbours``);
+    * density: real balls that hold a synthetic text, mean over the synthetic texts, per neighbour: about 1 if both sets
+      come from one distribution, above 1 if synthetic texts crowd where real ones are dense;
+    * coverage: share of real texts whose own ball holds at least one synthetic text (Naeem et al. 2020, equations 4 and
+      5, both with ``coverage_neighbours``).
+
+    An outlier among the real texts makes precision large, and neither density nor coverage.
+
+    A ball reaches to the k-th nearest other point and includes its edge. O(n + m) memory beside
     one block of distances. Raises ValueError if a set has no k-th neighbour.
     """
     needed = max(neighbours, coverage_neighbours)
@@ -135,12 +124,12 @@ def neighbourhoods(
         balls += int(held.sum())
         covered |= held.any(axis=0)
     inside_own = sum(int((block <= own_radius).any(axis=1).sum()) for _, block in _blocks(theirs, ours))
-    return Neighbourhoods(
-        precision=inside_real / len(ours),
-        recall=inside_own / len(theirs),
-        density=balls / (coverage_neighbours * len(ours)),
-        coverage=float(covered.mean()),
-    )
+    return {
+        "precision": inside_real / len(ours),
+        "recall": inside_own / len(theirs),
+        "density": balls / (coverage_neighbours * len(ours)),
+        "coverage": float(covered.mean()),
+    }
 
 
 def _radii(points: Float32, neighbours: tuple[int, ...]) -> Float32:

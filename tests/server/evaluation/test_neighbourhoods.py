@@ -20,23 +20,23 @@ def test_precision_recall_against_a_plain_loop(monkeypatch):
         return np.mean([any(np.linalg.norm(p - c) <= r for c, r in zip(balls, radius, strict=True)) for p in points])
 
     found = neighbourhoods(a, b)
-    assert found.precision == pytest.approx(covered(a, b))
-    assert found.recall == pytest.approx(covered(b, a))
+    assert found["precision"] == pytest.approx(covered(a, b))
+    assert found["recall"] == pytest.approx(covered(b, a))
 
 
 def test_precision_and_recall_tell_collapse_from_noise():
     real = cloud(300, width=4)
     collapsed = real[:5].repeat(60, axis=0) + cloud(300, width=4, scale=1e-3, seed=3)
     found = neighbourhoods(collapsed, real)
-    assert found.precision > 0.95
-    assert found.recall < 0.1
+    assert found["precision"] > 0.95
+    assert found["recall"] < 0.1
     far = neighbourhoods(real + 50, real)
-    assert (far.precision, far.recall) == (0, 0)
+    assert (far["precision"], far["recall"]) == (0, 0)
 
 
 def test_duplicates_do_not_hide_a_point_from_itself():
     points = np.zeros((6, 3), dtype=np.float32)
-    assert neighbourhoods(points, points).precision == 1
+    assert neighbourhoods(points, points)["precision"] == 1
 
 
 def test_figures_are_those_of_prdc():
@@ -45,9 +45,9 @@ def test_figures_are_those_of_prdc():
     synthetic = rng.normal(size=(60, 5)).astype(np.float32)
     real = (rng.normal(size=(60, 5)) * 0.8 + 0.4).astype(np.float32)
     narrow, wide = neighbourhoods(synthetic, real), neighbourhoods(synthetic, real, neighbours=5)
-    assert (narrow.precision, narrow.recall) == pytest.approx((0.6666666666666666, 0.95))
-    assert (wide.precision, wide.recall) == pytest.approx((0.8, 0.9666666666666667))
-    assert (narrow.density, narrow.coverage) == pytest.approx((0.4966666666666667, 0.7166666666666667))
+    assert (narrow["precision"], narrow["recall"]) == pytest.approx((0.6666666666666666, 0.95))
+    assert (wide["precision"], wide["recall"]) == pytest.approx((0.8, 0.9666666666666667))
+    assert (narrow["density"], narrow["coverage"]) == pytest.approx((0.4966666666666667, 0.7166666666666667))
 
 
 def test_too_few_points_have_no_neighbours():

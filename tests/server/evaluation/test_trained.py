@@ -30,7 +30,7 @@ def test_every_seed_and_group_is_scored_by_its_own_predictions() -> None:
 def test_the_panel_is_the_mean_of_its_models_and_says_each() -> None:
     from sklearn.metrics import accuracy_score, recall_score
 
-    predicted = dict(zip(panel.MODELS, PREDICTED.values(), strict=True))
+    predicted: dict[str, list[str]] = dict(zip(panel.MODELS, PREDICTED.values(), strict=True))
     found = judged("corpus", 9, [("panel", predicted)], TRUE, GROUPS)
     accuracies = [accuracy_score(TRUE, each) for each in predicted.values()]
     assert found.interval("accuracy").value == pytest.approx(sum(accuracies) / 3)
