@@ -37,6 +37,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.encoders import Encoder, Mask, NumpyBert, TorchModel
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import row_norms
+from undersong_common.hidden_states import HiddenStates
 from undersong_common.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
 from undersong_common.workers import in_order
 
@@ -129,11 +130,11 @@ class TextLengths:
 
 
 class Embedder:
-    """The packaged model, computed by numpy, or a sentence-transformers model in a local folder. Nothing is fetched.
+    """The packaged model, computed by numpy, or a model in a local folder: of sentence-transformers, or hidden states.
 
     A text that is longer than the model's window is read in overlapping windows of equal length, at most
     ``max_windows``. Its embedding is the mean of their unit vectors, normalised; what lies beyond the last window is
-    cut. The model is loaded, and tried out on public texts, at the first use.
+    cut. The model is loaded, and tried out on public texts, at the first use. Nothing is fetched.
 
     Attributes:
         fingerprint: SHA-256 (hex) over all files of the folder, the way to compute, and ``max_windows``; parties
@@ -289,14 +290,20 @@ class Embedder:
                     raise ConfigurationError(
                         "the embedder's files have changed since its fingerprint was taken", "start again"
                     )
-                folder = model_files.model_folder(self._source)
-                self._encoder = NumpyBert(folder) if str(self._source) == PACKAGED else TorchModel(folder)
+                self._encoder = _encoder(self._source)
                 try:
                     self.try_out()
                 except ConfigurationError:
                     self._encoder = None
                     raise
             return self._encoder
+
+
+def _encoder(model: str | Path) -> Encoder:
+    folder = model_files.model_folder(model)
+    if str(model) == PACKAGED:
+        return NumpyBert(folder)
+    return HiddenStates(folder) if model_files.reads_hidden_states(folder) else TorchModel(folder)
 
 
 def _fingerprint(model: str | Path, max_windows: int) -> str:

@@ -75,7 +75,7 @@ class NumpyBert:
         self._tokenizer.no_padding()
         self.pad = int(settings["pad_token_id"])
         self.window = int(json.loads((folder / "sentence_bert_config.json").read_bytes())["max_seq_length"])
-        self.special = _special(self._tokenizer.encode(_PROBE).special_tokens_mask)
+        self.special = special_around(self._tokenizer.encode(_PROBE).special_tokens_mask)
         self._heads = int(settings["num_attention_heads"])
         self._epsilon = np.float32(settings["layer_norm_eps"])
         self._words = weights["embeddings.word_embeddings.weight"]
@@ -137,7 +137,7 @@ class TorchModel:
     """The sentence-transformers model of a local folder, which torch computes on the processor."""
 
     def __init__(self, folder: Path) -> None:
-        with _without_collections():
+        with without_collections():
             try:
                 from sentence_transformers import SentenceTransformer
             except ImportError:
@@ -155,7 +155,7 @@ class TorchModel:
         self.model = model.eval()
         self._lower = bool(getattr(model[0], "do_lower_case", False))
         self.window = int(model.max_seq_length or _DEFAULT_WINDOW)
-        self.special = _special(model.tokenizer(_PROBE, return_special_tokens_mask=True)["special_tokens_mask"])
+        self.special = special_around(model.tokenizer(_PROBE, return_special_tokens_mask=True)["special_tokens_mask"])
         self.pad = int(model.tokenizer.pad_token_id or 0)
 
     def __repr__(self) -> str:
@@ -177,7 +177,7 @@ class TorchModel:
         return found
 
 
-def _special(mask: Sequence[int]) -> tuple[int, int]:
+def special_around(mask: Sequence[int]) -> tuple[int, int]:
     """Special tokens before and after the others, from the mask (1: special) of a text."""
     shown = [place for place, special in enumerate(mask) if not special]
     return (shown[0], len(mask) - 1 - shown[-1]) if shown else (0, 0)
@@ -223,7 +223,7 @@ def _gelu(values: Float32) -> Float32:
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """Python collects no garbage meanwhile: among four thousand modules that are imported it finds none.
 
     That takes a sixth of the time in which the model's libraries are loaded.

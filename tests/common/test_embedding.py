@@ -499,8 +499,8 @@ def test_what_is_published_lies_on_the_coarse_grid_and_so_on_the_fine_one(rows: 
 
 def test_garbage_is_collected_again_after_a_model_was_loaded_or_could_not_be() -> None:
     def cannot_be_loaded() -> None:
-        with encoders._without_collections():
-            with encoders._without_collections():
+        with encoders.without_collections():
+            with encoders.without_collections():
                 assert not gc.isenabled()
             assert not gc.isenabled()
             raise MemoryError

@@ -18,7 +18,9 @@ CHAT_TEMPLATE = (
 SPECIAL = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
 
 
-def save_tiny_llama(folder: Path, *, chat: bool = True, positions: int = 512, width: int = 32) -> Path:
+def save_tiny_llama(
+    folder: Path, *, chat: bool = True, positions: int = 512, width: int = 32, tied: bool = False
+) -> Path:
     """Writes model, tokenizer and a generation config that samples. The weights are a fixed draw.
 
     Args:
@@ -26,6 +28,7 @@ def save_tiny_llama(folder: Path, *, chat: bool = True, positions: int = 512, wi
         chat: gives the tokenizer a chat template.
         positions: longest context in tokens.
         width: of the hidden states; 4-bit weights want a multiple of 64.
+        tied: tokens are written by the weights that they are read by.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -68,6 +71,7 @@ def save_tiny_llama(folder: Path, *, chat: bool = True, positions: int = 512, wi
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=None,
+            tie_word_embeddings=tied,
         )
     )
     torch.random.set_rng_state(state)

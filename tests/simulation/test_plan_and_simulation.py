@@ -13,6 +13,7 @@ import pytest
 
 from tests.doubles.chat_server import ChatServer, completion, serving
 from tests.doubles.party_home import HashedEmbedder
+from tests.doubles.steerable import steer_by_packaged
 from tests.examples.test_task_files import CLINIC, TASKS
 from tests.simulation.test_shipped_tasks import A_LABEL, simulated, with_texts
 from undersong.deliver import Delivered
@@ -44,6 +45,7 @@ OPTIONS = {
     "discriminator": ["method.samples=120", "method.queries=20", "method.contrast=20", "method.embedding_size=48"],
     "dpkps": ["privacy.epsilon=30.0", "method.samples=60", "method.vocabulary=words.txt", "method.length=3"],
     "mixture": ["method.samples=60"],
+    "vector": ["method.samples=60", "method.embedding_size=48"],
     "mixture+labels": ["method.samples=60"],
     "cleaned-mixture": ["method.samples=60"],
 }
@@ -132,6 +134,7 @@ def test_a_run_of_the_clinic_with_paid_generators_takes_what_its_plan_says(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeds_by_hash(monkeypatch)
+    steer_by_packaged(monkeypatch)
     options = OPTIONS.get(method, ["method.samples=60", "method.rounds=3"])
     assignments = [f'method.name="{method}"', *options]
     with serving(paid_writer()) as writer:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.doubles.chat_server import ChatServer, completion, serving
 from tests.doubles.party_home import HashedEmbedder
+from tests.doubles.steerable import steer_by_packaged
 from tests.examples.test_task_files import CLINIC, TASKS, public_files
 from undersong.deliver import Delivered, deliver
 from undersong_common import embedders
@@ -32,6 +33,7 @@ SMALL = {  # what a small run of each method needs beside its number of texts
     "mixture+labels": (),
     "pretext": IN_ROUNDS,
     "undersong": IN_ROUNDS,
+    "vector": (f"method.embedding_size={HashedEmbedder.dimension}",),
     "wasp": IN_ROUNDS,
 }
 WEIGHED = ("wasp", "undersong")  # which give the generators weights
@@ -85,6 +87,7 @@ def test_every_method_has_its_small_run() -> None:
 )
 def test_all_generators_of_a_shipped_task_write_together(path, method, tmp_path, monkeypatch):
     monkeypatch.setattr(embedders, "load", HashedEmbedder)
+    steer_by_packaged(monkeypatch)
     calls = itertools.count()
     writer = ChatServer(
         lambda _prompt: completion(f"<text>A question, number {next(calls)}, of a bank.</text>"), key=""

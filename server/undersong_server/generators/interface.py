@@ -43,6 +43,8 @@ class GenerationRequest:
         style: the prompt asks for a text ("chat"), or is one to be continued ("completion").
         stop: strings that end the answer.
         room: how many times the usual length the answer may have: more if an earlier one was cut.
+        steering: what is added to a layer's hidden states at every token that is written, in the coordinates of the
+            model's folder (``undersong_common.hidden_states``); () adds nothing. Only ``steerable`` generators read it.
     """
 
     kind: str
@@ -58,6 +60,7 @@ class GenerationRequest:
     style: Literal["chat", "completion"] = "chat"
     stop: tuple[str, ...] = ()
     room: int = 1
+    steering: tuple[float, ...] = ()
 
     @property
     def is_long(self) -> bool:
@@ -246,6 +249,11 @@ class GeneratorSettings(BaseModel):
 
     def check(self, around: Surroundings) -> None:
         """Raises ConfigurationError for a file that exists and cannot be used. A plan calls it; nothing is asked."""
+
+    @property
+    def steerable(self) -> str:
+        """Folder of the model whose hidden states a request can steer; "" if there is none."""
+        return ""
 
     @property
     def lacks_cache(self) -> bool:

@@ -23,7 +23,7 @@ class Order:
 
     Attributes:
         generator: its name.
-        kind, label, good, bad, parents, terms, words: as of a GenerationRequest.
+        kind, label, good, bad, parents, terms, words, steering: as of a GenerationRequest.
         good_terms: the terms that each of the good examples contains, in their order; () if they are not known.
         named: False hides the label from the generator: the sample has it, the prompt and the request do not.
         bad_reason: what is bad about the bad examples: far from real texts, or of another label than they bear.
@@ -46,6 +46,7 @@ class Order:
     good_for_bad: tuple[str, ...] = ()
     bad_continued: bool = False
     attributes: tuple[tuple[str, str], ...] = ()
+    steering: tuple[float, ...] = ()
 
 
 @dataclass
@@ -125,6 +126,7 @@ class Requests:
             style=form.style,
             stop=prompt.stop,
             room=room,
+            steering=order.steering,
         )
 
     def _format(self, order: Order) -> PromptFormat:

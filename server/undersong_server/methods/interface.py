@@ -61,6 +61,7 @@ class Setting:
         expected_records: for a method that divides its budget or chooses a variant by it: how many records all parties
             hold together, as somebody declared, never read from data.
         attributes: of the task, those without a column first.
+        steerable: of each generator, the folder of the model that it can steer, or "".
     """
 
     labels: tuple[str, ...]
@@ -71,6 +72,7 @@ class Setting:
     embedder: str = PACKAGED
     expected_records: int = EXPECTED_RECORDS
     attributes: tuple[Attribute, ...] = ()
+    steerable: tuple[str, ...] = ()
 
 
 class MethodOptions(BaseModel):

@@ -64,6 +64,7 @@ def plan_run(task: Task) -> RunPlan:
             Attribute(each.name, each.values, each.column is not None)
             for each in sorted(task.attributes, key=lambda each: each.column is not None)
         ),
+        steerable=tuple(generator.steerable for generator in task.generators),
     )
     if task.attributes and not method.reads_attributes:
         raise ConfigurationError(

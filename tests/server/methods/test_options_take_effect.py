@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.doubles import bench
+from tests.doubles.steerable import steer_by_packaged
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import GOOD_WORDS, VOCABULARY, topic_writer
 from tests.doubles.word_embedding import embed
@@ -30,6 +31,7 @@ BASES = {
     "pretext": ["samples=40", "rounds=2"],
     "fusegen": ["samples=40", "rounds=2", "candidates=6", "examples=2"],
     "undersong": ["samples=40", "rounds=2"],
+    "vector": ["samples=40", "embedding_size=48"],
     "mixture": ["samples=12"],
     "mixture+labels": ["samples=200"],
     "cleaned-mixture": ["samples=200"],
@@ -216,6 +218,12 @@ CASES = [
         ("rounds=3", "plan"),
         ("written=2", "plan"),
     ),
+    *cases(
+        "vector",
+        ("samples=50", "prompts"),
+        ("strength=2.0", "steering"),
+        ("embedding_size=24", "plan"),
+    ),
     *cases("mixture", ("samples=20", "prompts")),
     *(
         each
@@ -250,6 +258,7 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
     asked = topic_writer(monkeypatch, mistaken=["poor"] if case.changes == "trust" else [])
     if case.changes == "trust":  # whose texts are useful is read from their words
         monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
+    steer_by_packaged(monkeypatch)
     opened: list[Any] = []
 
     original = bench.OpenFederation.private_sum
@@ -288,6 +297,7 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
     return found | {
         # sorted, since the generators write at the same time
         "prompts": sorted((name, request.kind, request.system, request.prompt) for name, request in asked),
+        "steering": sorted((request.prompt, request.steering) for _, request in asked),
         "vectors": [(name, values) for name, _, values in opened],
         "inputs": [(name, blocks) for name, blocks, _ in opened],
         "corpus": [sample.text for sample in samples],

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.doubles.bench import run_method
+from tests.doubles.steerable import steer_by_packaged
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import VOCABULARY
 from undersong_server import methods
@@ -24,6 +25,7 @@ from undersong_server.runs.task import load
 
 PROMPTS = Prompts(TaskWords(description="a note", labels=LABELS))
 OPTIONS = {
+    "vector": ["method.samples=40", "method.embedding_size=48"],
     "dpga": [
         "method.population=12",
         "method.elite=4",
@@ -55,6 +57,7 @@ def asked_by(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[G
             yield index, Answer(f"{topic} {request.seed % 97}\n  and {self.name} {request.seed}")
 
     monkeypatch.setattr(NgramGenerator, "answer", answer)
+    steer_by_packaged(monkeypatch)
     (folder / "words.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
     options = OPTIONS.get(name, ["method.samples=40", "method.rounds=2"])
     if "mixture" in name:

@@ -12,13 +12,16 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.hidden_states import Axes
 from undersong_common.model_files import check_language_model
 from undersong_server.generators.interface import (
     Answer,
@@ -120,6 +123,10 @@ class TransformersSettings(ModelFolderSettings):
             raise ValueError('double_quantization is of 4-bit weights: set quantization = "nf4" or "fp4"')
         return self
 
+    @property
+    def steerable(self) -> str:
+        return self.path
+
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Batches of the shortest answers at 50 steps/s (low) up to ``max_new_tokens`` at 2 steps/s."""
         return self.free(calls, prompt_words, answer_words, self.batch_size, (50.0, 2.0))
@@ -196,10 +203,12 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         for start in range(0, len(fitting), self._settings.batch_size):
             batch = fitting[start : start + self._settings.batch_size]
             longest = [self._settings.max_new_tokens * requests[i].room for i in batch]
-            answers = self._batch([prompts[i] for i in batch], [requests[i].seed for i in batch], longest)
+            answers = self._batch([prompts[i] for i in batch], [requests[i] for i in batch], longest)
             yield from zip(batch, answers, strict=True)
 
-    def _batch(self, prompts: Sequence[list[int]], seeds: Sequence[int], longest: Sequence[int]) -> list[Answer]:
+    def _batch(
+        self, prompts: Sequence[list[int]], requests: Sequence[GenerationRequest], longest: Sequence[int]
+    ) -> list[Answer]:
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
 
@@ -219,9 +228,9 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
             eos_token_id=ends or None,
             decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
         )
-        processors = LogitsProcessorList(self._sampling(seeds, device))
+        processors = LogitsProcessorList(self._sampling([request.seed for request in requests], device))
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), self._steered(model, [request.steering for request in requests]):
                 output = model.generate(
                     input_ids=rows,
                     attention_mask=seen,
@@ -238,6 +247,28 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
             self._decoded(tokenizer, row[start : start + most].tolist(), set(ends), len(ids))
             for row, ids, most in zip(output, prompts, longest, strict=True)
         ]
+
+    @contextmanager
+    def _steered(self, model: Any, vectors: Sequence[tuple[float, ...]]) -> Iterator[None]:
+        """Adds each row's vector to its layer's states meanwhile, at the last token read and at every one written."""
+        if not any(vectors):
+            yield
+            return
+        import torch
+
+        axes = Axes.read(self._path)
+        none = (0.0,) * len(axes.back)
+        added = torch.from_numpy(np.array([each or none for each in vectors], dtype=np.float32) @ axes.back)
+
+        def add(_module: Any, _given: Any, result: Any) -> None:
+            states = result[0] if isinstance(result, tuple) else result
+            states[:, -1] += added.to(states)
+
+        handle = model.get_decoder().layers[axes.layer - 1].register_forward_hook(add)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def _decoded(self, tokenizer: Any, written: list[int], stops: set[int], prompt_tokens: int) -> Answer:
         end = next((position for position, token in enumerate(written) if token in stops), None)

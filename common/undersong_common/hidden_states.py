@@ -1,0 +1,204 @@
+"""Embeddings that are a language model's mean hidden states of one layer, and that can be mapped back into that layer.
+
+A folder holds a causal model as ``save_pretrained`` writes it and two files more, which :func:`prepare` makes of public
+texts: settings, and a linear map from the layer's states, minus their public mean, to a few coordinates. These are the
+principal axes of the public texts' standardised states: a random projection to 64 coordinates kept a third of the
+length of a label's mean difference, these axes kept three quarters (docs/vector.md). All files are in the fingerprint.
+
+    python -m undersong_common.hidden_states MODEL_FOLDER NEW_FOLDER --texts corpus.jsonl --layer 9 --size 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.encoders import Mask, special_around, without_collections
+from undersong_common.errors import ConfigurationError
+from undersong_common.model_files import HIDDEN_STATES, check_language_model, hidden_state_settings
+from undersong_common.printable import encodable
+from undersong_common.table import read_table
+from undersong_common.workers import one_torch_thread
+
+ARRAYS = "hidden_states.safetensors"
+WINDOW = 256  # tokens that are read at once, where nothing else is stated
+_LEAST_DEVIATION = 1e-3  # of a coordinate, as a part of the median one: what hardly varies is not blown up
+_SPECIAL_TOKENS_OF = "card"  # a text whose special tokens are those of any text
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The map between a layer's hidden states and coordinates.
+
+    Attributes:
+        layer: number of layers that a text has passed, at least 1.
+        mean: of the public texts' mean states, float32 [h].
+        into: from states minus the mean to coordinates, float32 [h, d].
+        back: from differences of unit vectors to differences of states, float32 [d, h].
+    """
+
+    layer: int
+    mean: Float32
+    into: Float32
+    back: Float32
+
+    @classmethod
+    def read(cls, folder: Path) -> Axes:
+        """Reads a prepared folder's files. Raises ConfigurationError if they are missing or do not fit each other."""
+        from safetensors.numpy import load_file
+
+        settings = hidden_state_settings(folder)
+        try:
+            found = load_file(folder / ARRAYS)
+            axes = cls(settings["layer"], found["mean"], found["into"], found["back"])
+        except Exception as error:  # noqa: BLE001 - whatever a damaged file makes the library raise
+            raise ConfigurationError(f"{folder / ARRAYS}: cannot be read: {error}", "prepare the folder anew") from None
+        width, size = len(axes.mean), settings["size"]
+        if axes.into.shape != (width, size) or axes.back.shape != (size, width):
+            raise ConfigurationError(f"{folder / ARRAYS}: is no map to {size} coordinates", "prepare the folder anew")
+        return axes
+
+
+class HiddenStates:
+    """Mean hidden states of a text's own tokens, computed by torch on the processor; an encoder."""
+
+    def __init__(self, folder: Path) -> None:
+        import torch
+
+        axes = Axes.read(folder)
+        self._model = _Layers(folder, axes.layer)
+        self.window = hidden_state_settings(folder)["window"]
+        self.special, self.pad = self._model.special, self._model.pad
+        self._mean, self._into = torch.from_numpy(axes.mean), torch.from_numpy(axes.into)
+
+    def __repr__(self) -> str:
+        return f"HiddenStates(window={self.window})"
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._model.ids(texts)
+
+    def vectors(self, ids: Int64, mask: Mask) -> Float32:
+        """Returns coordinates, float32 [rows, d]; not a number for a text without a token of its own."""
+        import torch
+
+        with one_torch_thread(), torch.inference_mode():
+            found: Float32 = ((self._model.means(ids, mask) - self._mean) @ self._into).numpy()
+        return found
+
+
+class _Layers:
+    """The first layers of a causal model and its tokenizer."""
+
+    def __init__(self, folder: Path, layer: int) -> None:
+        with without_collections():
+            try:
+                import torch
+                from transformers import AutoModelForCausalLM, AutoTokenizer
+            except ImportError:
+                raise ConfigurationError(
+                    f"{folder}: local model folders need torch and transformers",
+                    "install undersong with the extra embed",
+                ) from None
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+            causal, found = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, output_loading_info=True, **given
+            )
+        if found["missing_keys"]:  # they would have been drawn at random
+            raise ConfigurationError(f"{folder}: lacks weights of its model", "copy the folder anew")
+        model = causal.get_decoder()
+        layers = getattr(model, "layers", ())
+        if not hasattr(model, "norm") or not 1 <= layer <= len(layers):
+            raise ConfigurationError(
+                f"{folder}: has no layer {layer} whose states can be read ({len(layers)} found)",
+                "name another layer, or a causal model such as Gemma, Llama, Mistral or Qwen",
+            )
+        # What comes after the layer is neither kept nor computed.
+        model.layers, model.norm = layers[:layer], torch.nn.Identity()
+        model.config.num_hidden_layers = layer
+        self._model = model.eval()
+        probe = self._tokenizer(_SPECIAL_TOKENS_OF, return_special_tokens_mask=True)
+        self.special = special_around(probe["special_tokens_mask"])
+        self.pad = int(self._tokenizer.pad_token_id or 0)
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        given = [encodable(text.strip()) for text in texts]
+        found: list[list[int]] = self._tokenizer(given, truncation=False, padding=False, verbose=False)["input_ids"]
+        return found
+
+    def means(self, ids: Int64, mask: Mask) -> Any:
+        """Returns each row's mean state, a tensor [rows, h]; the first token of all texts is none of a text's own."""
+        import torch
+
+        read = torch.from_numpy(mask)
+        states = self._model(
+            input_ids=torch.from_numpy(ids), attention_mask=read.to(torch.int64), use_cache=False
+        ).last_hidden_state
+        own = read.clone()
+        own[:, : self.special[0]] = False
+        return (states * own[:, :, None]).sum(dim=1) / own.sum(dim=1, keepdim=True)
+
+
+def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size: int, window: int = WINDOW) -> None:
+    """Copies a causal model's folder to a new one and adds the map that public texts give.
+
+    Args:
+        texts: public, more than ``size`` of them; best such as the model writes by itself for the task.
+        layer: whose states are read, from 1; a middle one is usual.
+
+    Raises ConfigurationError: the folder exists, the texts are too few, or the model has no such layer.
+    """
+    import torch
+
+    check_language_model(model, "prepare")
+    if folder.exists():
+        raise ConfigurationError(f"{folder}: exists already", "name a new folder")
+    layers = _Layers(model, layer)
+    with one_torch_thread(), torch.inference_mode():
+        rows = [np.array([ids[:window]], dtype=np.int64) for ids in layers.ids(texts)]
+        means = [layers.means(row, np.ones(row.shape, dtype=np.bool_))[0].numpy() for row in rows]
+    states = np.array([row for row in means if np.isfinite(row).all()], dtype=np.float64)
+    if len(states) <= size:
+        raise ConfigurationError(f"{len(states)} public texts give no {size} axes", "give more texts, or a lower size")
+    shutil.copytree(model, folder)
+    from safetensors.numpy import save_file
+
+    save_file(_axes(states, size), folder / ARRAYS)
+    (folder / HIDDEN_STATES).write_text(json.dumps({"layer": layer, "size": size, "window": window}) + "\n")
+
+
+def _axes(states: Float64, size: int) -> dict[str, Float32]:
+    """Arrays of :class:`Axes` from public states [n, h]: principal axes of what is left when each has deviation 1."""
+    mean, deviations = states.mean(axis=0), states.std(axis=0)
+    deviations = np.maximum(deviations, _LEAST_DEVIATION * np.median(deviations) + 1e-12)
+    standard = (states - mean) / deviations
+    axes = np.linalg.svd(standard, full_matrices=False)[2][:size]
+    length = float(np.median(np.linalg.norm(standard @ axes.T, axis=1)))  # which unit vectors have lost
+    found = {"mean": mean, "into": axes.T / deviations[:, None], "back": length * axes * deviations}
+    return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in found.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prepares a folder from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m undersong_common.hidden_states", description=prepare.__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--texts", type=Path, required=True)
+    parser.add_argument("--layer", type=int, required=True)
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--window", type=int, default=WINDOW)
+    given = parser.parse_args(arguments)
+    texts = read_table(given.texts, "text").texts
+    prepare(given.model, given.folder, texts, layer=given.layer, size=given.size, window=given.window)
+
+
+if __name__ == "__main__":
+    main()

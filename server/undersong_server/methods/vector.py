@@ -1,0 +1,153 @@
+"""Vector: the records' mean hidden states steer the model that writes (after EPSVec); docs/vector.md has the steps.
+
+Deviations from EPSVec (Banayeeanzade et al. 2026): the states are a run's embeddings, a text's mean over its tokens at
+one layer, as unit vectors on public principal axes; the sum of each label is opened; what is opened is shrunk by its
+known noise; and the public side of the difference is the mean of the texts that the model's folder was prepared from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from undersong_common.arrays import Float64
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.agreement.plan import SumRequest, plan_sums
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
+from undersong_server.generators.orders import Order
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.parts.label_shares import label_shares, records_of, records_shares
+from undersong_server.methods.parts.selection import largest_remainder
+from undersong_server.pool import Sample
+
+PART_COUNTS, PART_VECTORS = 1.0, 9.0  # parts of the budget
+EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels
+
+
+class Options(MethodOptions):
+    """[method] keys.
+
+    Attributes:
+        samples: texts to order.
+        strength: of the steering: 1 adds the estimated mean difference, 0 writes zero-shot texts.
+        embedding_size: coordinates of an embedding, as the model's folder was prepared.
+    """
+
+    samples: Annotated[int, Field(ge=1)] = 6000
+    strength: Annotated[float, Field(ge=0, le=100)] = 1.0
+    embedding_size: Annotated[int, Field(ge=1)] = 64
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """The number of records of each label, and the sum of their embeddings.
+
+    Raises ConfigurationError unless every generator can be steered by the run's embedder, and if the noise would be
+    longer than the sum of all expected records can be.
+    """
+    for name, folder in zip(setting.generators, setting.steerable, strict=True):
+        if not folder or (setting.folder / folder).resolve() != Path(setting.embedder).resolve():
+            raise ConfigurationError(
+                f'generator {name} cannot be steered by the embedder {setting.embedder}: method "vector" adds what the'
+                " records' hidden states say to the states of that same model",
+                'name one prepared folder as embedder.model and as path of a generator of kind = "transformers"',
+                code="not-steerable",
+            )
+    labels = len(setting.labels)
+    counting = LabelHistogram(labels) if labels else LengthHistogram(EVERYONE)
+    asked = [
+        SumRequest("labels", counting, PART_COUNTS),
+        SumRequest("vectors", EmbeddingSum(options.embedding_size, labels), PART_VECTORS),
+    ]
+    noise = _noise_length(options, setting, asked)
+    if noise is not None and noise >= setting.expected_records:
+        most = math.floor(options.embedding_size * (setting.expected_records / noise) ** 2)
+        raise ConfigurationError(
+            f"the noise of {options.embedding_size} coordinates of each label is {noise:.0f} long; the sum of"
+            f" {setting.expected_records} expected records is shorter",
+            f"prepare a folder of at most {most} coordinates, or raise privacy.epsilon" if most else "raise epsilon",
+            code="noise-drowns",
+        )
+    return asked
+
+
+def _noise_length(options: Options, setting: Setting, asked: Sequence[SumRequest]) -> float | None:
+    """Returns the expected length of the noise of all labels' vectors added up; None if the plan does not know it."""
+    if setting.privacy is None or setting.quorum is None or not math.isfinite(setting.privacy.epsilon):
+        return None
+    sigma = plan_sums(asked, setting.privacy, setting.quorum)["vectors"].sigma
+    return sigma * math.sqrt(options.embedding_size * max(1, len(setting.labels)))
+
+
+def notes(options: Options, setting: Setting) -> list[str]:
+    """The part of the vectors that is noise at worst, by the expected number of records."""
+    noise = _noise_length(options, setting, plan(options, setting))
+    if noise is None:
+        return []
+    part = noise / setting.expected_records
+    advice = "" if part < 0.25 else "; fewer coordinates, or records of fewer labels, have less"
+    return [f"the noise of the records' common vector is {part:.2f} of its largest length{advice}"]
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.samples
+
+
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
+    """The method. The numbers are those of the steps in docs/vector.md. Returns the corpus."""
+    run.check_embedding_size(options.embedding_size)
+    # 1. Records of each label.
+    opened, names = run.private_sum("labels", []), run.setting.labels or ("",)
+    shares = label_shares(opened)
+    records = records_shares(shares) * records_of(opened)
+    run.record("label shares", 0, shares.tolist())
+    # 2. The sum of the records' embeddings, one per label.
+    sums = run.private_sum("vectors", [])
+    # 3. Mean differences from public texts, as far as noise does not explain them.
+    vectors = shrunk(sums.natural.reshape(len(names), -1), records, sums.sigma)
+    run.record("vectors", 0, vectors.tolist())
+    # 4. Every text is steered by its label's vector.
+    steering = [tuple(map(float, vector)) for vector in options.strength * vectors]
+    labels = np.repeat(np.arange(len(names)), largest_remainder(shares, options.samples))
+    writers = run.setting.generators
+    run.generate(
+        "steered",
+        0,
+        [
+            Order(writers[number % len(writers)], "zero_shot", names[label], steering=steering[label])
+            for number, label in enumerate(labels)
+        ],
+    )
+    return run.pool.samples
+
+
+def shrunk(sums: Float64, records: Float64, sigma: float) -> Float64:
+    """Estimates each label's mean vector, float64 [C, d], from noisy sums [C, d] over so many records [C].
+
+    The mean of all records is scaled by its signal fraction, 1 - noise / (its square), at least 0. Each label's
+    difference from it is scaled by signal / (signal + its noise), where the signal is one for all labels.
+    """
+    labels, size = sums.shape
+    common = sums.sum(axis=0) / records.sum()
+    noise_of_common = labels * size * (sigma / records.sum()) ** 2
+    differences = sums / np.maximum(records, 1.0)[:, None] - common
+    noise = size * (sigma / np.maximum(records, 1.0)) ** 2
+    signal = max(0.0, float(((differences**2).sum(axis=1) - noise).mean()))
+    fraction = max(0.0, 1.0 - noise_of_common / max(float(common @ common), 1e-12))
+    found: Float64 = fraction * common + (signal / np.maximum(signal + noise, 1e-12))[:, None] * differences
+    return found
+
+
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+    asks_first=lambda _options, _setting: True,
+    notes=notes,
+)
