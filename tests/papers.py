@@ -84,13 +84,12 @@ def index() -> str:
 
 ENDING = """
 Beside them stand `undersong` ([method.md](method.md)), `vector` (after EPSVec, whose paper has no table here: one
-private sum of hidden states steers a local model, [vector.md](vector.md)) and the baselines `mixture` (zero-shot texts of
-all generators
-in equal parts, nothing private), `mixture+labels` (the same with the records' label shares, from one private label
-histogram; `half_way = false` takes the shares as they are instead of half-way to equal ones) and `cleaned-mixture` (its
-texts, and where the other texts contradict a label it is replaced by the likelier one or the text is dropped, at most a
-fifth of each label's). The gain of a method over it is what the records are worth beyond their labels, see
-[results.md](results.md).
+private sum of hidden states steers a local model, [vector.md](vector.md)) and the baselines `mixture` (zero-shot
+texts of all generators in equal parts, nothing private), `mixture+labels` (the same with the records' label shares,
+from one private label histogram; `half_way = false` takes the shares as they are instead of half-way to equal ones)
+and `cleaned-mixture` (its texts, and where the other texts contradict a label it is replaced by the likelier one or
+the text is dropped, at most a fifth of each label's). The gain of a method over it is what the records are worth
+beyond their labels, see [results.md](results.md).
 
 Every option of every method is changed in tests/server/methods/test_options_take_effect.py, which compares prompts,
 plan, opened vectors or corpus with and without the change. Switching methods on the command line (`--method dpkps`)
