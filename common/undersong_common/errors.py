@@ -13,7 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 class UndersongError(Exception):
-    """Base of every expected failure. ``exit_code`` is the process's exit status when it reaches an entry point."""
+    """Base of every expected failure. ``exit_code`` is the process's exit status when it reaches an entry point.
+
+    >>> error = UndersongError("notes.csv: no such file", "check the path", code="no-file")
+    >>> error.remedy, error.code
+    ('check the path', 'no-file')
+    """
 
     exit_code = 1
 

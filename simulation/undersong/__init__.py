@@ -4,6 +4,10 @@
 ``__all__`` (docs/library.md). The command line does the same with files. What ``__all__`` names keeps its meaning
 within a major version; every other module of this package is internal. A name is imported when it is first used, so
 that importing the package takes no time.
+
+>>> import undersong as us
+>>> us.__version__.count(".")
+2
 """
 
 from __future__ import annotations

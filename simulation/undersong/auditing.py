@@ -270,6 +270,18 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
     _check(settings, run_plan)
+    return report(settings, run_plan, _observed(settings, progress))
+
+
+def _observed(settings: AuditSettings, progress: Progress) -> list[Observations]:
+    """Attacks every run, with one job in this process, which alone has a notebook's functions."""
+    if settings.jobs == 1:
+        _LOADED.clear()
+        found = []
+        for number in range(settings.runs):
+            progress.update("runs", number, settings.runs)
+            found.append(observe(settings, number))
+        return found
     with ProcessPoolExecutor(settings.jobs, mp_context=get_context("spawn")) as pool:
         cells = [pool.submit(observe, settings, number) for number in range(settings.runs)]
         try:
@@ -279,8 +291,7 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-        observed = [cell.result() for cell in cells]
-    return report(settings, run_plan, observed)
+        return [cell.result() for cell in cells]
 
 
 def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observations]) -> AuditReport:
@@ -490,7 +501,7 @@ class _Watched:
         return {name for name, each in self.coins.items() if any(counts[coins] > 1 for coins in each)}
 
 
-_LOADED: dict[str, Any] = {}  # of one worker process: the embedder, and what it has embedded
+_LOADED: dict[str, Any] = {}  # of one worker process, or one audit here: the embedder, and what it has embedded
 
 
 def observe(settings: AuditSettings, number: int) -> Observations:

@@ -87,6 +87,9 @@ def plan(task: Task) -> Plan:
     """Every private sum of a run of the task, its noise, and the generators' calls. Spends nothing.
 
     Raises ConfigurationError that names file, key, value and remedy.
+
+    >>> print(us.plan(task).promise)
+    epsilon 4, delta 1e-05 for one sample; 13.992 if every other party colludes
     """
     return Plan(tasks.plan(task.file, task.assignments))
 
@@ -117,6 +120,10 @@ def simulate(
         progress: None shows it in the notebook, or on standard error.
 
     Raises ConfigurationError before anything is written where the input is at fault, and what the run raises.
+
+    >>> run = us.simulate(task, seed=0)
+    >>> sorted(run.corpus["label"].unique())
+    ['cat', 'dog']
     """
     from undersong.deliver import deliver
 
@@ -144,6 +151,9 @@ def load(folder: Path | str) -> Published:
     """The data set that a finished run left in ``folder``, a simulation's or a federation's.
 
     Raises ConfigurationError if there is none.
+
+    >>> us.load(run.folder).corpus.equals(run.corpus)
+    True
     """
     return Published(Path(folder))
 
@@ -159,6 +169,9 @@ def try_(
         kind: of the prompts: "zero_shot", "random" or "metadata".
 
     Raises ConfigurationError for an unknown generator, or one that cannot be built. Reads nothing private.
+
+    >>> us.try_(task, "write", texts=2)["label"].tolist()
+    ['cat', 'dog']
     """
     from undersong_server.operations.generators import try_generator
 
@@ -184,6 +197,9 @@ def audit(
         seed: of the canaries and their coins; never of noise or keys.
 
     Raises ConfigurationError for a task without a finite epsilon, or that cannot run.
+
+    >>> us.audit(task, runs=2, canaries=1).faults
+    []
     """
     from undersong.auditing import AuditSettings
     from undersong.auditing import audit as attack
@@ -204,6 +220,9 @@ def evaluate(
         options: the other fields of :class:`EvaluationOptions`; DataFrames or files.
 
     Raises ConfigurationError that names the frame or file, the row and the remedy.
+
+    >>> us.evaluate(run, test=test).scores["model"].tolist()
+    ['panel']
     """
     check_options({name: each for name, each in options.items() if name not in TABLES}, EvaluationOptions)
     simulated = corpus if isinstance(corpus, Simulation) else None
@@ -232,6 +251,9 @@ def compare(
         options: the other fields of :class:`ComparisonOptions`.
 
     Raises ConfigurationError for a grid or a task that cannot run.
+
+    >>> us.compare(task, ["wasp", "mixture"], test=test, seeds=1).table["method"].tolist()
+    ['wasp', 'mixture']
     """
     methods = [methods] if isinstance(methods, str) else methods
     check_options({"methods": methods, **options}, ComparisonOptions)
@@ -279,6 +301,9 @@ def verify(
         corpus: a simulation, a loaded data set, or the folder of any published one.
         fingerprint: of the coordinator that must have signed it; a simulation has none, and is confirmed as such.
         parties: fingerprints by name of parties that must have taken part, as they have told them.
+
+    >>> us.verify(run).holds
+    True
     """
     folder = corpus.folder if isinstance(corpus, Published) else Path(corpus)
     return Verification(releases.verify(folder, fingerprint=fingerprint, parties=dict(parties or {})))

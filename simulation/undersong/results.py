@@ -120,7 +120,12 @@ class Money:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
-    """The spending of a simulation, before it spends anything."""
+    """The spending of a simulation, before it spends anything.
+
+    >>> plan = us.plan(task)
+    >>> plan.epsilon, int(plan.calls), str(plan.money)
+    (4.0, 8, 'nothing')
+    """
 
     planned: TaskPlan
 
@@ -166,7 +171,11 @@ class Plan(Shown):
 
 
 class Published(Shown):
-    """A published data set: the folder of a finished run, of whoever wrote it."""
+    """A published data set: the folder of a finished run, of whoever wrote it.
+
+    >>> "text" in us.load(run.folder).corpus
+    True
+    """
 
     def __init__(self, folder: Path) -> None:
         """Raises ConfigurationError if the folder holds no data set."""
@@ -206,7 +215,11 @@ class Published(Shown):
 
 
 class Simulation(Published):
-    """A finished simulation and the files that it left in ``folder``."""
+    """A finished simulation and the files that it left in ``folder``.
+
+    >>> list(run.weights.columns), run.epsilon <= 4
+    (['write'], True)
+    """
 
     def __init__(self, delivered: Delivered, text: str = "text", label: str | None = "label") -> None:
         super().__init__(delivered.folder)
@@ -240,7 +253,11 @@ class Simulation(Published):
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Shown):
-    """Usefulness, closeness and leakage of a corpus. These figures are not private: no budget covers them."""
+    """Usefulness, closeness and leakage of a corpus. These figures are not private: no budget covers them.
+
+    >>> us.evaluate(run, test=test).distances["reference"].tolist()
+    ['test file']
+    """
 
     found: EvaluationReport
 
@@ -276,7 +293,11 @@ def _rows_of(path: Path) -> Frame:
 
 @dataclass(frozen=True, repr=False)
 class Audit(Shown):
-    """Findings of an attack on real runs: the epsilon that it proves beside the promised one."""
+    """Findings of an attack on real runs: the epsilon that it proves beside the promised one.
+
+    >>> bool(us.audit(task, runs=2, canaries=1).bounds["epsilon"].max() <= 4)
+    True
+    """
 
     found: AuditReport
 
@@ -303,7 +324,11 @@ class Audit(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Methods side by side, with paired differences; the files NAME.md, .csv and .html are in ``folder``."""
+    """Methods side by side, with paired differences; the files NAME.md, .csv and .html are in ``folder``.
+
+    >>> us.compare(task, "wasp", test=test, seeds=1).cells["seed"].unique().tolist()
+    [0]
+    """
 
     folder: Path
     name: str
@@ -342,7 +367,12 @@ class Comparison:
 
 @dataclass(frozen=True, repr=False)
 class Verification(Shown):
-    """The verification of a published data set from its files alone."""
+    """The verification of a published data set from its files alone.
+
+    >>> found = us.verify(run)
+    >>> found.holds, found.faults
+    (True, ())
+    """
 
     verdict: Verdict
 

@@ -31,6 +31,9 @@ class Task:
     Attributes:
         file: the task file (TOML).
         assignments: ``section.key=value`` overrides, as of ``--set``.
+
+    >>> us.Task.load(task.file, "privacy.epsilon=2").settings().privacy.epsilon
+    2.0
     """
 
     file: Path
@@ -93,6 +96,10 @@ class Task:
 
         Raises ConfigurationError for a missing column, a row that a plan would refuse, a wrong key, or a folder that
         holds another task.
+
+        >>> made = us.Task.from_frame(records, description="a remark", generators=[write], epsilon=4.0)
+        >>> made.settings().task.labels
+        ('cat', 'dog')
         """
         kept = tempfile.TemporaryDirectory(prefix="undersong-task-") if folder is None else None
         place = Path(kept.name if kept is not None else folder or "").absolute()
