@@ -20,11 +20,11 @@ from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, Statistic
 from undersong_protocol.statistics.attributes import AttributeMarginals
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs, Piece
+from undersong_protocol.statistics.examples import WORDS, Chooser, GridNumbers, Inputs, Piece
 from undersong_protocol.statistics.fourier import FourierFeatures
-from undersong_protocol.statistics.inputs import COEFFICIENTS
+from undersong_protocol.statistics.inputs import COEFFICIENTS, WHOLE_NUMBERS
 from undersong_protocol.statistics.phrases import LONGEST_TERM
-from undersong_protocol.statistics.teacher_votes import TeacherVotes
+from undersong_protocol.statistics.teacher_votes import INPUTS, TeacherVotes
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import (
     Input,
@@ -130,10 +130,21 @@ def _wrong(draw: st.DrawFn, statistic: Statistic, facts: PublicFacts, pieces: In
 def _drawn(draw: st.DrawFn, name: str, facts: PublicFacts) -> tuple[Statistic, Inputs]:
     choose = Chooser(lambda bound: draw(st.integers(0, bound - 1)))
     if name == FINE_TUNED:
-        return TeacherVotes.fine_tuned_example(choose, facts)
+        return _fine_tuned(choose, facts)
     known = statistics.known(name)
     assert known is not None
     return known.example(choose, facts)
+
+
+def _fine_tuned(choose: Chooser, facts: PublicFacts) -> tuple[Statistic, Inputs]:
+    """Draws an example for teachers that are fine-tuned; each of its vectors takes seconds."""
+    labels = choose.labels(facts)
+    pieces: Inputs = ()
+    for name in INPUTS:
+        texts = tuple(" ".join(choose.rng.choice(WORDS, 3)) for _ in range(choose.integer(1, 6)))
+        classes = choose.rng.integers(0, max(1, labels), len(texts)).astype(np.float64)
+        pieces += ((name, texts), (f"{name}: classes", GridNumbers(classes, WHOLE_NUMBERS)))
+    return TeacherVotes(queries=6, teachers=2, labels=labels, half=choose.yes(), fine_tuned=True), pieces
 
 
 def _example(statistic: Statistic, facts: PublicFacts, pieces: Inputs, why: str = "") -> Example:

@@ -13,8 +13,8 @@ from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.statistics.contribution import contribute
-from undersong_protocol.statistics.histogram import COUNT_SCALE, LabelHistogram
-from undersong_protocol.statistics.interface import PublicInputs
+from undersong_protocol.statistics.histogram import LabelHistogram
+from undersong_protocol.statistics.interface import COUNT_SCALE, PublicInputs
 from undersong_server.runs import task as tasks
 
 ALPHAS = (1e-6, 0.05, 1.0, 100.0, math.inf)

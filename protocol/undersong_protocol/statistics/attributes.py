@@ -20,9 +20,7 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, Inputs
-from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     check_embeddings,
     check_names,
@@ -30,6 +28,7 @@ from undersong_protocol.statistics.inputs import (
     labels_within,
 )
 from undersong_protocol.statistics.interface import (
+    LabelCount,
     LabelledEmbeddings,
     PublicFacts,
     PublicInputs,
@@ -38,9 +37,10 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
     at_columns,
+    positive_integers,
 )
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest
-from undersong_protocol.statistics.registry import positive_integer, positive_integers, register
+from undersong_protocol.statistics.registry import register
 
 VALUES = "values"
 COLUMNS = "columns"
@@ -72,16 +72,16 @@ class AttributeMarginals(Statistic, question="counts"):
         "how many of your records have each label and each value of a few public lists; a record has the value that"
         " its words are nearest to, or the one in its column of that name"
     )
-    labels: int
+    labels: LabelCount
     lists: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
+        super().__post_init__()
         most = MOST_ATTRIBUTES - bool(self.labels)
-        if self.lists or not (self.labels or self.columns):
+        if self.lists != () or not (self.labels or self.columns):
             positive_integers(self.name, "lists", self.lists, entries=most, most=MOST_VALUES)
-        if self.columns:
+        if self.columns != ():
             entries = max(1, most - len(self.lists))
             positive_integers(self.name, "columns", self.columns, entries=entries, most=MOST_VALUES)
 
@@ -102,10 +102,6 @@ class AttributeMarginals(Statistic, question="counts"):
     def sensitivity(self) -> Sensitivity:
         attributes = len(self.sizes)
         return Sensitivity(float(attributes), math.sqrt(attributes), 1.0)
-
-    @property
-    def base_scale(self) -> int:
-        return COUNT_SCALE
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[AttributeMarginals, Inputs]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import row_sums, softmax
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
-from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import (
     COEFFICIENTS,
     WHOLE_NUMBERS,
@@ -25,6 +23,7 @@ from undersong_protocol.statistics.inputs import (
     labels_within,
 )
 from undersong_protocol.statistics.interface import (
+    Between,
     Matrix,
     PublicFacts,
     PublicInputs,
@@ -34,7 +33,7 @@ from undersong_protocol.statistics.interface import (
     Statistic,
     in_blocks,
 )
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import register
 
 NEVER = -COEFFICIENTS.largest  # bias of a label that a classifier has not seen
 
@@ -60,15 +59,9 @@ class ClassifierVotes(Statistic, question="classifiers"):
     name: ClassVar[str] = "classifier_votes"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = "for each of a few public classifiers, how well it labels your records"
-    classifiers: int
-    labels: int
+    classifiers: Annotated[int, Between(2)]
+    labels: Annotated[int, Between(2, LARGEST_LABELS)]
     hard: bool = True
-
-    def __post_init__(self) -> None:
-        positive_integer(self.name, "classifiers", self.classifiers, least=2)
-        positive_integer(self.name, "labels", self.labels, least=2, most=LARGEST_LABELS)
-        if type(self.hard) is not bool:
-            raise ConfigurationError(f"{self.name}.hard is {self.hard!r}", "give true or false", code="not-boolean")
 
     @property
     def dimension(self) -> int:
@@ -84,10 +77,6 @@ class ClassifierVotes(Statistic, question="classifiers"):
         k = self.classifiers
         pairs = (k // 2) * (k - k // 2)
         return Sensitivity(2 * pairs / k, math.sqrt(pairs / k), (k - 1) / k)
-
-    @property
-    def base_scale(self) -> int:
-        return COUNT_SCALE
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[ClassifierVotes, Inputs]:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -22,9 +22,17 @@ from undersong_protocol.statistics.inputs import (
     check_task_labels,
     labels_within,
 )
-from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.interface import (
+    Between,
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
 from undersong_protocol.statistics.phrases import words
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import register
 
 BUCKETS = 1 << 14  # of hashed word features
 GRAMS = (3, 4)  # characters within a word, padded with a space
@@ -81,10 +89,7 @@ class CorpusComparison(Statistic, question="classifiers"):
     name: ClassVar[str] = "corpus_comparison"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = "by how much better one public corpus teaches to label your records than another one"
-    labels: int
-
-    def __post_init__(self) -> None:
-        positive_integer(self.name, "labels", self.labels, least=2, most=LARGEST_LABELS)
+    labels: Annotated[int, Between(2, LARGEST_LABELS)]
 
     @property
     def dimension(self) -> int:

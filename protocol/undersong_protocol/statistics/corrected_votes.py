@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from undersong_common.arrays import Float64, Int64
-from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics import hubness
 from undersong_protocol.statistics.examples import Chooser, Inputs
-from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_shape, check_task_labels
 from undersong_protocol.statistics.interface import (
+    COUNT_SCALE,
+    Between,
+    LabelCount,
+    Number,
     PublicFacts,
     PublicInputs,
     RecordView,
@@ -24,7 +26,7 @@ from undersong_protocol.statistics.interface import (
     Statistic,
     at_columns,
 )
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import register
 from undersong_protocol.statistics.votes import LARGEST_Q
 
 
@@ -47,14 +49,9 @@ class CorrectedVotes(Statistic, question="nearest"):
         "for each candidate text, how many of your records have it among their nearest ones, corrected for texts"
         " that are near to everything"
     )
-    q: int
-    candidates: int
-    labels: int = 0
-
-    def __post_init__(self) -> None:
-        positive_integer(self.name, "q", self.q, most=LARGEST_Q)
-        positive_integer(self.name, "candidates", self.candidates)
-        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
+    q: Annotated[int, Between(1, LARGEST_Q)]
+    candidates: Number
+    labels: LabelCount = 0
 
     @property
     def dimension(self) -> int:

@@ -11,11 +11,12 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import check_names, check_task_labels, labels_within
 from undersong_protocol.statistics.interface import (
+    LabelCount,
     Matrix,
+    Number,
     PublicFacts,
     PublicInputs,
     RecordView,
@@ -23,7 +24,7 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
 )
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import register
 
 EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.embedding): nothing is rounded away
 
@@ -44,12 +45,8 @@ class EmbeddingSum(Statistic, question="directions"):
     name: ClassVar[str] = "embedding_sum"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = "the sum of your records' embeddings, from which only their common direction can be seen"
-    size: int
-    labels: int = 0
-
-    def __post_init__(self) -> None:
-        positive_integer(self.name, "size", self.size)
-        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
+    size: Number
+    labels: LabelCount = 0
 
     @property
     def dimension(self) -> int:

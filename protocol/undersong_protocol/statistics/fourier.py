@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.fixed_order import STEPS_A_TURN, cosines, sines
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import (
     Grid,
@@ -32,6 +31,8 @@ from undersong_protocol.statistics.inputs import (
     labels_within,
 )
 from undersong_protocol.statistics.interface import (
+    Between,
+    LabelCount,
     PublicFacts,
     PublicInputs,
     RecordView,
@@ -39,9 +40,10 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
     in_blocks,
+    positive_integers,
 )
 from undersong_protocol.statistics.phrases import matcher
-from undersong_protocol.statistics.registry import positive_integer, positive_integers, register
+from undersong_protocol.statistics.registry import register
 
 LEAST_WEIGHT = 0.1  # of the largest, so that rounding to integers stays as fine as it was meant
 FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
@@ -93,24 +95,19 @@ class FourierFeatures(Statistic, question="directions"):
     consent: ClassVar[str] = (
         "sums of random waves over your records' phrases, from which only densities can be estimated"
     )
-    pairs: int
-    classes: int = 0
+    pairs: Annotated[int, Between(1, LARGEST_PAIRS)]
+    classes: LabelCount = 0
     lengths: tuple[int, ...] = (1,)
-    phrases: int = 1
+    phrases: Annotated[int, Between(1, LARGEST_PHRASES)] = 1
     averaged: bool = False
     width: float = 2.0
     even: bool = False
-    seed: int = 0
+    seed: Annotated[int, Between(0, 2**53)] = 0
 
     def __post_init__(self) -> None:
-        positive_integer(self.name, "pairs", self.pairs, most=LARGEST_PAIRS)
-        positive_integer(self.name, "classes", self.classes, least=0, most=LARGEST_LABELS)
-        positive_integer(self.name, "phrases", self.phrases, most=LARGEST_PHRASES)
-        positive_integer(self.name, "seed", self.seed, least=0, most=2**53)
+        super().__post_init__()
         positive_integers(self.name, "lengths", self.lengths, entries=MOST_LENGTHS, most=LARGEST_PHRASES)
-        if type(self.even) is not bool:
-            raise ConfigurationError(f"{self.name}.even is {self.even!r}", "give true or false")
-        if type(self.averaged) is not bool or (self.averaged and self.lengths != (1,)):
+        if self.averaged and self.lengths != (1,):
             raise ConfigurationError(f"{self.name}: averaged phrases have one structure, of length 1")
         if not isinstance(self.width, int | float) or not 0 < self.width < 1e6:
             raise ConfigurationError(f"{self.name}.width is {self.width!r}", "give a positive number")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import LARGEST_LABEL, check_names, check_task_labels, labels_within
 from undersong_protocol.statistics.interface import (
+    Between,
     PublicFacts,
     PublicInputs,
     RecordView,
@@ -23,10 +24,9 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
     at_columns,
+    positive_integers,
 )
-from undersong_protocol.statistics.registry import positive_integer, positive_integers, register
-
-COUNT_SCALE = 256  # integer units per count (docs/privacy.md, "Noise"): shares of the noise stay well above 3 units
+from undersong_protocol.statistics.registry import register
 
 MOST_EDGES = 1024
 
@@ -39,10 +39,7 @@ class LabelHistogram(Statistic, question="counts"):
     name: ClassVar[str] = "label_histogram"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = "how many of your records have each label"
-    labels: int
-
-    def __post_init__(self) -> None:
-        positive_integer(self.name, "labels", self.labels, most=LARGEST_LABELS)
+    labels: Annotated[int, Between(1, LARGEST_LABELS)]
 
     @property
     def dimension(self) -> int:
@@ -51,10 +48,6 @@ class LabelHistogram(Statistic, question="counts"):
     @property
     def sensitivity(self) -> Sensitivity:
         return Sensitivity(1.0, 1.0, 1.0)
-
-    @property
-    def base_scale(self) -> int:
-        return COUNT_SCALE
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[LabelHistogram, Inputs]:
@@ -95,10 +88,6 @@ class LengthHistogram(Statistic, question="counts"):
     @property
     def sensitivity(self) -> Sensitivity:
         return Sensitivity(1.0, 1.0, 1.0)
-
-    @property
-    def base_scale(self) -> int:
-        return COUNT_SCALE
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[LengthHistogram, Inputs]:

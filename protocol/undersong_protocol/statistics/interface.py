@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from functools import cache
+from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, TypeVar, get_type_hints
 
 import numpy as np
 import scipy.sparse as sp
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64, UInt64
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_protocol.limits import LARGEST_DIMENSION, LARGEST_LABELS
 
 _Value = TypeVar("_Value")
 Matrix: TypeAlias = "sp.csr_array[Any] | Float64"
@@ -213,6 +215,51 @@ QUESTIONS: Mapping[str, tuple[str, str]] = {
 }
 
 
+@dataclass(frozen=True)
+class Between:
+    """Marks a parameter of a statistic as an integer of [least, most]. What arrives on the wire is checked."""
+
+    least: int = 1
+    most: int = LARGEST_DIMENSION
+
+
+Number = Annotated[int, Between()]
+LabelCount = Annotated[int, Between(0, LARGEST_LABELS)]  # 0 where the task has no labels
+COUNT_SCALE = 256  # integer units per count (docs/privacy.md, "Noise"): shares of the noise stay well above 3 units
+
+
+def positive_integer(
+    statistic: str, name: str, value: object, *, least: int = 1, most: int = LARGEST_DIMENSION
+) -> None:
+    """Raises ConfigurationError unless ``value`` is an int of [least, most]: what arrives on the wire is checked."""
+    if type(value) is not int or not least <= value <= most:
+        raise ConfigurationError(
+            f"{statistic}.{name} is {value!r}",
+            f"give an integer of at least {least} and at most {most}",
+            code="number-out-of-range",
+        )
+
+
+def positive_integers(statistic: str, name: str, values: object, *, entries: int, least: int = 1, most: int) -> None:
+    """Raises ConfigurationError unless ``values`` is a tuple of 1 to ``entries`` ints of [least, most].
+
+    The number of entries is looked at first: a peer's plan is built before anybody has agreed to it.
+    """
+    if not isinstance(values, tuple) or not 1 <= len(values) <= entries:
+        found = f"{len(values)} entries" if isinstance(values, tuple) else repr(values)
+        raise ConfigurationError(f"{statistic}.{name} has {found}", f"give at least 1 and at most {entries} integers")
+    for value in values:
+        positive_integer(statistic, name, value, least=least, most=most)
+
+
+@cache
+def _parameters(statistic: type[Any]) -> dict[str, type[bool] | Between]:
+    """Every parameter that is a bool or has bounds, by name."""
+    hints = get_type_hints(statistic, include_extras=True)
+    marks = {name: getattr(hint, "__metadata__", (hint,))[0] for name, hint in hints.items()}
+    return {name: mark for name, mark in marks.items() if mark is bool or isinstance(mark, Between)}
+
+
 class Statistic(ABC):
     """Base of every statistic: a frozen dataclass of public, JSON-able parameters, its bound and the rows it defines.
 
@@ -256,10 +303,19 @@ class Statistic(ABC):
     def sensitivity(self) -> Sensitivity:
         """Tight bounds of one record's row; the framework clips to them."""
 
+    def __post_init__(self) -> None:
+        """Checks every parameter that is marked by :class:`Between` or is a bool. Raises ConfigurationError."""
+        for name, hint in _parameters(type(self)).items():
+            value = getattr(self, name)
+            if isinstance(hint, Between):
+                positive_integer(self.name, name, value, least=hint.least, most=hint.most)
+            elif type(value) is not bool:
+                raise ConfigurationError(f"{self.name}.{name} is {value!r}", "give true or false", code="not-boolean")
+
     @property
-    @abstractmethod
     def base_scale(self) -> int:
-        """Integer units per natural unit, before a plan refines it."""
+        """Integer units per natural unit, before a plan refines it; for counts by default."""
+        return COUNT_SCALE
 
     @classmethod
     @abstractmethod

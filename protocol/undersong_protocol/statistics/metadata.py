@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
-from undersong_protocol.statistics.histogram import COUNT_SCALE, length_bins
+from undersong_protocol.statistics.histogram import length_bins
 from undersong_protocol.statistics.inputs import (
     WHOLE_NUMBERS,
     check_embeddings,
@@ -25,6 +24,8 @@ from undersong_protocol.statistics.inputs import (
     labels_within,
 )
 from undersong_protocol.statistics.interface import (
+    Between,
+    LabelCount,
     PublicFacts,
     PublicInputs,
     RecordView,
@@ -34,7 +35,7 @@ from undersong_protocol.statistics.interface import (
     at_columns,
 )
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import register
 
 
 @register
@@ -62,17 +63,13 @@ class MetadataHistograms(Statistic, question="counts"):
     name: ClassVar[str] = "metadata_histograms"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = "how many of your records have each label, each length and each of a few public keywords"
-    labels: int
-    length_bins: int = 0
-    keywords: int = 0
+    labels: LabelCount
+    length_bins: Annotated[int, Between(0)] = 0
+    keywords: Annotated[int, Between(0)] = 0
     count_labels: bool = True
 
     def __post_init__(self) -> None:
-        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
-        for field in ("length_bins", "keywords"):
-            positive_integer(self.name, field, getattr(self, field), least=0)
-        if type(self.count_labels) is not bool:
-            raise ConfigurationError(f"{self.name}.count_labels is {self.count_labels!r}", "give true or false")
+        super().__post_init__()
         if not self.histograms:
             raise ConfigurationError(
                 f"{self.name} has no histogram", "give it bins, keywords or labels", code="no-histogram"
@@ -93,10 +90,6 @@ class MetadataHistograms(Statistic, question="counts"):
     @property
     def sensitivity(self) -> Sensitivity:
         return Sensitivity(float(self.histograms), math.sqrt(self.histograms), 1.0)
-
-    @property
-    def base_scale(self) -> int:
-        return COUNT_SCALE
 
     def split(self, values: Float64) -> tuple[Float64, Float64, Float64]:
         """An opened vector [dimension] as its label, length and keyword parts (empty where not among them)."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.fixed_order import row_norms
-from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.embedding_sum import EMBEDDING_SCALE
 from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import (
@@ -23,6 +22,8 @@ from undersong_protocol.statistics.inputs import (
     labels_within,
 )
 from undersong_protocol.statistics.interface import (
+    Between,
+    LabelCount,
     Matrix,
     PublicFacts,
     PublicInputs,
@@ -31,7 +32,7 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
 )
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import register
 
 MEANS = Grid(bits=16, largest=1.0)
 PROJECTION = Grid(bits=16, largest=2.0**7)  # an entry for a typical candidate's norm of 1 is below 1
@@ -58,12 +59,8 @@ class OuterProducts(Statistic, question="directions"):
     name: ClassVar[str] = "outer_products"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = "how your records vary along a few public directions, summed over all of them"
-    size: int
-    labels: int = 0
-
-    def __post_init__(self) -> None:
-        positive_integer(self.name, "size", self.size, most=LARGEST_EMBEDDING)
-        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
+    size: Annotated[int, Between(1, LARGEST_EMBEDDING)]
+    labels: LabelCount = 0
 
     @property
     def dimension(self) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_protocol.limits import LARGEST_DIMENSION
 from undersong_protocol.statistics.interface import QUESTIONS, Statistic
+from undersong_protocol.statistics.interface import positive_integer as positive_integer  # for other packages
 
 _Class = TypeVar("_Class", bound=type[Statistic])
 _STATISTICS: dict[str, type[Any]] = {}
@@ -115,30 +115,6 @@ def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
     except TypeError:
         raise ConfigurationError(f"statistic {name!r}: a parameter is missing or of a wrong type") from None
     return statistic
-
-
-def positive_integer(
-    statistic: str, name: str, value: object, *, least: int = 1, most: int = LARGEST_DIMENSION
-) -> None:
-    """Raises ConfigurationError unless ``value`` is an int of [least, most]: what arrives on the wire is checked."""
-    if type(value) is not int or not least <= value <= most:
-        raise ConfigurationError(
-            f"{statistic}.{name} is {value!r}",
-            f"give an integer of at least {least} and at most {most}",
-            code="number-out-of-range",
-        )
-
-
-def positive_integers(statistic: str, name: str, values: object, *, entries: int, least: int = 1, most: int) -> None:
-    """Raises ConfigurationError unless ``values`` is a tuple of 1 to ``entries`` ints of [least, most].
-
-    The number of entries is looked at first: a peer's plan is built before anybody has agreed to it.
-    """
-    if not isinstance(values, tuple) or not 1 <= len(values) <= entries:
-        found = f"{len(values)} entries" if isinstance(values, tuple) else repr(values)
-        raise ConfigurationError(f"{statistic}.{name} has {found}", f"give at least 1 and at most {entries} integers")
-    for value in values:
-        positive_integer(statistic, name, value, least=least, most=most)
 
 
 def _plain(value: Any) -> Any:

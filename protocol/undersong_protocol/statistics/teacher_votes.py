@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics import fine_tuned_teachers, teachers
-from undersong_protocol.statistics.examples import WORDS, Chooser, GridNumbers, Inputs
-from undersong_protocol.statistics.histogram import COUNT_SCALE
+from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import (
     NO_LABEL,
     WHOLE_NUMBERS,
@@ -25,15 +23,19 @@ from undersong_protocol.statistics.inputs import (
     labels_within,
 )
 from undersong_protocol.statistics.interface import (
+    Between,
+    LabelCount,
     Matrix,
+    Number,
     PublicFacts,
     PublicInputs,
     RecordView,
     Rows,
     Sensitivity,
     Statistic,
+    positive_integer,
 )
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import register
 
 INPUTS = ("queries", "contrast")
 LARGEST_CONTRAST = 100_000  # public candidates to train against
@@ -72,25 +74,19 @@ class TeacherVotes(Statistic, question="teachers"):
         "for each of a few public texts, how many of the classifiers that are trained here, each on a part of your"
         " records, take it for one of yours; the classifiers stay here"
     )
-    queries: int
-    teachers: int
-    labels: int = 0
+    queries: Number
+    teachers: Annotated[int, Between(1, LARGEST_TEACHERS)]
+    labels: LabelCount = 0
     half: bool = True
     fine_tuned: bool = False
     probabilities: bool = False
 
     def __post_init__(self) -> None:
-        positive_integer(self.name, "queries", self.queries)
-        positive_integer(self.name, "teachers", self.teachers, most=LARGEST_TEACHERS)
+        super().__post_init__()
         positive_integer(self.name, "queries times teachers", self.queries * self.teachers)
-        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
         positive_integer(
             self.name, "teachers times labels", self.teachers * max(1, self.labels), most=LARGEST_TEACHERS_TIMES_LABELS
         )
-        for name in ("half", "fine_tuned", "probabilities"):
-            value = getattr(self, name)
-            if type(value) is not bool:
-                raise ConfigurationError(f"{self.name}.{name} is {value!r}", "give true or false")
 
     @property
     def dimension(self) -> int:
@@ -104,10 +100,6 @@ class TeacherVotes(Statistic, question="teachers"):
         Sensitivity(l1=100.0, l2=10.0, linf=1.0)
         """
         return Sensitivity(float(self.queries), math.sqrt(self.queries), 1.0)
-
-    @property
-    def base_scale(self) -> int:
-        return COUNT_SCALE
 
     def check_party(self, local_model: str) -> None:
         """Raises ConfigurationError where a party with that local model could not contribute."""
@@ -128,17 +120,6 @@ class TeacherVotes(Statistic, question="teachers"):
             ("queries", choose.embeddings(queries, facts, labelled=True)),
             ("contrast", choose.embeddings(choose.integer(1, 12), facts, labelled=True)),
         )
-
-    @classmethod
-    def fine_tuned_example(cls, choose: Chooser, facts: PublicFacts) -> tuple[TeacherVotes, Inputs]:
-        """Draws an example for teachers that are fine-tuned; each of its vectors takes seconds."""
-        labels = choose.labels(facts)
-        pieces: Inputs = ()
-        for name in INPUTS:
-            texts = tuple(" ".join(choose.rng.choice(WORDS, 3)) for _ in range(choose.integer(1, 6)))
-            classes = choose.rng.integers(0, max(1, labels), len(texts)).astype(np.float64)
-            pieces += ((name, texts), (_classes_of(name), GridNumbers(classes, WHOLE_NUMBERS)))
-        return cls(queries=6, teachers=2, labels=labels, half=choose.yes(), fine_tuned=True), pieces
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_task_labels(self.name, self.labels, facts)

@@ -13,11 +13,18 @@ import scipy.sparse as sp
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.examples import Chooser, Inputs
-from undersong_protocol.statistics.histogram import COUNT_SCALE
 from undersong_protocol.statistics.inputs import check_names
-from undersong_protocol.statistics.interface import PublicFacts, PublicInputs, RecordView, Rows, Sensitivity, Statistic
+from undersong_protocol.statistics.interface import (
+    Number,
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+)
 from undersong_protocol.statistics.phrases import Terms, matcher
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import register
 
 
 @register
@@ -42,15 +49,9 @@ class TermHistogram(Statistic, question="counts"):
     name: ClassVar[str] = "term_histogram"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = "in how many of your records, or how often in them, each word of a public list occurs"
-    vocabulary: int
-    distinct: int
+    vocabulary: Number
+    distinct: Number
     repeats: bool = False
-
-    def __post_init__(self) -> None:
-        positive_integer(self.name, "vocabulary", self.vocabulary)
-        positive_integer(self.name, "distinct", self.distinct)
-        if type(self.repeats) is not bool:
-            raise ConfigurationError(f"{self.name}.repeats is {self.repeats!r}", "give true or false")
 
     @property
     def dimension(self) -> int:
@@ -65,10 +66,6 @@ class TermHistogram(Statistic, question="counts"):
     def most(self) -> int:
         """Terms of a record that count."""
         return self.distinct if self.repeats else min(self.distinct, self.vocabulary)
-
-    @property
-    def base_scale(self) -> int:
-        return COUNT_SCALE
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[TermHistogram, Inputs]:

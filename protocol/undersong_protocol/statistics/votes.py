@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Int64
-from undersong_common.errors import ConfigurationError
-from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_task_labels
 from undersong_protocol.statistics.interface import (
+    Between,
+    LabelCount,
     LabelledEmbeddings,
+    Number,
     PublicFacts,
     PublicInputs,
     RecordView,
@@ -28,9 +29,10 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
     at_columns,
+    positive_integer,
 )
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest, top_q
-from undersong_protocol.statistics.registry import positive_integer, register
+from undersong_protocol.statistics.registry import register
 
 LARGEST_Q = 30
 
@@ -57,17 +59,10 @@ class TopQVotes(Statistic, question="nearest"):
     consent: ClassVar[str] = (
         "for each candidate text, how many of your records have it among their nearest (and furthest) ones"
     )
-    q: int
-    candidates: int
-    labels: int = 0
+    q: Annotated[int, Between(1, LARGEST_Q)]
+    candidates: Number
+    labels: LabelCount = 0
     furthest: bool = True
-
-    def __post_init__(self) -> None:
-        positive_integer(self.name, "q", self.q, most=LARGEST_Q)
-        positive_integer(self.name, "candidates", self.candidates)
-        positive_integer(self.name, "labels", self.labels, least=0, most=LARGEST_LABELS)
-        if type(self.furthest) is not bool:
-            raise ConfigurationError(f"top_q_votes.furthest is {self.furthest!r}", "give true or false")
 
     @property
     def dimension(self) -> int:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from tests.doubles.coded import raises
-from undersong_common.errors import InternalError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal
 from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.statistics import LabelHistogram, Rows, Sensitivity, Statistic, registry
+from undersong_protocol.statistics import LabelHistogram, PublicFacts, Rows, Sensitivity, Statistic, registry
+from undersong_protocol.statistics.examples import Chooser
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 
 QUORUM = Quorum(parties=1, threshold=1, tolerated_dropouts=0, colluders=0)
@@ -95,3 +96,17 @@ def test_a_plan_that_subsamples_is_refused_for_statistics_of_whole_parties_only(
         return
     with pytest.raises(PrivacyRefusal, match="cannot be taken of a subsample"):
         plan.verify()
+
+
+@pytest.mark.parametrize("name", statistics.names())
+def test_every_parameter_of_a_statistic_is_checked_when_it_is_made(name):
+    statistic, _ = statistics.known(name).example(Chooser(lambda below: below - 1), PublicFacts(8, 3))
+    planned = statistics.parameters(statistic)
+    for parameter, value in planned.items():
+        wrong = ["7", None, {}, -1, 2**60, float("nan"), *([] if isinstance(value, float) else [1.5])]
+        for each in wrong:
+            with pytest.raises(ConfigurationError):
+                statistics.build(name, {**planned, parameter: each})
+        if type(value) is int:
+            with raises(ConfigurationError, "number-out-of-range"):
+                statistics.build(name, {**planned, parameter: True})
