@@ -16,6 +16,7 @@ class Progress:
 
     def await_people(self, parties: Sequence[str], done: int, total: int) -> None:
         """Reports that the people of ``parties`` have to decide; those of ``done`` of ``total`` have."""
+        self.update(f"approval of {', '.join(parties)}", done, total)
 
 
 Silent = Progress  # for tests, ``--json`` and ``--quiet``

@@ -366,9 +366,6 @@ class NotebookProgress(Progress):
             if due:
                 self._draw()
 
-    def await_people(self, parties: Sequence[str], done: int, total: int) -> None:
-        self.update(f"approval of {', '.join(parties)}", done, total)
-
     def say(self, message: str) -> None:
         with self._lock:
             self._said.append(f"<div>{html.escape(message)}</div>")

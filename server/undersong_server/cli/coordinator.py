@@ -13,7 +13,7 @@ import typer
 from undersong_common import entry
 from undersong_common.errors import TransportError
 from undersong_common.files import replace_file
-from undersong_common.printable import counted, noun, shell_path
+from undersong_common.printable import counted, duration, noun, shell_path
 from undersong_server import defaults, operations
 from undersong_server.cli.options import (
     DEFAULT_HOME,
@@ -255,7 +255,7 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     rows = []
     for facts in found:
         party = facts.party
-        seen = "never" if party.last_seen is None else f"away, seen {_ago(time.time() - party.last_seen)}"
+        seen = "never" if party.last_seen is None else f"away, seen {duration(time.time() - party.last_seen)} ago"
         rows.append(
             (
                 party.name,
@@ -287,10 +287,3 @@ def _write(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, data)
     return path
-
-
-def _ago(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"

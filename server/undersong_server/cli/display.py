@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
@@ -86,9 +86,6 @@ class Lines(Progress):
         minutes = (now - began) / (done - before) * (total - done) / 60
         return f", about {minutes:.0f} min left" if minutes >= 1 else ""
 
-    def await_people(self, parties: Sequence[str], done: int, total: int) -> None:
-        self.update(f"approval of {', '.join(parties)}", done, total)
-
     def say(self, message: str) -> None:
         for line in self._repeats.lines(message):
             print(line, file=sys.stderr, flush=True)
@@ -130,9 +127,6 @@ class Display(Progress):
                     self._bars.remove_task(finished)
                 self._tasks = {phase: self._bars.add_task(phase, total=total)}
             self._bars.update(self._tasks[phase], completed=done, total=total)
-
-    def await_people(self, parties: Sequence[str], done: int, total: int) -> None:
-        self.update(f"approval of {', '.join(parties)}", done, total)
 
     def say(self, message: str) -> None:
         for line in self._repeats.lines(message):

@@ -35,7 +35,8 @@ def render(report: EvaluationReport) -> RenderableType:
         parts += [_task_models(report), Text(panel.settings(), style="dim")]
         if report.trained[0].groups:
             parts.append(_groups(report))
-        parts.extend(_confusion(report))
+        if len(report.trained[0].scores.models["head"].labels) <= SHOWN_CONFUSION:
+            parts.append(_confusion(report))
     parts.append(_distances(report))
     if report.overlap is not None:
         parts.append(_overlap(report.overlap, report.overlap_base_rate))
@@ -87,22 +88,20 @@ def _groups(report: EvaluationReport) -> Table:
     return _table("Accuracy by group of the test file", "group", "texts", *columns, rows=rows)
 
 
-def _confusion(report: EvaluationReport) -> list[RenderableType]:
+def _confusion(report: EvaluationReport) -> Table:
     scores = report.trained[0].scores.models["head"]
-    if len(scores.labels) > SHOWN_CONFUSION:
-        return []
-    table = _table(
+
+    def cell(row: int, column: int, count: int) -> str:
+        return f"[bold]{count}[/]" if row == column else str(count) if count else "[dim]·[/]"
+
+    return _table(
         f"Confusion of one model, trained on {report.trained[0].data} (rows true, columns predicted)",
-        "",
-        *(escape(label[:10]) for label in scores.labels),
+        *("", *(escape(label[:10]) for label in scores.labels)),
+        rows=[
+            [escape(label), *(cell(row, column, count) for column, count in enumerate(scores.confusion[row]))]
+            for row, label in enumerate(scores.labels)
+        ],
     )
-    for row, label in enumerate(scores.labels):
-        cells = [
-            f"[bold]{count}[/]" if row == column else (str(count) if count else "[dim]·[/]")
-            for column, count in enumerate(scores.confusion[row])
-        ]
-        table.add_row(escape(label), *cells)
-    return [table]
 
 
 def _distances(report: EvaluationReport) -> Table:
@@ -181,23 +180,24 @@ def _overlap(found: Overlap, base: Overlap | None) -> Table:
 
 def _membership(found: Membership) -> Table:
     several = found.attacks[0].auc_over_seeds is not None
-    table = _table(
+    return _table(
         f"Membership inference on the model trained on {escape(found.data)}: {found.members:,} members,"
         f" {found.nonmembers:,} others (95 % intervals)",
         *("attack", "members found", "others taken for one", "AUC (guessing: 0.5)"),
         *(["AUC over the seeds"] if several else []),
         *("balanced accuracy (0.5)", "true positives at 1 % false (0.01)"),
+        rows=[
+            [
+                attack.name,
+                f"{attack.found} of {attack.judged_members}",
+                f"{attack.false_alarms} of {attack.judged_others}",
+                _interval(attack.auc),
+                *([_interval(attack.auc_over_seeds)] if attack.auc_over_seeds is not None else []),
+                *map(_interval, (attack.accuracy, attack.true_positives)),
+            ]
+            for attack in found.attacks
+        ],
     )
-    for attack in found.attacks:
-        table.add_row(
-            attack.name,
-            f"{attack.found} of {attack.judged_members}",
-            f"{attack.false_alarms} of {attack.judged_others}",
-            _interval(attack.auc),
-            *([_interval(attack.auc_over_seeds)] if attack.auc_over_seeds is not None else []),
-            *map(_interval, (attack.accuracy, attack.true_positives)),
-        )
-    return table
 
 
 def _interval(each: Interval) -> str:
