@@ -173,7 +173,7 @@ def try_(
     >>> us.try_(task, "write", texts=2)["label"].tolist()
     ['cat', 'dog']
     """
-    from undersong_server.operations.generators import try_generator
+    from undersong_server.operations.tasks import try_generator
 
     tried = try_generator(generator, task.file, task.assignments, environment=os.environ, kind=kind, texts=texts)
     return pandas_package().DataFrame([asdict(each) for each in tried])

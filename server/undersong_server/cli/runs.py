@@ -280,15 +280,15 @@ def generators(
 ) -> None:
     """Shows the usage of each generator in the last 50 runs; --test orders a text, which may cost money."""
     newest = [run.run for run in operations.overview.RunIndex(home).runs()[:50]]
-    found = operations.generators.usage(home, newest)
+    found = operations.following.generator_usage(home, newest)
     if test is not None:
         named = next((each for each in found if each.name == test), None)
         if named is None:
             raise ConfigurationError(f"no run has a generator {test!r}", "see `undersong run generators`")
         environment = dict(os.environ)
         cache = defaults.public_cache_path(environment)
-        tried = operations.generators.try_in_run(home, named.run, test, environment=environment, public_cache=cache)
-        print_result(tried, printable(tried.answer, 2000), operations.generators.cost_of([tried]), as_json=as_json)
+        tried = operations.tasks.try_in_run(home, named.run, test, environment=environment, public_cache=cache)
+        print_result(tried, printable(tried.answer, 2000), operations.tasks.cost_of([tried]), as_json=as_json)
         return
     following = operations.following
     keys = ("calls", "kept", "retried", "dropped", "cut", "prompt_tokens", "completion_tokens")

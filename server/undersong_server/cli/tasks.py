@@ -84,16 +84,14 @@ def try_(
 ) -> None:
     """Orders a few texts from one generator: prompts, raw answers, cleaned texts, cost. Reads nothing private."""
     given = with_cache(task_file, assignments or (), cache)
-    tried = operations.generators.try_generator(
-        generator, task_file, given, environment=os.environ, kind=kind, texts=texts
-    )
+    tried = operations.tasks.try_generator(generator, task_file, given, environment=os.environ, kind=kind, texts=texts)
     lines = []
     for number, each in enumerate(tried, start=1):
         lines.append(f"=== {number}. {each.label or 'a text'}: {each.fault or 'kept'}")
         parts = {"system": each.system, "prompt": each.prompt, "answer": each.answer, "text": each.text}
         lines += [f"--- {part}\n{words}" for part, words in parts.items() if words]
     kept = sum(not each.fault for each in tried)
-    summary = f"\n{kept} of {len(tried)} kept, {operations.generators.cost_of(tried)}"
+    summary = f"\n{kept} of {len(tried)} kept, {operations.tasks.cost_of(tried)}"
     print_result({"texts": tried}, *map(printable_lines, lines), summary, as_json=as_json)
 
 

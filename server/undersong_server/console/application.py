@@ -19,7 +19,7 @@ from undersong_common.pages.stream import Stream
 from undersong_server import defaults
 from undersong_server.console.context import ConsoleContext
 from undersong_server.console.runs import RunScreens
-from undersong_server.operations import coordinator, enrolment, following, generators, overview, runs
+from undersong_server.operations import coordinator, enrolment, following, overview, runs, tasks
 from undersong_server.operations.enrolment import PartyFacts
 
 MENU: tuple[tuple[str, str, Role], ...] = (
@@ -236,16 +236,16 @@ class OversightScreens:
         newest = [run.run for run in self._context.index.runs()[:RUNS_COUNTED]]
         figures = {"runs": newest, "rate": following.answer_rate, "latency": following.mean_latency_s}
         return visit.page(
-            "Generators", {"generators": lambda: {"used": generators.usage(self._home, newest), **figures}}
+            "Generators", {"generators": lambda: {"used": following.generator_usage(self._home, newest), **figures}}
         )
 
     def _test(self, visit: Visit) -> str:
         run, name = visit.form.get("run", ""), visit.form.get("generator", "")
-        tried = generators.try_in_run(
+        tried = tasks.try_in_run(
             self._home, run, name, environment=self._context.environment, public_cache=self._context.public_cache
         )
         visit.note("generator test", f"{name} of {run}")
-        return visit.go("/generators", f"{name} answered in {generators.cost_of([tried])}: {tried.answer}")
+        return visit.go("/generators", f"{name} answered in {tasks.cost_of([tried])}: {tried.answer}")
 
     # Audit
 

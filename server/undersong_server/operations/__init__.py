@@ -17,14 +17,13 @@ if TYPE_CHECKING:
         enrolment,
         evaluation,
         following,
-        generators,
         overview,
         releases,
         runs,
         tasks,
     )
 
-__all__ = ["backup", "coordinator", "drafts", "enrolment", "evaluation", "following", "generators", "overview"]
+__all__ = ["backup", "coordinator", "drafts", "enrolment", "evaluation", "following", "overview"]
 __all__ += ["releases", "runs", "tasks"]
 
 

@@ -27,12 +27,11 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import PATIENCE_S
 from undersong_server.generators import kinds
 from undersong_server.methods.parts import papers
-from undersong_server.operations import generators, runs
+from undersong_server.operations import runs, tasks
 from undersong_server.operations.coordinator import console_folder
-from undersong_server.runs import task as tasks
 from undersong_server.runs.folder import read_json, replace_json
 from undersong_server.runs.planning import coordinator_task
-from undersong_server.runs.task import Task
+from undersong_server.runs.task import DEFAULT_PARTIES, AttributeSection, Task
 
 KEPT = 200  # drafts; the oldest are removed
 WORDS = ("task", "publication", "evaluation", "output")  # sections without files that a coordinator's run reads
@@ -371,17 +370,17 @@ def try_generator(draft: Draft, number: int, check: runs.Check, **surroundings: 
 
     Args:
         check: as of :func:`undersong_server.operations.runs.plan_task`.
-        surroundings: ``environment`` and ``public_cache`` of :func:`undersong_server.operations.generators.try_task`.
+        surroundings: ``environment`` and ``public_cache`` of :func:`undersong_server.operations.tasks.try_task`.
     """
     name = str(draft.data["generators"][number].get("name"))
     try:
-        task = coordinator_task(draft.data, Path(draft.folder), draft.options.parties or ("",) * tasks.DEFAULT_PARTIES)
+        task = coordinator_task(draft.data, Path(draft.folder), draft.options.parties or ("",) * DEFAULT_PARTIES)
         check(task)
-        found = generators.try_task(name, task, "the task", **surroundings)
+        found = tasks.try_task(name, task, "the task", **surroundings)
     except UndersongError as error:
         return replace(draft, trial={"generator": name, "problem": f"{error.problem}; {error.remedy}"})
     texts = [{"label": each.label, "text": each.text or each.answer, "fault": each.fault} for each in found]
-    return replace(draft, trial={"generator": name, "texts": texts, "cost": generators.cost_of(found)})
+    return replace(draft, trial={"generator": name, "texts": texts, "cost": tasks.cost_of(found)})
 
 
 def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
@@ -407,7 +406,7 @@ def _sections(data: Mapping[str, Any]) -> Iterator[FormSection]:
 
 
 def _table_model(name: str, table: Mapping[str, Any]) -> type[BaseModel]:
-    return kinds.load(str(table.get("kind"))) if name == "generators" else tasks.AttributeSection
+    return kinds.load(str(table.get("kind"))) if name == "generators" else AttributeSection
 
 
 def _preset(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
@@ -424,7 +423,7 @@ def _section(
 ) -> FormSection:
     said, known, schemas = configuration.descriptions(model), dict(model.model_fields), _schemas(model)
     if name == "method" and data.get("name") in methods.names():
-        options = methods.load(str(data["name"])).Options
+        options: type[BaseModel] = methods.load(str(data["name"])).Options
         said, known = {**said, **configuration.descriptions(options)}, {**known, **options.model_fields}
         schemas = {**schemas, **_schemas(options)}
     known |= {key: FieldInfo(default=None) for key in data if key not in known}

@@ -1,10 +1,11 @@
-"""Live results of a run: weights, sums, texts and the generators' usage."""
+"""Live results of a run: weights, sums, texts; and the generators' usage over several runs."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,3 +181,53 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         weights_noise=noise,
         ordered=plan.figures.generator_calls,
     )
+
+
+@dataclass(frozen=True)
+class GeneratorUsage:
+    """One generator over several runs.
+
+    Attributes:
+        run: the newest run, whose task a trial takes.
+        runs: number of runs in which it has written.
+        counts: sums of the counts of :class:`undersong_server.generators.author.Usage`; ``faults`` by kind.
+        counted: the generator's own counts besides its calls: waits for a limit, retries, answers from a cache, ...
+    """
+
+    name: str
+    kind: str
+    run: str
+    runs: int
+    counts: Mapping[str, float]
+    faults: Mapping[str, float]
+    counted: Mapping[str, float]
+
+
+def generator_usage(home: Path, runs: Sequence[str]) -> tuple[GeneratorUsage, ...]:
+    """Returns the usage of every generator of these runs, by name.
+
+    Args:
+        runs: newest first.
+    """
+    found: dict[str, GeneratorUsage] = {}
+    for run in runs:
+        folder = CoordinatorHome(home).run(run)
+        used = folder.usage()
+        for table in folder.planned().task.get("generators", ()):
+            name = str(table.get("name", ""))
+            new = GeneratorUsage(name, str(table.get("kind", "")), run, 0, Counter(), Counter(), Counter())
+            before, more = found.get(name, new), used.get(name, {})
+            own = {key.replace("_", " "): count for key, count in more.get("counted", {}).items() if key != "calls"}
+            found[name] = GeneratorUsage(
+                *(name, before.kind, before.run, before.runs + (name in used)),
+                counts=_sum(before.counts, more),
+                faults=_sum(before.faults, more.get("faults", {})),
+                counted=_sum(before.counted, own),
+            )
+    return tuple(found[name] for name in sorted(found))
+
+
+def _sum(total: Mapping[str, float], more: Mapping[str, object]) -> dict[str, float]:
+    """Adds the numbers of ``more`` to those of ``total``; values of other types are left out."""
+    numbers = {key: value for key, value in more.items() if isinstance(value, (int, float))}
+    return {key: total.get(key, 0) + numbers.get(key, 0) for key in [*total, *(numbers.keys() - total.keys())]}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.printable import duration, json_text, with_iso_times
+from undersong_common.printable import counted, json_text, with_iso_times
 from undersong_common.version import SOFTWARE
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED
@@ -132,7 +132,7 @@ def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts])
             )
         )
     if facts.certificate_expires_at - now < CERTIFICATE_DAYS * 86400:
-        says = f"has a certificate that ends in {duration(max(0.0, facts.certificate_expires_at - now))}"
+        says = f"has a certificate that ends in {_days(facts.certificate_expires_at - now)}"
         found.append(Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself"))
     needed = {party for run in runs if run.status.state in UNDER_WAY for party in run.parties}
     waiting = [(run, run.status.waiting) for run in runs if run.status.waiting is not None]
@@ -160,13 +160,13 @@ def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts])
 def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, awaited: bool) -> list[Need]:
     party, found = each.party, []
     if party.state == INVITED:
-        says = f"was invited {duration(now - party.invited_at)} ago and is not enrolled"
+        says = f"was invited {_days(now - party.invited_at)} ago and is not enrolled"
         found.append(Need("soon", "party", party.name, says, "sign its request when it comes, or invite it again"))
     if party.state != ENROLLED:
         return found
     ends = party.certificate_expires_at
     if ends is not None and ends - now < CERTIFICATE_DAYS * 86400:
-        says = "has a certificate that " + (f"ends in {duration(ends - now)}" if ends > now else "has ended")
+        says = "has a certificate that " + (f"ends in {_days(ends - now)}" if ends > now else "has ended")
         remedy = "its daemon renews it while it runs; else the hospital renews it on its page, under Coordinator"
         found.append(Need("soon" if ends > now else "now", "party", party.name, says, remedy))
     if awaited:
@@ -177,11 +177,19 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, await
         remedy = "the hospital's page tells the whole reason and what to do, under Now"
         found.append(Need(grade, "party", party.name, f"is away: {each.away_because}", remedy))
     elif served and not each.connected and away_s > AWAY_S:
-        says = f"is away for {duration(away_s)}" if party.last_seen else "has never connected"
+        says = f"is away for {_days(away_s)}" if party.last_seen else "has never connected"
         found.append(Need(grade, "party", party.name, says, "ask the hospital to start its daemon"))
     elif party.paused:
         found.append(Need("soon", "party", party.name, "is paused by its people", "ask the hospital"))
     return found
+
+
+def _days(seconds: float) -> str:
+    if seconds < 3600:
+        return f"{max(0.0, seconds) / 60:.0f} min"
+    if seconds < 86400:
+        return f"{seconds / 3600:.0f} h"
+    return counted(round(seconds / 86400), "day")
 
 
 @dataclass(frozen=True)

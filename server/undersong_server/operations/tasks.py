@@ -1,4 +1,4 @@
-"""Task files and method packages: write a new one, and compute the cost of a task's run."""
+"""Task files: write a new one, plan it, try its generators. Method packages: write a new one."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import json
 import keyword
 import re
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from undersong_common import plugins
+from undersong_common import embedders, plugins
 from undersong_common.configuration import nearest
-from undersong_common.errors import ConfigurationError
+from undersong_common.embedding import CachedEmbedder, MemoryCache, PublicFileCache
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.printable import counted
 from undersong_common.table import UTF_8, column_names, read_table
 from undersong_server import methods
-from undersong_server.runs import task
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.generators.interface import Answer, Surroundings
+from undersong_server.generators.orders import Order, Requests
+from undersong_server.generators.reading import read
 from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
-from undersong_server.runs.planning import plan_run
+from undersong_server.runs.planning import build_prompts, coordinator_task, plan_run, public_lengths
 from undersong_server.runs.tables import task_faults
+from undersong_server.runs.task import Task, load
 
+TEXTS = 5  # texts of a trial
 METHOD_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 LARGEST_LABEL_COUNT = 100
 TEMPLATES = Path(__file__).parent / "new_method"
@@ -121,12 +130,153 @@ def plan(task_file: Path, assignments: Sequence[str] = ()) -> TaskPlan:
 
     Raises ConfigurationError that names file, key, value and remedy; every file at fault and every cap at once.
     """
-    read = task.load(task_file, assignments)
-    run_plan = plan_run(read)
+    task = load(task_file, assignments)
+    run_plan = plan_run(task)
     figures = plan_figures(run_plan)
-    ConfigurationError.raise_together([*task_faults(read, run_plan.plan), *cap_faults(run_plan)])
-    unready = () if read.data.path else ("data.path names no private records (a coordinator needs none)",)
-    return TaskPlan(figures, unready, read.remarks)
+    ConfigurationError.raise_together([*task_faults(task, run_plan.plan), *cap_faults(run_plan)])
+    unready = () if task.data.path else ("data.path names no private records (a coordinator needs none)",)
+    return TaskPlan(figures, unready, task.remarks)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One order of a trial.
+
+    Attributes:
+        system, prompt, stop: input of the model.
+        answer: raw answer; the error's words if there was none.
+        text: text found in the answer; fault: its kind of fault, "" for none.
+        finish: reason why the answer ended, if the generator reports it.
+        seconds: from the first request to this answer.
+    """
+
+    label: str
+    system: str
+    prompt: str
+    stop: tuple[str, ...]
+    answer: str
+    text: str
+    fault: str
+    finish: str
+    prompt_tokens: int
+    completion_tokens: int
+    price_usd: float
+    seconds: float
+
+
+def cost_of(tried: Sequence[Tried]) -> str:
+    """Time, tokens and price of a whole trial in words."""
+    tokens = counted(sum(each.prompt_tokens + each.completion_tokens for each in tried), "token")
+    seconds, price = max(each.seconds for each in tried), sum(each.price_usd for each in tried)
+    return f"{seconds:.2f} s, {tokens}, US$ {price:.4f}"
+
+
+def try_generator(
+    name: str,
+    task_file: Path,
+    assignments: Sequence[str] = (),
+    *,
+    environment: Mapping[str, str],
+    kind: str = "zero_shot",
+    texts: int = TEXTS,
+    seed: int = 0,
+) -> tuple[Tried, ...]:
+    """Orders a few texts from one generator of a task, for its labels in turn. The task's data are not read.
+
+    Args:
+        kind: kind of the prompts; one that shows no examples.
+        texts: number of texts.
+
+    Raises ConfigurationError for a wrong task file or an unknown generator, and errors of the generator.
+    """
+    task = load(task_file, assignments)
+    return try_task(name, task, str(task_file), environment=environment, kind=kind, texts=texts, seed=seed)
+
+
+def try_in_run(home: Path, run: str, name: str, *, environment: Mapping[str, str], public_cache: Path) -> Tried:
+    """Orders one text of the first label from a generator of a run's task, as the run would. It may cost money.
+
+    Args:
+        environment: variables in which the generator finds its key.
+        public_cache: file with embeddings of public texts.
+
+    Raises ConfigurationError for an unknown run or generator, or one that cannot be built.
+    """
+    planned = CoordinatorHome(home).run(run).planned()
+    task = coordinator_task(planned.task, Path(planned.folder), planned.roster)
+    (tried,) = try_task(name, task, f"run {run!r}", environment=environment, public_cache=public_cache, texts=1)
+    return tried
+
+
+def try_task(
+    name: str,
+    task: Task,
+    origin: str,
+    *,
+    environment: Mapping[str, str],
+    public_cache: Path | None = None,
+    seed: int | None = None,
+    kind: str = "zero_shot",
+    texts: int = TEXTS,
+) -> tuple[Tried, ...]:
+    """Orders texts as :func:`try_generator` does, from a generator of a task that ``origin`` names in errors.
+
+    Args:
+        public_cache: as of :func:`try_in_run`; None keeps no embedding.
+        seed: of the requests; None takes another one each time.
+    """
+    seed = time.time_ns() % 2**53 if seed is None else seed
+    chosen = [settings for settings in task.generators if settings.name == name]
+    if not chosen:
+        raise ConfigurationError(
+            f"{origin}: has no generator {name!r}",
+            nearest(name, [settings.name for settings in task.generators]),
+            code="unknown-generator",
+        )
+    folder = task.locate("")
+
+    @cache  # most generators embed nothing
+    def embedder() -> CachedEmbedder:
+        return CachedEmbedder(
+            embedders.load(task.embedder.model, task.embedder.max_windows),
+            MemoryCache() if public_cache is None else PublicFileCache(public_cache),
+        )
+
+    surroundings = Surroundings(task.task.labels, folder, lambda given: embedder().encode(given), environment)
+    generator = chosen[0].build(surroundings)
+    form = chosen[0].prompt_format(folder)
+    labels = task.task.labels or ("",)
+    orders = [Order(name, kind, labels[number % len(labels)]) for number in range(texts)]
+    requests = Requests(build_prompts(task), {name: form}, seed=seed, draw_words=public_lengths(task))
+    made, _ = requests.make("try", orders, range(texts), [1] * texts)
+    begun = time.monotonic()
+    answers = {
+        number: (answer, time.monotonic() - begun)
+        for number, answer in generator.answer([made[number] for number in range(texts)])
+    }
+    found = []
+    for number, order in enumerate(orders):
+        request = made[number]
+        answer, seconds = answers.get(number, (GenerationError(f"{name}: gave no answer"), time.monotonic() - begun))
+        reading = read(answer, request, language=task.task.language, whole=form.reads)
+        got = answer if isinstance(answer, Answer) else Answer(answer.problem)
+        found.append(
+            Tried(
+                label=order.label,
+                system=request.system if form.reads else "",
+                prompt=request.prompt if form.reads else "",
+                stop=request.stop,
+                answer=got.text,
+                text="" if reading.fault else reading.text,
+                fault=reading.fault,
+                finish=got.finish,
+                prompt_tokens=got.prompt_tokens,
+                completion_tokens=got.completion_tokens,
+                price_usd=got.price_usd,
+                seconds=seconds,
+            )
+        )
+    return tuple(found)
 
 
 def new_method(name: str, folder: Path) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from tests.doubles.coded import raises
 from tests.doubles.tasks import make_task
 from undersong.cli import app
 from undersong_common.errors import ConfigurationError
-from undersong_server.operations.generators import try_generator
+from undersong_server.operations.tasks import try_generator
 
 
 def task_with_endpoint(folder: Path, url: str) -> Path:

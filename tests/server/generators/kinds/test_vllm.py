@@ -13,7 +13,7 @@ from tests.doubles.tiny_llama import save_tiny_llama
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.vllm import VllmGenerator, VllmSettings
-from undersong_server.operations.generators import try_generator
+from undersong_server.operations.tasks import try_generator
 
 pytestmark = pytest.mark.heavy
 INSTALLED = importlib.util.find_spec("vllm") is not None
