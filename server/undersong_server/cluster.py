@@ -89,7 +89,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         return max(1, int(self._connected().cluster_resources().get("CPU", 1)))
 
     def each(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
-        """(number of the call, what ``function`` returned for its arguments), as each completes, on one core each.
+        """Yields (number of the call, its result) as each call of ``function`` completes, each on one core.
 
         An object that several calls have as an argument is sent once. A call whose worker was lost is made once
         more; if it is lost again, its value is an UndersongError. ``function`` must belong to a module, and should
@@ -178,7 +178,7 @@ def prepare(named: str, option: str, *, here: bool = True) -> None:
 
 
 def connected(address: str | None) -> AbstractContextManager[Cluster | None]:
-    """A context with the cluster at ``address``, as :class:`Cluster` takes it; with None for None."""
+    """Returns a context with the cluster at ``address``, as :class:`Cluster` takes it; with None for None."""
     return nullcontext() if address is None else Cluster(address)
 
 

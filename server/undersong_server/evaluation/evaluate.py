@@ -78,7 +78,7 @@ class Distances:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationReport:
-    """Everything that was found. ``notes`` are sentences for the reader.
+    """Figures of one evaluation. ``notes`` are sentences for the reader.
 
     ``membership`` holds the attacks on the synthetic texts' model and, for comparison, on the private data's own.
     ``label_errors`` says which synthetic texts probably have a wrong label, None without labels, and
@@ -319,7 +319,7 @@ def _distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
 
 
 def read_sequences(path: Path) -> Table:
-    """A run's sequences: one text per sequence, its terms with commas between them, and its label.
+    """Reads a run's sequences: one text per sequence, its terms with commas between them, and its label.
 
     Raises ConfigurationError if the run wrote none.
     """
@@ -334,7 +334,7 @@ def read_sequences(path: Path) -> Table:
 
 
 def sequences_of(table: Table, sequences: Table) -> Table:
-    """The records' own sequences of the terms in ``sequences``, as long as those: the reference without privacy.
+    """Returns the records' own sequences of the terms in ``sequences``, no longer than those, as a reference.
 
     A record without any of the terms is left out.
     """

@@ -88,7 +88,7 @@ def membership(data: str, model: Any, members: Records, nonmembers: Records, *, 
 
 
 def attacks_over_trainings(found: Sequence[Membership]) -> Membership:
-    """The first training's figures, with the mean AUC of all beside them if there are several."""
+    """Returns the first training's figures; with several, the mean AUC of all stands beside them."""
     if len(found) == 1:
         return found[0]
     attacks = [
@@ -99,7 +99,7 @@ def attacks_over_trainings(found: Sequence[Membership]) -> Membership:
 
 
 def _attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
-    """``scores`` of members and others, higher for members; no threshold is judged on the records that chose it."""
+    """Judges ``scores`` of members and of others; no threshold is judged on the records that chose it."""
     rng = np.random.default_rng([seed, 0x3E3B])
     members, nonmembers = (rng.permutation(each) for each in scores)
     m, n = len(members) // 2, len(nonmembers) // 2
@@ -127,7 +127,7 @@ def _attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
 
 
 def _best_threshold(members: Float64, nonmembers: Float64) -> float:
-    """The score from which on "member" is guessed with the best balanced accuracy."""
+    """Returns the threshold on scores whose guesses have the best balanced accuracy."""
     values = np.unique(np.concatenate([members, nonmembers]))
     caught = 1.0 - np.searchsorted(np.sort(members), values) / len(members)
     false = 1.0 - np.searchsorted(np.sort(nonmembers), values) / len(nonmembers)

@@ -47,7 +47,7 @@ def frechet_distance(first: Floats, second: Floats) -> float:
 
 
 def _mean_and_factor(x: Floats) -> tuple[Float64, Float64]:
-    """Mean [d], and R [min(n, d), d] with R'R the unbiased covariance."""
+    """Returns the mean [d], and R [min(n, d), d] with R'R the unbiased covariance."""
     mean = x.mean(axis=0, dtype=np.float64)
     centred = (x - mean) / np.sqrt(len(x) - 1)
     factor: Float64 = np.asarray(np.linalg.qr(centred, mode="r")) if len(x) > x.shape[1] else centred
@@ -289,7 +289,7 @@ def next_word_accuracy(training: Sequence[str], texts: Sequence[str], *, languag
 
 
 def _places(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each word of the texts and the words before it that a model sees."""
+    """Yields each word of the texts and the words before it that a model sees."""
     for text in texts:
         padded = [START] * (ORDER - 1) + [*TOKEN.findall(text.lower()), END]
         for place in range(ORDER - 1, len(padded)):
@@ -310,7 +310,7 @@ class _Trigrams:
         self._likeliest: dict[tuple[str, ...], str] = {}
 
     def probability(self, word: str, context: tuple[str, ...]) -> float:
-        """The word's after the context, or after no more of its end than is given."""
+        """Returns the probability of the word after the context, which may be shorter than the model's."""
         found = self._base(word)
         for size in range(len(context) + 1):
             end = context[len(context) - size :]
@@ -337,7 +337,7 @@ class _Trigrams:
 
 
 class BaseFrequencies:
-    """The word's probability before any text was read."""
+    """Probability of each word by general frequencies, before any text was read."""
 
     def __init__(self, language: str) -> None:
         from wordfreq import get_frequency_dict
@@ -348,7 +348,7 @@ class BaseFrequencies:
         self._scale = (1.0 - UNKNOWN_SHARE) / sum(self._known.values())
 
     def words(self) -> Iterable[str]:
-        """All that the list knows."""
+        """Returns the words that the list has."""
         return self._known
 
     def __call__(self, word: str) -> float:

@@ -132,7 +132,7 @@ Predicted = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """One training set's task models, one per seed, and how they did on the test set.
+    """Scores on the test set of one training set's task models, one per seed.
 
     Attributes:
         data: what they were trained on, in words.
@@ -150,12 +150,12 @@ class Trained:
 
     @property
     def scores(self) -> PanelScores:
-        """Those of the first seed."""
+        """Scores of the first seed."""
         return self.runs[0]
 
     @property
     def description(self) -> str:
-        """The model, and of the panel each model's mean accuracy."""
+        """The model's name; for the panel with the mean accuracy of each of its models."""
         if len(self.scores.models) == 1:
             return self.model
         means = {
@@ -164,7 +164,7 @@ class Trained:
         return f"{self.model}: " + ", ".join(f"{name} {100 * mean:.1f} %" for name, mean in means.items())
 
     def interval(self, figure: str, group: str | None = None) -> Interval:
-        """A figure (:data:`FIGURES`) over the seeds, on the whole test set or one group of it."""
+        """Returns a figure (:data:`FIGURES`) over the seeds, on the whole test set or on one group of it."""
         return over_seeds([each.figures()[figure] for each in (self.runs if group is None else self.groups[group])])
 
     def to_json(self) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:
 def discrimination(
     real: Float64, real_classes: Int64, synthetic: Float64, synthetic_classes: Int64
 ) -> tuple[float, float]:
-    """Accuracy, when the upper half of an equal mixture of both is called real, and area under the ROC curve.
+    """Returns the accuracy of calling the upper half of an equal mixture real, and the area under the ROC curve.
 
     Both are means over the classes that both have texts of, weighted by the real texts, and 0.5 without any.
 
@@ -110,7 +110,7 @@ def discrimination(
 
 
 def _accuracy(high: Float64, low: Float64) -> float:
-    """At the level above which half of the weight lies, each side weighing 1/2; ties at the level count half."""
+    """Returns the accuracy at the weighted median, each side weighing 1/2; ties at that level count half."""
     both = np.concatenate([high, low])
     weight = np.concatenate([np.full(len(high), 0.5 / len(high)), np.full(len(low), 0.5 / len(low))])
     order = np.argsort(both, kind="stable")

@@ -147,7 +147,7 @@ def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]
 
 
 def _split(y: Int64, seed: int) -> tuple[Int64, Int64]:
-    """Positions to fit on and to hold out: a fifth of every label's rows, at least one if it has two."""
+    """Returns the positions to fit on and to hold out: a fifth of every label's rows, at least one if it has two."""
     rng = np.random.default_rng([seed, 0x5711])
     held = []
     for label in range(int(y.max()) + 1):
@@ -242,7 +242,7 @@ def fit_linear(
 
 
 class _TorchMLP:
-    """The MLP while it is trained, on plain tensors with its own generator, so that torch's global state stays put."""
+    """The MLP in training, on plain tensors with its own generator, so that torch's global state is unchanged."""
 
     def __init__(self, width: int, classes: int, seed: int, hidden: Sequence[int]) -> None:
         import torch
@@ -322,7 +322,7 @@ def _choose_epochs(
     seed: int,
     hidden: Sequence[int],
 ) -> tuple[float, int]:
-    """The held-out loss of the best epoch, and its number."""
+    """Returns the held-out loss of the best epoch, and its number."""
     if not len(held):
         return np.inf, MLP_EPOCHS // 4
     best = (np.inf, 1)

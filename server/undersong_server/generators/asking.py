@@ -34,7 +34,7 @@ class Speed:
     def timed_answers(
         self, answers: Iterator[tuple[int, Answer | GenerationError]]
     ) -> Iterator[tuple[int, Answer | GenerationError]]:
-        """The same answers, counted as they come."""
+        """Yields the same answers, and counts them."""
         begun = time.monotonic()
         for position, answer in answers:
             now = time.monotonic()

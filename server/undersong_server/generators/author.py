@@ -114,11 +114,11 @@ class Author:
         }
 
     def draw_words_by(self, draw: DrawWords) -> None:
-        """Draws the length of every text from now on whose order names none."""
+        """Sets the draw of lengths for all further texts whose order names none."""
         self._requests.draw_words = draw
 
     def try_out(self, labels: Sequence[str]) -> None:
-        """A few texts of every generator that has written none yet, for no corpus: one that cannot write stops the run.
+        """Asks every generator that has written nothing yet for a few texts, which enter no corpus.
 
         Raises GenerationError as :meth:`write` does.
         """
@@ -131,7 +131,7 @@ class Author:
         self._write("trial", 0, orders, Screening())
 
     def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
-        """One sample per order, None if no answer was a text of its own (counted as dropped).
+        """Returns one sample per order; None if no answer was a new text (counted as dropped).
 
         Raises:
             GenerationError: most answers of the first batch of one generator, or of several, are useless. They are
@@ -193,7 +193,7 @@ class Author:
         screening: Screening,
         unproven: Collection[str],
     ) -> list[_ReadAnswer]:
-        """Asks for the remaining orders; each answer's text and fault. The journal's word on faults counts, if any."""
+        """Asks for the remaining orders; returns the answers as read. Faults in the journal are not judged anew."""
         requests, trimmed = self._requests.make(step, orders, remaining, rooms)
         known = self._journal.get_json(_verdict_key(step))
         names = [orders[index].generator for index in remaining]

@@ -217,7 +217,7 @@ class Reading:
 def read(
     answer: Answer | GenerationError, request: GenerationRequest, *, language: str = "", whole: bool = True
 ) -> Reading:
-    """The text that was ordered, or the kind of what came instead.
+    """Reads an answer: the text that was ordered, or the kind of fault.
 
     Args:
         whole: whether a language model read the prompt: an answer of one that echoes its prompt is at fault, or that
@@ -234,7 +234,7 @@ def read(
 
 @lru_cache(maxsize=REMEMBERED)
 def _read_unprompted(raw: str, finish: Finish, kind: str, language: str) -> Reading:
-    """The reading of an answer of a generator that reads no prompt: it depends on nothing else.
+    """Reads an answer of a generator that reads no prompt: the result depends on nothing else.
 
     It is kept, because a file of texts gives the same answers in every run of a comparison.
     """
@@ -284,7 +284,7 @@ def _fault(raw: str, text: str, request: GenerationRequest, language: str) -> st
 
 
 def is_repetitive(text: str) -> bool:
-    """Returns True if a model went round in circles: it wrote most of its text before.
+    """Returns True if most of a text repeats what stands before.
 
     >>> is_repetitive("I lost my card. How do I get it? " * 3)
     True
@@ -307,13 +307,13 @@ def whole_sentences(text: str) -> str:
 
 
 def _until_stop(text: str, stop: tuple[str, ...]) -> str:
-    """A continuation up to the first of its stops, which not every server looks for; line breaks before it are none."""
+    """Cuts a continuation at the first of its stops, which not every server obeys, after leading line breaks."""
     text = text.lstrip()
     return text[: min((place for mark in stop if (place := text.find(mark)) >= 0), default=len(text))]
 
 
 def _unpacked(raw: str) -> str:
-    """The only string of a JSON object, which some models answer with; anything else as it is."""
+    """Returns the only string of a JSON object, which some models answer with; anything else unchanged."""
     inside = raw.strip().removeprefix("```json").removesuffix("```").strip()
     if not inside.startswith("{"):
         return raw

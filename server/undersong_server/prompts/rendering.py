@@ -72,7 +72,7 @@ class Names(tuple[str, ...]):
 
 
 def fenced(texts: Sequence[str] | str, name: str = "example") -> str:
-    """Each text between ``<name>`` and ``</name>``, with its line breaks; a text that has such a fence gets another.
+    """Puts each text between ``<name>`` and ``</name>``; a text that contains such a fence gets another one.
 
     >>> print(fenced(["a\\n  b"], "good"))
     <good>
@@ -91,7 +91,7 @@ def fenced(texts: Sequence[str] | str, name: str = "example") -> str:
 
 
 def mask_words(text: str, probability: float, seed: int | str) -> str:
-    """The text with each word replaced by ``_`` with that probability, independently; white space stays as it is.
+    """Replaces each word by ``_`` with that probability, independently; white space stays as it is.
 
     >>> mask_words("pain in the\\nleft knee", 1.0, 0)
     '_ _ _\\n_ _'
@@ -129,7 +129,7 @@ class Variety:
 
 @cache
 def built_in_hints(language: str = "") -> tuple[tuple[str, ...], ...]:
-    """The lists in the language with that English name, or in English if there are none."""
+    """Returns the lists in the language with that English name, or in English if there are none."""
     folder = resources.files("undersong_server.prompts").joinpath("hints")
     names = {file.name for file in folder.iterdir()}
     wanted = f"{language.strip().casefold()}.toml"
@@ -227,7 +227,7 @@ class Prompts:
         self.combinations = self._variety.combinations  # this many numbers in a row give different prompts
 
     def render(self, kind: str, *, style: Style = "chat", number: int = 0, **fields: Value) -> Prompt:
-        """The prompt of one request.
+        """Returns the prompt of one request.
 
         Args:
             kind: name of a template.
@@ -287,7 +287,7 @@ class Prompts:
 
 
 def _readable(label: str) -> str:
-    """A label as words: models read ``activate_my_card`` as one identifier."""
+    """Writes a label as words: models read ``activate_my_card`` as one identifier."""
     return label.replace("_", " ")
 
 
@@ -296,7 +296,7 @@ def _capital(text: str) -> str:
 
 
 def _made(name: str, value: Value) -> Any:
-    """A field as templates read it; false if it is empty."""
+    """Returns a field as templates read it; false if it is empty."""
     if value is None or isinstance(value, str | int):
         return "" if value is None else str(value)
     return Texts(value) if name in TEXT_FIELDS else Names(value)
@@ -349,7 +349,7 @@ def _overrides(folder: Path, known: Mapping[str, dict[str, Template]]) -> dict[s
 
 
 def _templates(source: str, content: bytes) -> dict[str, Template]:
-    """The compiled templates of one file by their keys."""
+    """Returns the compiled templates of one file by their keys."""
     try:
         data = tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
@@ -431,6 +431,6 @@ def _shorter(shown: PromptTexts) -> PromptTexts:
 
 
 def _without_last_sentence(text: str) -> str:
-    """The text up to its last sentence; a text of one sentence stays."""
+    """Returns the text without its last sentence; a text of one sentence stays."""
     ends = [found.start() for found in _SENTENCE.finditer(text) if text[found.end() :].strip()]
     return text[: ends[-1]] if ends else text

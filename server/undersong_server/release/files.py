@@ -87,7 +87,7 @@ FRESH = "it was changed after the run; get a fresh copy"
 
 
 def read_text(path: Path) -> str | None:
-    """A file's text; None if there is no such file.
+    """Reads a file's text; None if there is no such file.
 
     Raises ConfigurationError if it is no regular file (a pipe would never end), too large, or not UTF-8.
     """
@@ -133,7 +133,7 @@ def sha256_of(path: Path) -> str | None:
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys differ: of two equal ones a person may read the first and a program the last."""
+    """Returns a JSON object; raises ValueError if a key occurs twice: readers may take the first or the last."""
     pairs = list(pairs)
     value = dict(pairs)
     if len(value) != len(pairs):

@@ -41,7 +41,7 @@ def report_data(
     test_set: str = "",
     seconds: bool = True,
 ) -> ReportData:
-    """The one value from which report, card and final screen are made.
+    """Makes the one value that report, card and final screen are made from.
 
     Args:
         lengths: how many texts the embedder does not read at once.
@@ -116,7 +116,7 @@ def publish(
 
 
 def _manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
-    """Everything that ``undersong verify`` needs, and nothing that describes a party's data."""
+    """Returns what ``undersong verify`` needs, and nothing that describes a party's data."""
     return {
         "private": report.privacy.is_private,
         "manifest": json.loads(outcome.manifest.to_bytes()),

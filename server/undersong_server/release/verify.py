@@ -115,7 +115,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
 def _known(
     manifest: Manifest, published: Mapping[str, Any], stated: Mapping[str, str], faults: list[str]
 ) -> tuple[str, ...]:
-    """The parties whose keys are those that a confirmed coordinator has enrolled, or that the caller has named.
+    """Returns the parties whose keys a confirmed coordinator has enrolled, or the caller has named.
 
     Args:
         published: what a coordinator that is confirmed has signed; empty if none is.
@@ -197,7 +197,7 @@ def _receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: list[str]
 def _spending(
     manifest: Manifest, opened: Mapping[str, Opened], final: Mapping[str, Receipt], faults: list[str]
 ) -> dict[str, float]:
-    """Epsilon by party; every vector in an opened sum must have been charged by its party.
+    """Returns epsilon by party; every vector in an opened sum must have been charged by its party.
 
     Args:
         final: the receipts that end the run.
@@ -234,7 +234,7 @@ def _alone(manifest: Manifest, receipt: Receipt | None) -> float:
 
 
 def _files(folder: Path, published: Mapping[str, Any], faults: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Compares files with their hashes; the names of those that are not there, and of those that nothing speaks of."""
+    """Compares files with their hashes; returns the names of missing files, and of files that no paper names."""
     present = sorted(os.listdir(folder))
     named = published.get("files", {})
     if not isinstance(named, Mapping) or not set(named) <= set(HASHED_NAMES):
@@ -313,7 +313,7 @@ class Verdict:
 
     @property
     def strangers(self) -> tuple[str, ...]:
-        """Parties of which nothing shows that they are who they are called."""
+        """Parties whose identity nothing confirms."""
         return tuple(party for party in self.parties if party not in self.known)
 
     @property
@@ -437,7 +437,7 @@ class Verdict:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Names of a stranger's choice, each in quotes, in letters that look like no other ones."""
+    """Writes names that a stranger chose: each in quotes, in ASCII, so that no letter looks like another."""
     shown = [f"'{printable(name.encode('ascii', 'backslashreplace').decode(), 120)}'" for name in names[:MOST_SHOWN]]
     return ", ".join(shown) + "".join(_rest(names))
 

@@ -58,11 +58,11 @@ def render_card(data: ReportData) -> str:
 
 
 def _md(text: str) -> str:
-    """A name or sentence as plain Markdown text on one line."""
+    """Writes a name or sentence as plain Markdown text on one line."""
     line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join("\\" + letter if letter in _ESCAPED else letter for letter in line)
 
 
 def _yaml(text: Any) -> Markup:
-    """A name as a string of JSON, which is one of YAML too, so that no colon or quote breaks the header."""
+    """Writes a name as a JSON string, which is also a YAML string, so that no colon or quote breaks the header."""
     return Markup(json.dumps(text, ensure_ascii=False).replace("<", "\\u003c"))  # noqa: S704

@@ -23,7 +23,7 @@ Points = Sequence[tuple[float, float] | None]
 
 
 def colour(index: int) -> int:
-    """The colour number of the index-th name."""
+    """Returns the colour number of the index-th name."""
     return min(index, COLOURS)
 
 
@@ -39,7 +39,7 @@ def series_chart(
     width: int = WIDTH,
     height: int = 300,
 ) -> Markup:
-    """Figures of several names side by side, one colour per name; "" if there are none.
+    """Draws figures of several names side by side, one colour per name; "" if there are none.
 
     Args:
         ticks: labels below the frame, from left to right; ``axis`` says what they count.
@@ -94,7 +94,7 @@ def series_chart(
 
 
 def _markup(form: str, *values: Any) -> Markup:
-    """Markup with values in it, which are escaped."""
+    """Puts values into markup, escaped."""
     return Markup(form).format(*values)  # noqa: S704 - the values are escaped
 
 
@@ -111,7 +111,7 @@ def _dot(x: float, y: float, title: str) -> Markup:
 
 
 def _ceiling(value: float) -> float:
-    """The next round number whose quarters are round too."""
+    """Returns the next round number whose quarters are round too."""
     if value <= 0:
         return 1.0
     power = 10.0 ** np.floor(np.log10(value))

@@ -239,7 +239,7 @@ number = partial(printable.number, nothing="–", infinite="infinity")
 
 
 def plain(value: Any) -> str:
-    """A count, its digits in groups of three with thin spaces."""
+    """Writes a count with its digits in groups of three, thin spaces between them."""
     return f"{int(value):,}".replace(",", "\u2009")
 
 
@@ -280,7 +280,7 @@ class Measure:
         return WORDS[self.good]
 
     def written(self, value: float) -> str:
-        """Any figure on this scale."""
+        """Writes any figure on this scale."""
         if self.percent:
             return f"{100 * value:.1f} %"
         return f"{value:.1f}" if max(value, self.value) > 20 else f"{value:.3f}"

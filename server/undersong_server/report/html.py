@@ -26,7 +26,7 @@ LENGTH_GROUPS = 24
 
 
 def render_html(data: ReportData) -> str:
-    """The report. The same data give the same bytes."""
+    """Renders the report. The same data give the same bytes."""
     script = _own_file("report.js")
     counts = data.counts()
     generator_colour = {name: charts.colour(place) for place, name in enumerate(data.generators)}
@@ -55,7 +55,7 @@ def render_html(data: ReportData) -> str:
 
 
 def _lengths(data: ReportData) -> Markup:
-    """Number of texts by their length in words; the longest hundredth shares the last place."""
+    """Draws the number of texts by their length in words; the longest hundredth shares the last place."""
     if not data.samples:
         return Markup("")
     words = np.array([len(sample.text.split()) for sample in data.samples])
@@ -100,7 +100,7 @@ def _spending(privacy: PrivacyStatement) -> Markup:
 
 
 def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """About ``count`` samples in which every (label, generator, round) has its turn, mixed."""
+    """Draws about ``count`` samples, mixed, in which every (label, generator, round) has its turn."""
     groups: dict[tuple[str, str, int], list[int]] = {}
     for position, sample in enumerate(samples):
         groups.setdefault((sample.label, sample.generator, sample.round), []).append(position)

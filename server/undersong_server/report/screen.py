@@ -16,7 +16,7 @@ LINES = 10
 
 
 def final_screen(data: ReportData, folder: Path) -> RenderableType:
-    """At most ten lines: what was written, whom the votes trusted, the panel's figures, what it cost, where it lies."""
+    """Renders at most ten lines: texts, weights of the generators, panel, cost in privacy and place of the report."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True, min_width=8)
     rows.add_column(overflow="fold")

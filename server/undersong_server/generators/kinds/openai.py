@@ -499,7 +499,7 @@ class OpenAIGenerator:
     def _batched(
         self, client: openai.OpenAI, requests: Sequence[GenerationRequest], journal: Journal
     ) -> Iterator[tuple[int, Answer | GenerationError]]:
-        """Answers out of batch files. Their worst cases are reserved together, before anything is submitted."""
+        """Yields answers from batch files. Their worst cases are reserved together before anything is submitted."""
         settings = self._settings
         bodies, indices, worst = {}, {}, {}
         for index, request in enumerate(requests):
@@ -805,7 +805,7 @@ class OpenAIGenerator:
         ]
 
     def _only_what_is_set(self, address: Endpoint, key: str, request: httpx.Request) -> None:
-        """The last word on every request: no header but these leaves, whatever the library or the environment adds."""
+        """Removes every header but these from a request, whatever the library or the environment adds."""
         settings = self._settings
         form, kind = request.headers.get("Content-Type", ""), request.headers.get(_KIND, "")
         for name in set(request.headers) - _SENT_HEADERS:

@@ -82,7 +82,7 @@ KIND = ReplaySettings
 
 @dataclass(frozen=True, eq=False)
 class _File:
-    """A file's texts, each once per label, label after label; nothing changes it.
+    """Texts of a file, each once per label, label after label. Immutable.
 
     Attributes:
         keys: of each text, as ``cleaning.duplicate_key`` gives it; ``rows``: the texts of a key.
@@ -99,12 +99,12 @@ class _File:
 
     @cached_property
     def lengths(self) -> Float64:
-        """In words, float64 [texts]."""
+        """Lengths in words, float64 [texts]."""
         return np.asarray([max(1, len(text.split())) for text in self.texts], np.float64)
 
     @cached_property
     def postings(self) -> dict[str, set[int]]:
-        """The texts that a word stands in."""
+        """Rows of the texts that have a word, by word."""
         found: dict[str, set[int]] = {}
         for row, key in enumerate(self.keys):
             for word in key.split():

@@ -42,7 +42,7 @@ class VllmSettings(ModelFolderSettings):
         return self.context_tokens or super().context(folder)
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
-        """A hundred answers at once, at 20 to 100 tokens a second each, after a minute of loading."""
+        """Assumes a hundred answers at once, at 20 to 100 tokens a second each, after a minute of loading."""
         free = self.free(calls, prompt_words, answer_words, 100, (100.0, 20.0))
         return replace(free, seconds=(30.0 + free.seconds[0], 180.0 + free.seconds[1]))
 
@@ -70,7 +70,7 @@ class VllmGenerator(FolderGenerator[VllmSettings]):
         self._engine: Any = None
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
-        """Batch by batch.
+        """Yields answers as the interface says, batch by batch.
 
         Raises:
             ConfigurationError: the engine cannot be started.
