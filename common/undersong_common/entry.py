@@ -14,13 +14,12 @@ import click
 import typer
 
 from undersong_common import extras
-from undersong_common.errors import InternalError, UndersongError
+from undersong_common.errors import ConfigurationError, InternalError, UndersongError
 from undersong_common.logs import place_of
 from undersong_common.printable import json_text, printable, printable_lines
 from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130
-FILE_ERROR = 2
 
 
 def _show_version(asked: bool) -> None:
@@ -67,34 +66,28 @@ def _run(command: Callable[[], object]) -> NoReturn:
         error.show()
         _print_json(error.format_message(), "see --help", error.exit_code)
         sys.exit(error.exit_code)
-    except UndersongError as error:
-        if _interrupted(error):
-            _stopped()
-        _print_json(error.problem, error.remedy, error.exit_code, error.code)
-        print(printable_lines(f"error: {error}"), file=sys.stderr)
-        sys.exit(error.exit_code)
     except Interruption as stopped:
         print(printable_lines(str(stopped)), file=sys.stderr)
         sys.exit(INTERRUPTED)
     except (KeyboardInterrupt, click.Abort):
         _stopped()
-    except OSError as error:
-        if _interrupted(error):
-            _stopped()
-        # no path of ours writes private data into a file name
-        problem = f"{printable(str(error.filename or ''))}: {error.strerror or 'input/output error'}".lstrip(": ")
-        remedy = "check the path and its permissions"
-        _print_json(problem, remedy, FILE_ERROR)
-        print(f"error: {problem}\n  remedy: {remedy}", file=sys.stderr)
-        sys.exit(FILE_ERROR)
     except Exception as error:  # noqa: BLE001 - its message may hold private text, so only its kind and place are shown
         if _interrupted(error):
             _stopped()
-        problem = f"internal error: {place_of(error)}"
-        _print_json(problem, "please report these words", InternalError.exit_code)
-        print(f"{problem}; please report these words", file=sys.stderr)
-        sys.exit(InternalError.exit_code)
+        found = _in_words(error)
+        _print_json(found.problem, found.remedy, found.exit_code, found.code)
+        print(printable_lines(f"error: {found}"), file=sys.stderr)
+        sys.exit(found.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _in_words(error: Exception) -> UndersongError:
+    if isinstance(error, UndersongError):
+        return error
+    if isinstance(error, OSError):  # no path of ours writes private data into a file name
+        problem = f"{printable(str(error.filename or ''))}: {error.strerror or 'input/output error'}".lstrip(": ")
+        return ConfigurationError(problem, "check the path and its permissions")
+    return InternalError(f"internal error: {place_of(error)}", "please report these words")
 
 
 def _print_json(problem: str, remedy: str, exit_code: int, code: str = "") -> None:

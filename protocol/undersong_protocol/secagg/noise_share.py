@@ -24,7 +24,6 @@ from undersong_common.errors import ConfigurationError, InternalError, PeerFault
 from undersong_common.privacy.noise import (
     ROUNDING_VARIANCE,
     SMALLEST_SHARE_SIGMA,
-    STATISTICAL_DISTANCE,
     DiscreteGaussian,
     DiscreteLaplaceShare,
     IntegerNoise,
@@ -117,17 +116,6 @@ class NoisePlan:
     def share_variance(self) -> Fraction:
         """Variance of one party's noise before any is removed: the sum of its components."""
         return sum(self.components, Fraction(0))
-
-    def statistical_distance(self, dimension: int) -> float:
-        """Bound on the distance of one sum's noise, all parties and components, from the exact laws.
-
-        A mechanism within eta of an (epsilon, delta) one is (epsilon, delta + (1 + e^epsilon) eta)-private.
-
-        >>> f"{NoisePlan(452, 10, 3, 0).statistical_distance(12_000):.1e}"
-        '3.7e-28'
-        """
-        single = self._laplace_share().distance if self.law == "laplace" and self.sigma > 0 else STATISTICAL_DISTANCE
-        return float(self.parties * len(self.components) * dimension * single)
 
     def component_law(self, index: int) -> IntegerNoise:
         """The distribution of component ``index``."""

@@ -35,21 +35,14 @@ _SHORT_FROM_BYTES = 1 << 18
 _WORDS: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 
-def add_mask(accumulator: Ring, key32: bytes, sign: Sign = 1) -> None:
-    """Add (``sign`` = 1) or subtract (-1) the mask of ``key32``, in place; uint32 or uint64 [d], contiguous.
-
-    Raises InternalError for another dtype, a non-contiguous accumulator, a key that is not 32 bytes or another sign.
-    """
-    add_masks(accumulator, ((key32, sign),))
-
-
 def add_masks(accumulator: Ring, masks: Iterable[tuple[bytes, Sign]]) -> None:
-    """Add or subtract the masks of many keys, in place; memory beyond the accumulator is one chunk of 128 KiB.
+    """Adds (sign 1) or subtracts (-1) the masks of many keys, in place; uint32 or uint64 [d], contiguous.
 
     Chunks are the outer loop: a chunk of the accumulator stays in the cache while every key's stream passes over it,
-    which keeps the cost close to that of the cipher alone for vectors of any length.
+    which keeps the cost close to that of the cipher alone for vectors of any length. Memory beyond the accumulator is
+    one chunk of 128 KiB.
 
-    Raises InternalError as :func:`add_mask` does.
+    Raises InternalError for another dtype, a non-contiguous accumulator, a key that is not 32 bytes or another sign.
     """
     if accumulator.dtype.kind != "u" or accumulator.ndim != 1 or not accumulator.flags.c_contiguous:
         raise InternalError(
@@ -67,7 +60,7 @@ class MaskStreams:
     def __init__(self, masks: Iterable[tuple[bytes, Sign]], dtype: np.dtype[np.generic], count: int) -> None:
         """Start every key's stream for a vector of ``count`` words; all its parts but the last are ``words`` long.
 
-        Raises InternalError as ``add_mask``.
+        Raises InternalError as :func:`add_masks`.
         """
         word = _WORDS.get(dtype.itemsize) if dtype.kind == "u" else None
         if word is None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from undersong_common.errors import InternalError
 from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
 from undersong_protocol.secagg import prg
-from undersong_protocol.secagg.prg import add_mask, add_masks
+from undersong_protocol.secagg.prg import add_masks
 
 KEYS = st.binary(min_size=32, max_size=32)
 WORDS = st.sampled_from(["uint32", "uint64"])
@@ -24,7 +24,7 @@ WORDS = st.sampled_from(["uint32", "uint64"])
 def test_a_mask_is_the_stream_in_little_endian_words(key: bytes, word: str, count: int, sign: Literal[1, -1]) -> None:
     start = np.arange(count).astype(word)
     masked = start.copy()
-    add_mask(masked, key, sign)
+    add_masks(masked, [(key, sign)])
     size = start.dtype.itemsize
     stream = KeyStream(key).read(count * size)
     expected = [
@@ -78,7 +78,7 @@ def test_pairwise_masks_cancel_in_the_sum(keys: list[bytes], word: str, count: i
 def test_a_masked_vector_is_uniform() -> None:
     """Chi-square over bytes at a fixed key; a fresh key would fail once in 1000."""
     masked = np.full(200_000, 77, dtype=np.uint32)
-    add_mask(masked, b"\x09" * 32)
+    add_masks(masked, [(b"\x09" * 32, 1)])
     assert scipy.stats.chisquare(np.bincount(masked.view(np.uint8), minlength=256)).pvalue > 1e-3
 
 

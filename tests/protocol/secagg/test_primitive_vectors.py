@@ -36,7 +36,7 @@ def test_mask(case: dict[str, Any]) -> None:
     prg.add_masks(accumulator, [(bytes.fromhex(case["add"]), 1), (bytes.fromhex(case["subtract"]), -1)])
     assert accumulator.tolist() == case["result"]
     long = np.zeros(case["long_words"], dtype=case["word"])
-    prg.add_mask(long, bytes.fromhex(case["add"]), 1)
+    prg.add_masks(long, [(bytes.fromhex(case["add"]), 1)])
     assert hashlib.sha256(long.astype(long.dtype.newbyteorder("<")).tobytes()).hexdigest() == case["long_sha256"]
 
 
