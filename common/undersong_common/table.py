@@ -156,7 +156,9 @@ def table_of(
     if len(user_types) > 1:
         # 7 and "7" would silently become one patient, or two: the file must say which.
         raise ConfigurationError(
-            f"{source}: the user column {user!r} mixes numbers and text", "write every id in the same form"
+            f"{source}: the user column {user!r} mixes numbers and text",
+            "write every id in the same form",
+            code="mixed-ids",
         )
     if not texts and not skip_empty:
         raise ConfigurationError(f"{source}: has no rows", "name a file with at least one record")
@@ -206,7 +208,7 @@ def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any]]:
         suffix = path.with_suffix("").suffix.lower()
     if suffix not in SUFFIXES:
         remedy = _OTHERS.get(suffix, f"use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-        raise ConfigurationError(f"{path}: unknown file type {suffix!r}", remedy)
+        raise ConfigurationError(f"{path}: unknown file type {suffix!r}", remedy, code="unknown-file-type")
     try:
         content = gzip.decompress(path.read_bytes()) if compressed else path.read_bytes()
     except FileNotFoundError:
@@ -229,7 +231,9 @@ def _decoded(path: Path, content: bytes, encoding: str) -> str:
         codecs.lookup(encoding)
     except LookupError:
         raise ConfigurationError(
-            f"{path}: the encoding {encoding!r} is unknown", "for example utf-8, latin-1, cp1252 or utf-16"
+            f"{path}: the encoding {encoding!r} is unknown",
+            "for example utf-8, latin-1, cp1252 or utf-16",
+            code="unknown-encoding",
         ) from None
     named = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), encoding)
     try:
@@ -244,7 +248,7 @@ def _decoded(path: Path, content: bytes, encoding: str) -> str:
             if named == UTF_8
             else "name the encoding that the file was saved in: --encoding"
         )
-        raise ConfigurationError(f"{path}: line {line} is not {said}", remedy) from None
+        raise ConfigurationError(f"{path}: line {line} is not {said}", remedy, code="other-encoding") from None
 
 
 def _jsonl_rows(path: Path, content: str) -> Iterator[dict[str, Any]]:
@@ -271,6 +275,7 @@ def _csv_rows(path: Path, content: str, delimiter: str) -> Iterator[dict[str, An
                 raise ConfigurationError(
                     f"{path}: row {number} has not as many fields as the header, which is separated by {separated}",
                     "correct the row; a text that holds the separator needs double quotes around it",
+                    code="field-count",
                 )
             yield row
     except csv.Error:
@@ -301,10 +306,14 @@ def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
         book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
         sheets = [list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets]
     except Exception:  # noqa: BLE001 - whatever its parsers raise may hold a piece of the private file
-        raise ConfigurationError(f"{path}: is not a readable Excel workbook", "save it again as .xlsx") from None
+        raise ConfigurationError(
+            f"{path}: is not a readable Excel workbook", "save it again as .xlsx", code="no-workbook"
+        ) from None
     filled = [rows for rows in sheets if any(cell is not None for row in rows for cell in row)]
     if len(filled) > 1:
-        raise ConfigurationError(f"{path}: has {len(filled)} sheets", "save the one that counts in a file of its own")
+        raise ConfigurationError(
+            f"{path}: has {len(filled)} sheets", "save the one that counts in a file of its own", code="several-sheets"
+        )
     if not filled:
         return
     header, *rows = filled[0]

@@ -294,6 +294,7 @@ def _bracketed(excess: Callable[[float], float], epsilon: float, delta: float) -
             raise PrivacyRefusal(
                 f"no amount of noise brings this plan to epsilon {epsilon:g} at delta {delta:g}",
                 "raise epsilon, or drop the releases whose noise is fixed",
+                code="no-noise-suffices",
             )
     low = high - 1.0
     while excess(low) <= 0.0:
@@ -325,6 +326,7 @@ def charged_sigma(variance: float) -> float:
         raise PrivacyRefusal(
             f"a noise variance of {variance:g} integer units squared is too small to be charged as a Gaussian",
             "raise the statistic's integer scale so that every party's share is at least 3 integer units",
+            code="variance-too-small",
         )
     return math.sqrt(variance - SMOOTHING_VARIANCE)
 
@@ -364,6 +366,7 @@ def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
             f"delta {delta:g} does not cover the noise sampler's own distance over {samples} samples at epsilon "
             f"{epsilon:g}",
             "raise delta or lower epsilon",
+            code="delta-too-small",
         )
     return left
 

@@ -80,7 +80,7 @@ class CumulativeTable:
         """
         total = sum(weights)
         if total <= 0 or min(weights) < 0:
-            raise InternalError("a table needs non-negative weights with a positive sum")
+            raise InternalError("a table needs non-negative weights with a positive sum", code="no-law")
         boundaries: list[bytes] = []
         top = 1 << TABLE_BITS
         running = 0
@@ -157,7 +157,7 @@ class IntegerNoise(ABC):
         ``target`` is int64, uint32 or uint64 [d]; unsigned words wrap around.
         """
         if sign not in (1, -1):
-            raise InternalError(f"noise is added (1) or subtracted (-1), got sign {sign!r}")
+            raise InternalError(f"noise is added (1) or subtracted (-1), got sign {sign!r}", code="noise-sign")
         width = BLOCK_BYTES * self.blocks
         scratch = bytearray(width * min(_CHUNK, len(target)))
         window = memoryview(scratch)
@@ -196,7 +196,9 @@ class DiscreteGaussian(IntegerNoise):
         Raises ConfigurationError for a sigma outside [1/4, 2^23].
         """
         if not math.isfinite(sigma) or sigma <= 0:
-            raise ConfigurationError(f"noise of standard deviation {sigma}", "sigma must be a positive number")
+            raise ConfigurationError(
+                f"noise of standard deviation {sigma}", "sigma must be a positive number", code="sigma-out-of-range"
+            )
         self._set_variance(Fraction(sigma) ** 2)
 
     @classmethod
@@ -213,6 +215,7 @@ class DiscreteGaussian(IntegerNoise):
             raise ConfigurationError(
                 f"discrete noise of variance {float(variance):.4g} in squared integer units",
                 "choose the integer scale so that sigma lies between 1/4 and 2^23 integer units",
+                code="sigma-out-of-range",
             )
 
     def _set_variance(self, variance: Fraction) -> None:
@@ -268,7 +271,9 @@ class DiscreteLaplaceShare(IntegerNoise):
         Raises ConfigurationError for a scale outside [1/8, 2^14] or ``n_min`` below 1.
         """
         if n_min < 1:
-            raise ConfigurationError(f"noise shared among {n_min} parties", "count on at least one honest survivor")
+            raise ConfigurationError(
+                f"noise shared among {n_min} parties", "count on at least one honest survivor", code="no-survivor"
+            )
         if not math.isfinite(scale) or not Fraction(1, 8) <= Fraction(scale) <= self.LARGEST_SCALE:
             raise ConfigurationError(
                 f"discrete Laplace noise of scale {float(scale):g} integer units",

@@ -173,7 +173,7 @@ def gcm_is_faster() -> bool:
 
 def _check_seed(seed: bytes) -> None:
     if len(seed) != SEED_BYTES:
-        raise InternalError(f"a stream seed is {SEED_BYTES} bytes, got {len(seed)}")
+        raise InternalError(f"a stream seed is {SEED_BYTES} bytes, got {len(seed)}", code="seed-length")
 
 
 def wipe(buffer: bytearray | memoryview) -> None:
