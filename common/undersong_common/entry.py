@@ -29,6 +29,7 @@ def _show_version(asked: bool) -> None:
 
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}  # context settings of a program; its commands inherit them
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error in a method or a generator.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no advice.")]
 ShowVersion = Annotated[
     bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
@@ -39,13 +40,20 @@ class Interruption(Exception):
     """Ctrl-C, with words of its own about what goes on; exit code 130."""
 
 
-def run(command: Callable[[], object]) -> NoReturn:
+def _no_traceback(error: BaseException) -> str:
+    return ""
+
+
+def run(command: Callable[[], object], traceback_of: Callable[[BaseException], str] = _no_traceback) -> NoReturn:
     """Runs a command line to its exit; a number that it returns is the exit code.
 
     An error is printed in words on standard error and, where ``--json`` was asked for, as an object on standard output.
+
+    Args:
+        traceback_of: returns the traceback that ``--debug`` shows of an error, "" for one that may hold private words.
     """
     try:
-        _run(command)
+        _run(command, traceback_of)
     except KeyboardInterrupt:  # while the end was being printed
         _stopped()
     finally:
@@ -55,7 +63,7 @@ def run(command: Callable[[], object]) -> NoReturn:
         exec("")  # noqa: S102
 
 
-def _run(command: Callable[[], object]) -> NoReturn:
+def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], str]) -> NoReturn:
     code: object = 0
     try:
         with extras.named():
@@ -77,6 +85,7 @@ def _run(command: Callable[[], object]) -> NoReturn:
         found = _in_words(error)
         _print_json(found.problem, found.remedy, found.exit_code, found.code)
         print(printable_lines(f"error: {found}"), file=sys.stderr)
+        _show(traceback_of(error))
         sys.exit(found.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -88,6 +97,14 @@ def _in_words(error: Exception) -> UndersongError:
         problem = f"{printable(str(error.filename or ''))}: {error.strerror or 'input/output error'}".lstrip(": ")
         return ConfigurationError(problem, "check the path and its permissions")
     return InternalError(f"internal error: {place_of(error)}", "please report these words")
+
+
+def _show(traceback: str) -> None:
+    """Shows an author's traceback if ``--debug`` was given, else how to see it."""
+    if traceback and "--debug" in sys.argv[1:]:
+        print(printable_lines(traceback), file=sys.stderr)
+    elif traceback:
+        print("its traceback: the same command with --debug", file=sys.stderr)
 
 
 def _print_json(problem: str, remedy: str, exit_code: int, code: str = "") -> None:

@@ -91,7 +91,9 @@ def simulate(
     ] = None,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Log what happens (never private data).")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Log what happens, and tracebacks of authors' code (never private data).")
+    ] = False,
 ) -> None:
     """Runs a task with every party on this machine. The same command continues a run that was stopped."""
     from undersong import front
@@ -133,6 +135,7 @@ def compare(
     assignments: Assignments = None,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
+    debug: entry.Debug = False,
 ) -> None:
     """Compares methods by what the panel's task models learn from their corpora; the same command continues.
 
@@ -145,6 +148,8 @@ def compare(
     if ray_address and engine != "ray":
         raise ConfigurationError("--ray-address without --engine ray", "add --engine ray")
     options = replace(options, ray=ray_address if engine == "ray" else None)
+    if debug:
+        options = replace(options, jobs=1)  # an error of another process has no traceback here
     command = shlex.join(["undersong", *sys.argv[1:]])
     with display(quiet) as progress:
         comparison = front.compare_by(Task.load(task_file, *(assignments or ())), options, command, progress)
@@ -156,7 +161,9 @@ def compare(
 
 def main() -> None:
     """Entry point."""
-    entry.run(lambda: app(prog_name="undersong", standalone_mode=False))
+    from undersong.authors import traceback_of
+
+    entry.run(lambda: app(prog_name="undersong", standalone_mode=False), traceback_of)
 
 
 if __name__ == "__main__":

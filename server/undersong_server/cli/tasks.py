@@ -59,6 +59,7 @@ def plan(
     epsilon: Annotated[float | None, typer.Option(help="Budget of the whole run; inf is not private.")] = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
+    debug: entry.Debug = False,
 ) -> None:
     """Shows every private sum of a run, its noise, and the generators' calls. Spends nothing."""
     short = overrides(parties=parties, method=method, epsilon=epsilon)
@@ -81,6 +82,7 @@ def try_(
     assignments: Assignments = None,
     cache: CacheFile = None,
     as_json: AsJson = False,
+    debug: entry.Debug = False,
 ) -> None:
     """Orders a few texts from one generator: prompts, raw answers, cleaned texts, cost. Reads nothing private."""
     given = with_cache(task_file, assignments or (), cache)

@@ -190,7 +190,8 @@ class TaskWords(BaseModel):
         language: English name of the texts' language, e.g. "German"; "" if not stated.
         attributes: properties of texts with their possible values; each order draws one value of each.
         line_breaks: texts have several lines; if not, completion prompts end at the end of a line.
-        author, least_words: the one who writes, and the fewest words, of prompts that name them.
+        author: the person who writes, in prompts that name one, such as "a triage nurse".
+        least_words: the fewest words of a text, in prompts that state a number.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,0 +1,79 @@
+"""Tracebacks for authors of methods and generators, which ``--debug`` shows where no private words can be in them.
+
+A simulation handles the parties' records in the process that runs authors' code, and an error may carry a record. So
+a traceback is shown only if all our frames in it, and in each error that led to it, are on the way from a command to
+authors' code, and the innermost of them is one that hands public values only to it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+
+from undersong_common.errors import UndersongError
+
+OURS = ("undersong", "undersong_common", "undersong_protocol", "undersong_client", "undersong_server")
+# Our modules that call authors' code, with public values only: prompts, opened sums, options.
+CALLERS = (
+    "undersong_server.generators",
+    "undersong_server.methods",
+    "undersong_server.operations.tasks",
+    "undersong_server.runs.execution",
+    "undersong_server.runs.planning",
+)
+# Our modules between a command and these. None that embeds, reads a table, answers for a party, evaluates or trains.
+WAY = (
+    *CALLERS,
+    "undersong.cli",
+    "undersong.compare_cell",
+    "undersong.comparison",
+    "undersong.deliver",
+    "undersong.front",
+    "undersong.simulation",
+    "undersong_common.entry",
+    "undersong_common.plugins",
+    "undersong_server.cli",
+)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Returns the traceback of an error of an author's code with its message; "" if a private word could be in it.
+
+    An expected error of this program, which has no other cause, has none either.
+    """
+    chain = list(_chain(error))
+    if all(isinstance(each, UndersongError) and _is_ours(_frames(each)[-1:]) for each in chain):
+        return ""
+    return "".join(traceback.format_exception(error)) if all(map(_is_public, chain)) else ""
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and everything that led to it, whether Python shows it or not."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += [each.__cause__, each.__context__]
+
+
+def _frames(error: BaseException) -> list[str]:
+    """The modules of its frames, the innermost last."""
+    return [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+
+def _is_ours(modules: list[str]) -> bool:
+    return any(_within(module, OURS) for module in modules)
+
+
+def _is_public(error: BaseException) -> bool:
+    """Returns False also for an error without frames, as one of another process has, and for one that holds others."""
+    modules = _frames(error)
+    ours = [module for module in modules if _within(module, OURS)]
+    on_the_way = all(_within(module, WAY) for module in ours) and (not ours or _within(ours[-1], CALLERS))
+    return bool(modules) and on_the_way and not isinstance(error, BaseExceptionGroup)
+
+
+def _within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
