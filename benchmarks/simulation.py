@@ -46,8 +46,7 @@ def measure(part: str, quick: bool) -> dict[str, Any]:
     from undersong.deliver import deliver
     from undersong_server.progress import Silent
     from undersong_server.runs import task as tasks
-    from undersong_server.runs.plan_figures import plan_figures
-    from undersong_server.runs.planning import plan_run
+    from undersong_server.runs.planning import plan_figures, plan_run
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -30,10 +30,10 @@ from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache,
 from undersong_common.errors import ConfigurationError, UndersongError
 
 HERE = "local"  # this machine, if no cluster is named
-# of each worker: Ray counts one core for it; read by the libraries when they are loaded
+# Environment of each worker, for which Ray counts one core; numpy and torch read it when they are loaded.
 SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# environment of this process, before Ray begins: no usage statistics, the installed packages as they are, and workers
-# of this process's priority (with Ray's 15 below it, other programs would starve them)
+# Environment of this process before Ray begins: no usage statistics, and the installed packages as they are. Workers
+# have this process's priority: Ray's own is 15 lower, and other programs would starve them.
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -41,9 +41,9 @@ SETTINGS = {
     "RAY_worker_niceness": "0",
 }
 AUTHENTICATION = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
-FOLDER = "RAY_TMPDIR"  # of sockets and logs
-REACHED_S = 10.0
-RESTARTS = 1  # of work whose worker or machine was lost
+FOLDER = "RAY_TMPDIR"  # names the folder of sockets and logs
+REACHED_S = 10.0  # longest wait for a cluster to answer
+RESTARTS = 1  # of a call whose worker or machine was lost
 _LOST = "its worker was lost: killed, or out of memory"
 
 TEXTS_A_CALL = 512  # some seconds of one core
@@ -264,7 +264,7 @@ def spread(
     return CachedEmbedder(embedder, cache, slab=embedder.slab)
 
 
-_loaded: dict[str, Embedder] = {}  # of this worker, by fingerprint, once it was found to give the expected bits
+_loaded: dict[str, Embedder] = {}  # checked embedders of this worker by fingerprint
 
 
 def embed_part(

@@ -40,7 +40,7 @@ class Journal:
             clash = ConfigurationError(
                 f"{path}: another process works in this folder", "wait for it, or stop it", code="journal-in-use"
             )
-            if str(path) != ":memory:":  # which each opens for itself
+            if str(path) != ":memory:":  # such a database belongs to its connection
                 self._held.enter_context(holding(path.with_suffix(".lock"), clash))
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
             self._database.execute("PRAGMA journal_mode=WAL")

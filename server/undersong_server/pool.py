@@ -10,13 +10,8 @@ import numpy as np
 
 from undersong_common.arrays import Int64
 
-RESERVED_COLUMNS = (
-    "text",
-    "label",
-    "generator",
-    "round",
-    "prompt_kind",
-)  # of every corpus; no attribute has such a name
+# Columns of every corpus; no attribute may have such a name.
+RESERVED_COLUMNS = ("text", "label", "generator", "round", "prompt_kind")
 
 
 @dataclass(frozen=True)

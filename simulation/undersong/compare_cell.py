@@ -35,8 +35,7 @@ from undersong_server.evaluation.scores import score
 from undersong_server.generators.interface import Surroundings
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
-from undersong_server.runs.plan_figures import cap_faults, cap_warnings
-from undersong_server.runs.planning import plan_run
+from undersong_server.runs.planning import cap_faults, cap_warnings, plan_run
 from undersong_server.runs.tables import read_private_files, task_faults
 from undersong_server.runs.task import Task
 

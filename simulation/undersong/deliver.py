@@ -31,8 +31,7 @@ from undersong_server.release.publish import publish, report_data
 from undersong_server.release.signature import SimulationSigner
 from undersong_server.report.data import Accuracy, Measure, ReportData, measures_of
 from undersong_server.runs import planning
-from undersong_server.runs.plan_figures import cap_faults, cap_warnings
-from undersong_server.runs.planning import build_author
+from undersong_server.runs.planning import build_author, cap_faults, cap_warnings
 from undersong_server.runs.tables import read_test_file
 from undersong_server.runs.task import Task
 

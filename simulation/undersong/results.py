@@ -17,7 +17,7 @@ from undersong_common.printable import counted
 from undersong_server.operations.releases import Verdict
 from undersong_server.operations.tasks import TaskPlan
 from undersong_server.release.files import JSONL_NAME, REPORT_NAME, charges, published_manifest
-from undersong_server.runs.plan_figures import PlanFigures
+from undersong_server.runs.planning import PlanFigures
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -21,7 +21,7 @@ from undersong_common.rows import Rows, screen
 from undersong_server.operations.runs import STAMP, RunEvent
 from undersong_server.progress import Progress, Silent
 from undersong_server.runs.folder import FINAL
-from undersong_server.runs.plan_figures import PUBLIC_NOTICE, PlanFigures
+from undersong_server.runs.planning import PUBLIC_NOTICE, PlanFigures
 
 LINE_S = 10.0  # between two lines of one phase
 PACE_S = 3600.0  # over which a bar's pace is taken: over rich's 30 s it jumps with every batch of slow answers

@@ -150,14 +150,14 @@ class RunScreens:
         beside: dict[str, list[str]] = {}
         todo: dict[str, str] = {}
         for place, words in faults.items():
-            said = WHERE.sub(r"\1", words)
+            problem = WHERE.sub(r"\1", words)
             found = max((each for each in places if f"{place}.".startswith(f"{each}.")), key=len, default="")
             if found in fields and not fields[found].text:
                 todo[found] = fields[found].words
             if not found:
                 general.append(words)
             elif checked or found not in todo:
-                beside.setdefault(found, []).append(said)
+                beside.setdefault(found, []).append(problem)
         return {
             "draft": draft,
             "planned": planned,

@@ -206,7 +206,7 @@ class Gate:
         self.inner_port = inner_port
         self.refusals = refusals
         self.limits: ConnectionLimits[_Outer] = ConnectionLimits()
-        self.relays: dict[int, _Outer] = {}  # by the port of their socket to gRPC
+        self.relays: dict[int, _Outer] = {}  # by the local port of the connection to gRPC
         self.port = 0
 
     async def listen(self, host: str, port: int) -> None:

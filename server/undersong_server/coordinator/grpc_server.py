@@ -34,22 +34,22 @@ from undersong_server.coordinator.parties import NOT_STARTED, Registry
 
 log = logging.getLogger(__name__)
 
-# Keepalive periods of silence before a stream's party is asked, asked again, and given up. It asks after one itself:
-# a quarter later only one of the two does.
+# Keepalive periods of silence before the server sends a ping, sends another one, and gives up. The party sends a ping
+# after one period; the quarter more means that only one of the two asks.
 SILENCES = (1.25, 1.0, 0.75)
 READ_TURNS = 5  # turns of the event loop in which a frame that came while it was busy is read
-HELLO_S = 15.0
-FRAMES_A_SECOND = 500.0  # of one party; faster ones are read more slowly, never refused
+HELLO_S = 15.0  # longest wait for a Hello
+FRAMES_A_SECOND = 500.0  # of one party; the server slows down its reading of more, and refuses none
 FRAMES_AT_ONCE = 2000.0
 REVIEW_S = 1.0  # longest time until a revocation ends a live stream
-MOST_STREAMS = 2000
+MOST_STREAMS = 2000  # at once, of all parties
 STREAMS_OF_A_PARTY = 4  # at once: the live one, and those that end or begin
 STREAMS_AT_ONCE = 60.0  # streams that one party may open at once; STREAMS_A_SECOND in the long run
 STREAMS_A_SECOND = 2.0
 GOODBYE_S = 2.0  # longest wait for a party to read why its stream ends
 UNREAD_BYTES = 2**19  # bytes of one stream that a party may send ahead
 DECISION_S = 1.0  # shortest time between two messages of a party, that its people decided, that count
-OPENED_AT_ONCE = 2  # threads that join, hash and inflate long replies
+OPENING_THREADS = 2  # threads that join, hash and inflate long replies
 
 OTHER_NAME = "claims another party's name"
 NOT_ALLOWED = "certificate not accepted"
@@ -120,7 +120,7 @@ class GrpcServer:
         self._clock = clock
         self._refusals = Refusals(metrics)
         self._links: dict[str, tuple[Link, Peer]] = {}
-        self._streams: Counter[str] = Counter()  # that are open, by party, said hello or not
+        self._streams: Counter[str] = Counter()  # open streams by party, with or without a Hello
         self._greeting: dict[str, asyncio.Future[wire.Hello]] = {}
         self._stream_rate = Rate(STREAMS_AT_ONCE, STREAMS_A_SECOND)
         self._presented: tuple[bytes, bytes] = (b"", b"")
@@ -128,7 +128,7 @@ class GrpcServer:
         self.health = health.aio.HealthServicer()
         self._started = threading.Event()
         self._failure: BaseException | None = None
-        self._opener = ThreadPoolExecutor(OPENED_AT_ONCE, thread_name_prefix="opens")
+        self._opener = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="opens")
         self._stop: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._serve, name="grpc", daemon=True)
         self._thread.start()
@@ -168,7 +168,7 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", framing.MAX_FRAME_BYTES),
                 ("grpc.max_send_message_length", framing.MAX_FRAME_BYTES),
                 ("grpc.max_metadata_size", 8192),
-                ("grpc.max_concurrent_streams", 4),  # of one connection: its stream, and a health check
+                ("grpc.max_concurrent_streams", 4),  # per connection: its stream, and a health check
                 # Of connections without a stream that lives: on one that does, frames of our own ask first.
                 ("grpc.keepalive_time_ms", int(2 * self._keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", int(self._keepalive_s * 1000)),
@@ -299,7 +299,7 @@ class GrpcServer:
         """Notes the reason and ends the stream: the daemon has ended already."""
         try:
             reason = wire.DoesNotStart.Name(hello.does_not_start).lower()
-        except ValueError:  # of a newer program
+        except ValueError:  # a newer program has other reasons
             reason = "version"
         await asyncio.to_thread(self._registry.refused_start, peer.name, reason)
         self._refusals.note(peer.source, DOES_NOT_START, f"{peer.name}: {NOT_STARTED[reason]}")

@@ -24,7 +24,7 @@ WATCH_S = 0.25  # between two looks of a run that waits
 WATCH_A_PARTY_S = 0.002  # the same, times the number of missing parties: naming them takes the loop's time
 ACKNOWLEDGE_S = 0.25  # longest wait of an acknowledgement for a request that carries it
 ACKNOWLEDGED = 16  # largest number of one party's acknowledgements that wait
-UNFINISHED_BYTES = 2**30  # of all parties' replies that arrived in part
+UNFINISHED_BYTES = 2**30  # most memory for replies that arrived in part, of all parties together
 
 
 _numbers = itertools.count()
@@ -64,7 +64,7 @@ class _Exchange:
     """Requests of one run that are under way; the condition guards the two maps."""
 
     pending: dict[str, bytes]  # id by party
-    reply_bytes: int  # of one reply at most
+    reply_bytes: int  # largest size of one reply
     replies: dict[str, bytes] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -79,8 +79,8 @@ class Link:
         self.over = asyncio.Event()
         self.closed = ""
         self.reconnect_after_s = 0.0
-        self.awaited_since = math.inf  # when its party's next frame is awaited; not while one is looked at
-        self.decided_at = -math.inf  # when its party last said that its people have decided
+        self.awaited_since = math.inf  # start of the wait for the party's next frame; inf while a frame is handled
+        self.decided_at = -math.inf  # last time that the party reported a decision of its people
 
     def close(self, reason: str, reconnect_after_s: float = 0.0) -> None:
         """Asks the stream to end with a Goodbye; what is queued is dropped."""

@@ -34,7 +34,7 @@ from undersong_common.version import VERSION
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-REQUEST_S = 10  # how long a request may take to arrive
+REQUEST_S = 10  # longest time for a request to arrive
 
 Health = Callable[[], dict[str, Any]]
 

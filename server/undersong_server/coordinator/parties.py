@@ -22,11 +22,11 @@ from undersong_protocol.agreement.enrolment import check_party_name
 from undersong_server.authority import Issued
 
 SCHEMA_VERSION = 2
-RENEWABLE_SHARE = 0.5  # of a certificate's life is left when it may be renewed; parties ask when a third is left
+RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's life on; parties ask when a third is left
 RENEWALS_AN_HOUR = 3
-VALID_CERTIFICATES = 16  # of one party, over its stream
-WRITE_S = 10.0  # for another process to end its transaction
-WRITE_AGAIN_S = 0.02
+VALID_CERTIFICATES = 16  # most valid certificates per party that it may ask for over its stream
+WRITE_S = 10.0  # longest wait for another process to end its transaction
+WRITE_AGAIN_S = 0.02  # pause between two attempts to write
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
 # Reasons that a daemon reports when it does not start; without one, the party counts as away.
 NOT_STARTED = {
@@ -244,12 +244,12 @@ class Registry:
         rows = self._database.execute(
             "SELECT serial, issued_at, expires_at FROM certificate WHERE party = ? AND revoked_at IS NULL", (name,)
         ).fetchall()
-        shown = next((row for row in rows if row["serial"] == serial), None)
-        if shown is None:
+        presented = next((row for row in rows if row["serial"] == serial), None)
+        if presented is None:
             raise ConfigurationError(
                 f"{name}: shows no certificate of its own", "enroll again", code="unknown-certificate"
             )
-        due = shown["expires_at"] - RENEWABLE_SHARE * (shown["expires_at"] - shown["issued_at"])
+        due = presented["expires_at"] - RENEWABLE_SHARE * (presented["expires_at"] - presented["issued_at"])
         if now < due:
             raise ConfigurationError(
                 f"{name}: its certificate may be renewed in {(due - now) / 86400:.1f} days",

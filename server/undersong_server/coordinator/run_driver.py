@@ -391,7 +391,7 @@ class Endings:
 
     def __init__(self, transport: GrpcTransport) -> None:
         self._transport = transport
-        # by run: its folder, how it ended, and the parties that have not answered yet
+        # Each run's folder, its final status, and the parties that have not answered yet, by the run's name.
         self._endings: dict[str, tuple[RunFolder, RunStatus, set[str]]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="endings", daemon=True)

@@ -40,9 +40,9 @@ from undersong_server.runs.planning import Planned
 OUTSTANDING = 100  # messages under way at a time: what they bring lies in memory until it is sent
 APPROVAL_S = 10.0  # between two questions for an approval: each starts a process at the party
 CHALLENGE_BYTES = 32
-INTRODUCTION_S = 30.0  # until a node that does not say who it is is left aside for this look
-PULL_S = 0.3
-PULL_SOON_S = 0.05  # if the messages under way are limited, so that none waits for room
+INTRODUCTION_S = 30.0  # longest wait for a node's introduction
+PULL_S = 0.3  # between two looks for replies
+PULL_SOON_S = 0.05  # the same where the number of messages under way is limited
 LATE_S = 5.0  # a message stays valid this much longer than its reply is waited for
 
 app = ServerApp()
@@ -153,7 +153,7 @@ class FlowerRunDriver(RunDriver):
 
     def __init__(self, folder: RunFolder, grid: Grid, identities: Mapping[str, bytes], **rest: Any) -> None:
         super().__init__(folder, **rest)
-        self._told: list[str] = []
+        self._reported: list[str] = []
         self._transport = FlowerTransport(
             grid,
             identities=identities,
@@ -166,9 +166,9 @@ class FlowerRunDriver(RunDriver):
     def missing(self, planned: Planned) -> tuple[AwaitedParty, ...]:
         found = self._transport.locate(timeout_s=planned.patience_s)
         missing = [name for name in planned.roster if name not in found]
-        if missing and missing != self._told:
+        if missing and missing != self._reported:
             self.say(f"waiting for the SuperNodes of {', '.join(missing)}")
-        self._told = missing
+        self._reported = missing
         return tuple(AwaitedParty(name, False, None) for name in missing)
 
     def carrier(self, planned: Planned) -> Transport:
@@ -191,7 +191,7 @@ def _introduce(challenge: bytes) -> bytes:
     return wire.Request(version=codec.VERSION, introduce=wire.Introduce(challenge=challenge)).SerializeToString()
 
 
-INTRODUCE = _introduce(b"")  # as the driver asks, of a node that has proved itself
+INTRODUCE = _introduce(b"")  # the driver's request; the node has proved its identity before
 
 
 class FlowerTransport:
@@ -342,8 +342,8 @@ class FlowerTransport:
             self._say(error.problem)
             return True
         if reply.WhichOneof("body") != "introduction":
-            said = "; ".join(printable(words) for words in (reply.refusal.problem, reply.refusal.remedy))
-            self._say(f"a SuperNode does not introduce itself: {said}")
+            reason = "; ".join(printable(words) for words in (reply.refusal.problem, reply.refusal.remedy))
+            self._say(f"a SuperNode does not introduce itself: {reason}")
             return False
         introduction = reply.introduction
         name = introduction.name

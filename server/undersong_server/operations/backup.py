@@ -23,7 +23,8 @@ from undersong_server.runs.folder import ENDED, RunFolder
 VERSION = 1
 _NOTE = "undersong-backup.json"
 _DATABASE = b"SQLite format 3\0"
-_MADE_ANEW = re.compile(r"\..*|.*\.lock|serving\.json|.*-(wal|shm)")  # by the serving process, by SQLite
+# Files that the serving process or SQLite makes anew.
+_MADE_ANEW = re.compile(r"\..*|.*\.lock|serving\.json|.*-(wal|shm)")
 
 
 @dataclass(frozen=True)

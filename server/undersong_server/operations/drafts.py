@@ -33,19 +33,25 @@ from undersong_server.runs.folder import read_json, replace_json
 from undersong_server.runs.planning import coordinator_task
 from undersong_server.runs.task import DEFAULT_PARTIES, AttributeSection, Task
 
-KEPT = 200  # drafts; the oldest are removed
-WORDS = ("task", "publication", "evaluation", "output")  # sections without files that a coordinator's run reads
+MOST_DRAFTS = 200  # the oldest beyond these are removed
+WORD_SECTIONS = ("task", "publication", "evaluation", "output")  # sections without files that a coordinator's run reads
+# Keys of a generator that decide which secret is sent where.
 DESTINATION = ("kind", "base_url", "api_key_env", "proxy", "endpoints")
 IGNORED = ("data", "output", "evaluation")  # sections that a coordinator's run ignores, or that name no choice of a run
 TABLES = ("generators", "attributes")  # sections that may stand several times
 # Keys without a field of their own: the number of parties follows from their names, "labels" holds the meanings,
 # a table's kind is chosen when it is added.
 WITHOUT_FIELD = ("federation.parties", "federation.alpha", "task.label_descriptions", "task.revises", "generators.kind")
-REQUIRED = ("task.purpose", "publication.where", "publication.licence", "publication.contact")  # beside the schema's
-UNITS = {"s": "seconds", "usd": "US$"}  # by the end of a key
+REQUIRED = (
+    "task.purpose",
+    "publication.where",
+    "publication.licence",
+    "publication.contact",
+)  # beside the keys that the schema requires
+UNITS = {"s": "seconds", "usd": "US$"}  # of a key, by its last part
 LONG_TEXT = 1_000  # characters; a text that may be longer has several lines
-generator_kinds = kinds.names  # that a form can add
-MOST_FILES = 200  # that are offered for a key
+MOST_FILES = 200  # most files that a form offers for a key
+generator_kinds = kinds.names  # the kinds that a form can add
 Control = Literal["text", "long", "number", "choice", "flag", "list", "pair", "file", "toml", "labels"]
 
 
@@ -272,7 +278,7 @@ def _keep(
     draft = Draft(os.urandom(8).hex(), source, str(folder), {**data, "federation": federation}, operators, options)
     place = _folder(home)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for old in sorted(place.glob("*.json"), key=lambda path: path.stat().st_mtime)[: -KEPT + 1]:
+    for old in sorted(place.glob("*.json"), key=lambda path: path.stat().st_mtime)[: -MOST_DRAFTS + 1]:
         old.unlink(missing_ok=True)
     return save(home, draft)
 
@@ -564,7 +570,7 @@ def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for section, value in data.items():
         if section == "data":
             value = {"root": value.get("root", "")} if isinstance(value, Mapping) else value
-        if section not in WORDS:
+        if section not in WORD_SECTIONS:
             yield from _texts(section, value)
 
 

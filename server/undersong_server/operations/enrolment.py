@@ -139,8 +139,8 @@ class PartyFacts:
             party_fingerprint(self.party.name, bytes.fromhex(identity)) for identity in self.party.former_identities
         ]
         value = {key: item for key, item in asdict(self.party).items() if key != "former_identities"}
-        shown = {"fingerprint": self.fingerprint, "former_fingerprints": former, "connected": self.connected}
-        return {**value, **shown, "away_because": self.away_because}
+        more = {"fingerprint": self.fingerprint, "former_fingerprints": former, "connected": self.connected}
+        return {**value, **more, "away_because": self.away_because}
 
     @property
     def away_because(self) -> str:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.runs.plan_figures import PlanFigures, plan_figures
-from undersong_server.runs.planning import Planned
+from undersong_server.runs.planning import PlanFigures, Planned, plan_figures
 
 MOST_TEXTS = 60
 

@@ -143,8 +143,8 @@ def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts])
     known = {each.party.name: each for each in parties}
     for run, reason in waiting:
         whom = [known[each.party] for each in reason.parties if each.party in known]
-        said = [(each.party.name, each.away_because or each.party.contact) for each in whom]
-        remedies = [f"{name}: {words}" for name, words in said if words]
+        remarks = [(each.party.name, each.away_because or each.party.contact) for each in whom]
+        remedies = [f"{name}: {words}" for name, words in remarks if words]
         found.append(Need("soon", "run", run.run, f"is {reason.words}", "; ".join(remedies)))
     for run in runs:
         status = run.status

@@ -33,7 +33,7 @@ from undersong_server.runs.folder import RunFolder, read_json, replace_json
 if TYPE_CHECKING:
     from undersong_common.printed_page import Page
 
-__all__ = ["Verdict", "verify"]  # of release.verify, for commands and pages
+__all__ = ["Verdict", "verify"]  # commands and pages use these of release.verify
 DOSSIER_NAME = "dossier.html"
 EVALUATION_FILE = "evaluation.json"  # in a run's folder: its figures beside a test file
 

@@ -25,8 +25,7 @@ from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.operations.coordinator import file_versions
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
 from undersong_server.runs.folder import ENDED, FINAL, Action, RunFolder, RunStatus, logged
-from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
-from undersong_server.runs.planning import Planned, coordinator_task, plan_run
+from undersong_server.runs.planning import PlanFigures, Planned, cap_faults, coordinator_task, plan_figures, plan_run
 from undersong_server.runs.task import Task
 
 LOG_LINES = 20  # lines of a run's log that are displayed with it
@@ -219,8 +218,8 @@ def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
     changed = replace(planned, task=configuration.override(planned.task, assignments))
     before, after = planned.load().task, changed.load().task
     kept = before.model_dump(exclude={"generators"}) == after.model_dump(exclude={"generators"})
-    said = [(each.identity(), each.words) for each in before.generators]
-    if not kept or said != [(each.identity(), each.words) for each in after.generators]:
+    signed = [(each.identity(), each.words) for each in before.generators]
+    if not kept or signed != [(each.identity(), each.words) for each in after.generators]:
         raise ConfigurationError(
             f"run {folder.name!r}: --set changes what the parties have signed",
             "set limits, money, keys and request fields of generators only; for anything else plan a new run",
@@ -344,9 +343,9 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
         read += len(lines)
         ended = status.state in FINAL or (status.state in ENDED and status.number >= folder.requested().number)
         event = RunEvent(lines, status, served, awaited(home, status))
-        shown = (status.words, served, *event.away_because)
-        if lines or shown != last or ended:
-            last = shown
+        words = (status.words, served, *event.away_because)
+        if lines or words != last or ended:
+            last = words
             if ended and status.error is not None:
                 repeated = {logged(status.error.problem), logged(f"failed: {status.error.problem}")}
                 event = replace(event, lines=tuple(line for line in lines if line[STAMP:] not in repeated))

@@ -25,8 +25,15 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.generators.interface import Answer, Surroundings
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.generators.reading import read
-from undersong_server.runs.plan_figures import PlanFigures, cap_faults, plan_figures
-from undersong_server.runs.planning import build_prompts, coordinator_task, plan_run, public_lengths
+from undersong_server.runs.planning import (
+    PlanFigures,
+    build_prompts,
+    cap_faults,
+    coordinator_task,
+    plan_figures,
+    plan_run,
+    public_lengths,
+)
 from undersong_server.runs.tables import task_faults
 from undersong_server.runs.task import Task, load
 

@@ -146,11 +146,11 @@ def _compare_attributes(run: RunContext, corpus: Sequence[Sample]) -> None:
     for each in run.setting.attributes:
         for _, opened in run.records.get(f"shares of {each.name}", []):
             has = Counter(dict(sample.attributes)[each.name] for sample in corpus)
-            shown = ", ".join(
+            shares = ", ".join(
                 f"{value or 'missing'} {share:.0%} ({has[value] / len(corpus):.0%})"
                 for value, share in zip(each.possible, opened, strict=True)
             )
-            run.record("remarks", 0, f"{each.name}, as the private sum opened it (and in the corpus): {shown}")
+            run.record("remarks", 0, f"{each.name}, as the private sum opened it (and in the corpus): {shares}")
 
 
 def _check_same_plan(agreed: Manifest, plan: Plan) -> None:

@@ -27,7 +27,7 @@ from undersong_server.runs.planning import Planned
 State = Literal["planned", "waiting", "running", "paused", "stopped", "finished", "failed"]
 ENDED = ("finished", "stopped", "failed")
 FINAL = ("finished", "stopped")  # no requested action changes these any more
-STATE_AFTER: Mapping[str, State] = {"pause": "paused", "stop": "stopped"}  # what a requested action leaves a run in
+STATE_AFTER: Mapping[str, State] = {"pause": "paused", "stop": "stopped"}  # state of a run after a requested action
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,8 @@ class RunFolder:
     def usage(self) -> dict[str, dict[str, Any]]:
         """Last reported usage of each generator, read from the end of the file, which may be long."""
         lines = self._end_of("live.jsonl", LIVE_END_BYTES).split(b"\n")[:-1]
-        told = (json.loads(line) for line in reversed(lines) if line.startswith(b"{"))
-        return next((each["usage"] for each in told if each["kind"] == "usage"), {})
+        facts = (json.loads(line) for line in reversed(lines) if line.startswith(b"{"))
+        return next((each["usage"] for each in facts if each["kind"] == "usage"), {})
 
     def log(self) -> list[str]:
         """The lines that :meth:`say` wrote."""

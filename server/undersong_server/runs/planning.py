@@ -1,13 +1,16 @@
-"""The plan of a run, made before anything is spent: private sums, their noise, and the generators' calls.
+"""The plan of a run, made before anything is spent: private sums, their noise, the generators' calls and its figures.
 
-The parts of a task that need other packages or files are built here too: statistics, prompts and the author.
+The parts of a task that need other packages or files are built here too: statistics, prompts and the author. In
+figures, sensitivity and sigma are in natural units (one vote is 1).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +19,35 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.printable import counted, printable
 from undersong_protocol import statistics
-from undersong_protocol.agreement.plan import Plan, SumRequest, plan_sums
+from undersong_protocol.agreement import bounds
+from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
 from undersong_server import methods
 from undersong_server.generators.author import TRIAL_ORDERS, Author
 from undersong_server.generators.cleaning import Screening
-from undersong_server.generators.interface import Surroundings
-from undersong_server.generators.orders import DrawWords
+from undersong_server.generators.interface import Estimate, GeneratorSettings, Surroundings
+from undersong_server.generators.orders import DrawWords, Order, Requests
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.lengths import NAME, with_lengths
+from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts
 from undersong_server.runs.task import Task
+
+PUBLIC_NOTICE = (
+    "task.description, task.labels and the prompts go to the model provider: they count as public, so write nothing"
+    " private there"
+)
+
+TEXT_WORDS = 120  # assumed length of an example, if the task does not bound the length of its texts
+
+# Seconds on (two quiet cores, one slow or busy core), as benchmarks.simulation has them.
+_START_S = (2.0, 60.0)  # libraries, models, the corpus's report and test
+_WORD_S = (0.00008, 0.0008)  # per word of a text that is embedded
+_PAIR_S = (0.0002, 0.003)  # per pair of parties that share masks, and sum
+_SCORE_S = (1e-8, 2e-7)  # per record and coordinate of a sum
+_MOST_NEIGHBOURS = 200  # per party; with more parties the graph is not complete
 
 
 @dataclass(frozen=True)
@@ -228,3 +247,230 @@ def register_installed_statistics() -> None:
     """Makes every installed statistic known, in a process that computes for simulated parties and plans nothing."""
     for plugin in plugins.installed("statistics"):
         statistics.register_foreign(plugin.name, plugins.load(plugin), plugins.source_hash(plugin))
+
+
+# Figures of a plan
+
+
+@dataclass(frozen=True)
+class SumFigures:
+    """Neighbouring private sums of a plan that differ in dimension only.
+
+    Attributes:
+        releases: number of these sums; ``dimension`` has one entry per sum.
+        noise: its law.
+        sigma: standard deviation of the opened noise; ``sigma_integer`` is in steps of the grid, ``scale`` per vote.
+        share_sigma_integer: standard deviation, on the grid, of the noise that each party adds.
+        epsilon_so_far: of the whole run up to the last of these sums; None where the run is not private.
+        source: SHA-256 (hex) of another package's statistic, which every party must trust; "" for this program's own.
+    """
+
+    statistic: str
+    releases: int
+    noise: str
+    dimension: tuple[int, ...]
+    l1_sensitivity: float
+    l2_sensitivity: float
+    sigma: float
+    sigma_integer: float
+    scale: int
+    modulus_bits: int
+    share_sigma_integer: float
+    epsilon_so_far: float | None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class PlanFigures:
+    """The figures of a run, before anything is spent.
+
+    Attributes:
+        generators: their names; ``generator_calls`` counts texts ordered, without retries.
+        trial_calls: texts of language models for no corpus, before the first private sum; "cost" counts them.
+        epsilon_if_all_others_collude: epsilon of one party's own noise; None if there is no such figure.
+        cost: of all generators; its seconds are those of the whole run with all parties on one machine. Real parties
+            compute at the same time, and their people and lines take time that nobody can plan.
+        method_notes: sentences of the method for whoever plans a run of it.
+        paper: what the method's paper would charge, for information; None where it says nothing.
+        weak: choices of the task that promise little, or with which it may not end, in one sentence each.
+    """
+
+    method: str
+    privacy: Privacy
+    quorum: Quorum
+    sums: tuple[SumFigures, ...]
+    epsilon_if_all_others_collude: float | None
+    generators: tuple[str, ...]
+    generator_calls: int
+    trial_calls: int
+    cost: Estimate
+    method_notes: tuple[str, ...]
+    paper: Mapping[str, float] | None
+    weak: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of ``undersong plan``."""
+        epsilon = self.privacy.epsilon
+        cost = {"tokens": self.cost.tokens, "price_usd": self.cost.price_usd, "time_s": self.cost.seconds}
+        rest = {"method_notes": list(self.method_notes), "weak_choices": list(self.weak), "paper": self.paper}
+        return {
+            "epsilon": epsilon if math.isfinite(epsilon) else None,
+            "delta": self.privacy.delta,
+            "unit": self.privacy.unit,
+            "queries": [asdict(each) for each in self.sums],
+            "epsilon_if_all_others_collude": self.epsilon_if_all_others_collude,
+            "generator_calls": self.generator_calls,
+            "trial_calls": self.trial_calls,
+            "notice": PUBLIC_NOTICE,
+            **cost,
+            **{key: value for key, value in rest.items() if value},
+        }
+
+
+def plan_figures(run: RunPlan) -> PlanFigures:
+    """The figures of a plan."""
+    private = math.isfinite(run.plan.privacy.epsilon)
+    method = methods.load(run.task.method.name)
+    options = run.task.options
+    stated = options.stated(run.plan.privacy) if isinstance(options, StatedOptions) else run.plan.privacy
+    paper = method.paper_figures(options, replace(run.plan, privacy=stated)) if math.isfinite(stated.epsilon) else {}
+    return PlanFigures(
+        method=run.task.method.name,
+        privacy=run.plan.privacy,
+        quorum=run.plan.quorum,
+        sums=tuple(
+            SumFigures(
+                statistic=group[0].statistic,
+                releases=len(group),
+                noise=group[0].law,
+                dimension=tuple(planned.dimension for planned in group),
+                l1_sensitivity=group[0].l1,
+                l2_sensitivity=group[0].l2,
+                sigma=group[0].sigma,
+                sigma_integer=group[0].sigma_integer,
+                scale=group[0].scale,
+                modulus_bits=max(planned.modulus_bits for planned in group),
+                share_sigma_integer=share_sigma(run.plan, group[0]),
+                epsilon_so_far=run.plan.epsilon_after(last) if private else None,
+                source=group[0].source,
+            )
+            for group, last in _groups(run.plan)
+        ),
+        epsilon_if_all_others_collude=_if_all_others_collude(run.plan),
+        generators=run.setting.generators,
+        generator_calls=run.generator_calls,
+        trial_calls=run.trial_calls
+        * sum(generator.prompt_format(run.task.locate("")).reads for generator in run.task.generators),
+        cost=_expected_cost(run),
+        method_notes=tuple(method.notes(run.task.options, run.setting)),
+        paper=paper or None,
+        weak=(*bounds.weak_plan(run.plan), *cap_warnings(run)),
+    )
+
+
+def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:
+    """Each cap of a generator that the plan's expected cost exceeds, with its remedy and its path in the task file."""
+    names = run.setting.generators
+    for name, key, cap, expected, most in _caps(run):
+        if expected > cap * (1 + 1e-9):  # the figure in the remedy is rounded
+            yield (
+                f"generator {name}: {key} is {cap:g}, the plan is expected to take {expected:.12g}",
+                f"raise {key} to {expected:.12g} or more ({most:.12g} suffices for sure), or ask for fewer samples",
+                f"generators.{names.index(name)}.{key}",
+            )
+
+
+def cap_warnings(run: RunPlan) -> Iterator[str]:
+    """Each cap of a generator that suffices for the plan's expected cost and not for its highest one."""
+    for name, key, cap, expected, most in _caps(run):
+        if expected <= cap * (1 + 1e-9) and most > cap * (1 + 1e-9):
+            yield (
+                f"generator {name}: {key} is {cap:g}, and the plan may take up to {most:.12g} ({expected:.12g} is"
+                " expected): the run may stop early, and has spent epsilon by then"
+            )
+
+
+def _caps(run: RunPlan) -> Iterator[tuple[str, str, float, float, float]]:
+    """Yields (generator, key, cap, expected, most) of each cap; the middle of an estimate's range is expected."""
+    for generator, estimate in zip(run.task.generators, _estimates(run), strict=True):
+        for key, cap, (low, high) in generator.caps(estimate):
+            yield generator.name, key, cap, (low + high) / 2, high
+
+
+def share_sigma(plan: Plan, planned: PlannedSum) -> float:
+    """Standard deviation, integer units, of the noise each party adds (before XNoise removes the excess)."""
+    honest = plan.quorum.parties - plan.quorum.tolerated_dropouts - plan.quorum.colluders
+    return planned.drawn_sigma_integer / math.sqrt(honest)
+
+
+def _expected_cost(run: RunPlan) -> Estimate:
+    estimates = _estimates(run)
+    prices = [estimate.price_usd for estimate in estimates if estimate.price_usd is not None]
+    known = len(prices) == len(estimates)
+    return Estimate(
+        calls=sum(each.calls for each in estimates),
+        tokens=(sum(each.tokens[0] for each in estimates), sum(each.tokens[1] for each in estimates)),
+        price_usd=(sum(price[0] for price in prices), sum(price[1] for price in prices)) if known else None,
+        seconds=_seconds(run, estimates),
+    )
+
+
+def _seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """Range of the whole run's seconds: the slowest generator, embeddings, private sums, outputs."""
+    records, parties = run.setting.expected_records, run.plan.quorum.parties
+    words = sum(run.task.task.words or (0, TEXT_WORDS)) / 2 * (run.generator_calls + records)
+    pairs = len(run.plan.sums) * parties * min(parties - 1, _MOST_NEIGHBOURS)
+    scores = records * sum(planned.dimension for planned in run.plan.sums)
+    low, high = (
+        _START_S[end]
+        + words * _WORD_S[end]
+        + pairs * _PAIR_S[end]
+        + scores * _SCORE_S[end]
+        + max(each.seconds[end] for each in estimates)
+        for end in (0, 1)
+    )
+    return low, high
+
+
+def _estimates(run: RunPlan) -> list[Estimate]:
+    """Expected cost of each generator, if all are called equally often."""
+    calls = math.ceil(run.generator_calls / len(run.task.generators)) + run.trial_calls
+    return [_estimate(run, generator, calls) for generator in run.task.generators]
+
+
+def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimate:
+    """Cost of a generator's calls, from prompts without any example to prompts with the most and longest ones."""
+    task, options = run.task, run.task.options
+    form = generator.prompt_format(task.locate(""))
+    if not form.reads:
+        return generator.estimate(calls)
+    text = "word " * (task.task.words[1] if task.task.words else TEXT_WORDS)
+    examples = getattr(options, "examples", 0)
+    count = examples if isinstance(examples, int) else len(examples)
+    label = task.task.labels[0] if task.task.labels else ""
+    example_texts = tuple(f"{number} {text}" for number in range(count))
+    orders = [
+        Order(generator.name, "zero_shot", label),
+        Order(generator.name, "contrast" if count else "paraphrase", label, good=example_texts, parents=(text,)),
+    ]
+    made, _ = Requests(build_prompts(task), {generator.name: form}, seed=0).make("estimate", orders, (0, 1), (1, 1))
+    words = [len(f"{request.system} {request.prompt}".split()) for request in made.values()]
+    written = task.task.words[0] if task.task.words else 0
+    least, most = (generator.estimate(calls, of(words), written) for of in (min, max))
+    price = None if least.price_usd is None or most.price_usd is None else (least.price_usd[0], most.price_usd[1])
+    return replace(most, tokens=(least.tokens[0], most.tokens[1]), price_usd=price)
+
+
+def _if_all_others_collude(plan: Plan) -> float | None:
+    """Epsilon of one party's own noise; None if nothing is asked or private, or Laplace shares give no bound."""
+    if not plan.sums or not math.isfinite(plan.privacy.epsilon):
+        return None
+    epsilon = plan.epsilon_if_all_others_collude()
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def _groups(plan: Plan) -> Iterable[tuple[list[PlannedSum], int]]:
+    """Neighbouring sums that differ in dimension only, with the number of sums up to the group's end."""
+    kind = attrgetter("statistic", "l2", "scale", "sigma_integer", "sampling_rate", "law")
+    groups = [list(group) for _, group in itertools.groupby(plan.sums, key=kind)]
+    return zip(groups, itertools.accumulate(map(len, groups)), strict=True)

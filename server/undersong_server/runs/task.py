@@ -351,12 +351,12 @@ class Task(Section):
     @property
     def public_words(self) -> dict[str, Any]:
         """The task's part of the manifest, which every party reads and signs."""
-        said = {"purpose": self.task.purpose, "publication": self.publication.where, "revises": self.task.revises}
+        given = {"purpose": self.task.purpose, "publication": self.publication.where, "revises": self.task.revises}
         named: dict[str, Any] = {"name": self.task.name, "description": self.task.description}
         return {
             **named,
             "labels": list(self.task.labels),
-            **{key: sentence for key, sentence in said.items() if sentence},
+            **{key: sentence for key, sentence in given.items() if sentence},
             "generators": [printable(each.words, LONGEST_NAME) for each in self.generators],
             **({"columns": list(self.attribute_columns)} if self.attribute_columns else {}),
         }

@@ -18,8 +18,7 @@ from undersong_server.methods.discriminator import Options
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import fine_tuned_student
 from undersong_server.runs import task as tasks
-from undersong_server.runs.plan_figures import plan_figures
-from undersong_server.runs.planning import plan_run
+from undersong_server.runs.planning import plan_figures, plan_run
 
 ALONE = Quorum(1, 1, 0, 0)
 

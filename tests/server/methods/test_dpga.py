@@ -19,8 +19,7 @@ from undersong_server.methods import dpga
 from undersong_server.methods.interface import Setting
 from undersong_server.pool import Sample
 from undersong_server.runs import task as tasks
-from undersong_server.runs.plan_figures import plan_figures
-from undersong_server.runs.planning import plan_run
+from undersong_server.runs.planning import plan_figures, plan_run
 
 DELTA = 1.31818e-5  # 1 / (N ln N), N = 8396
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)

@@ -14,8 +14,7 @@ from undersong_server.generators.orders import Requests
 from undersong_server.methods import dpkps
 from undersong_server.methods.interface import Setting
 from undersong_server.runs import task as tasks
-from undersong_server.runs.plan_figures import plan_figures
-from undersong_server.runs.planning import build_prompts, plan_run
+from undersong_server.runs.planning import build_prompts, plan_figures, plan_run
 
 ALONE = Quorum(1, 1, 0, 0)
 TOPICS = {"a": ["apple", "apricot", "avocado"], "b": ["banana", "blueberry", "black berry"]}

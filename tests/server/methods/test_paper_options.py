@@ -26,8 +26,7 @@ from undersong_server.methods.parts.metadata import shares_by_label
 from undersong_server.methods.parts.sampler_choice import Choice
 from undersong_server.methods.parts.selection import places_by_label
 from undersong_server.pool import Sample
-from undersong_server.runs.plan_figures import plan_figures
-from undersong_server.runs.planning import plan_run
+from undersong_server.runs.planning import plan_figures, plan_run
 from undersong_server.runs.task import load
 
 

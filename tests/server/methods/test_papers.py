@@ -32,8 +32,7 @@ from undersong_server.methods.parts.keyphrases import Densities, significant_ter
 from undersong_server.methods.parts.metadata import shares_by_label
 from undersong_server.methods.parts.suppression import mean_similarity
 from undersong_server.prompts.rendering import Prompts, TaskWords
-from undersong_server.runs.plan_figures import plan_figures
-from undersong_server.runs.planning import coordinator_task, plan_run
+from undersong_server.runs.planning import coordinator_task, plan_figures, plan_run
 from undersong_server.runs.task import load
 
 pytestmark = pytest.mark.heavy

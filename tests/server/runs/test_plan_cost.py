@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.doubles.tasks import make_task
-from undersong_server.runs.plan_figures import plan_figures
-from undersong_server.runs.planning import plan_run
+from undersong_server.runs.planning import plan_figures, plan_run
 from undersong_server.runs.task import load
 
 ENDPOINT = """
