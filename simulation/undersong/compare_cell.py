@@ -73,7 +73,9 @@ class Variant:
         pairs = [part.partition("=") for part in given.split("+") if part]
         wrong = [key for key, equals, value in pairs if not (key and equals and value)]
         if wrong:
-            raise ConfigurationError(f"--methods {text}: {wrong[0]!r} is no option", "write METHOD:key=value+key=value")
+            raise ConfigurationError(
+                f"--methods {text}: {wrong[0]!r} is no option", "write METHOD:key=value+key=value", code="no-option"
+            )
         return cls(text, method, tuple((key, value) for key, _, value in pairs), generator)
 
 
@@ -153,6 +155,7 @@ class Bench:
             raise ConfigurationError(
                 f"--methods {cell.variant.name}: no such generator",
                 f"the task has {', '.join(one.name for one in task.generators)}",
+                code="no-generator",
             )
         return task.model_copy(update={"generators": chosen})
 

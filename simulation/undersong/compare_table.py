@@ -70,18 +70,23 @@ class Grid:
                 "a comparison needs methods, epsilons and seeds", "name at least one of each", code="empty-grid"
             )
         if any(not epsilon > 0 for epsilon in epsilons):
-            raise ConfigurationError("--epsilon: not positive", "give positive numbers, or inf for no privacy")
+            raise ConfigurationError(
+                "--epsilon: not positive", "give positive numbers, or inf for no privacy", code="no-epsilon"
+            )
         if len(records) not in (0, 1, max(1, len(parties))):
             raise ConfigurationError(
                 f"--records names {len(records)} sizes for {len(parties)} numbers of parties",
                 "give one, or one for each number of parties",
+                code="other-sizes",
             )
         variants = tuple(Variant.parse(name) for name in dict.fromkeys(methods))
         names = [variant.name for variant in variants]
         reference = baseline or next((name for name in names if name != PRIVATE_ONLY), names[0])
         if reference not in (*names, *others):
             known = ", ".join(dict.fromkeys((*names, *others)))
-            raise ConfigurationError(f"--baseline {reference!r} is not among --methods", f"choose {known}")
+            raise ConfigurationError(
+                f"--baseline {reference!r} is not among --methods", f"choose {known}", code="no-baseline"
+            )
         shapes: list[int | None] = list(parties) or [None]
         sizes: list[int | None] = list(records) or [None]
         sizes = sizes * len(shapes) if len(sizes) == 1 else sizes

@@ -103,7 +103,9 @@ def compare(
             ended(cell, value)
         progress.update("cells", len(known) + len(failures), len(cells))
     if not known:
-        raise ConfigurationError(f"no cell succeeded; the first: {failures[0]}", "see the messages above")
+        raise ConfigurationError(
+            f"no cell succeeded; the first: {failures[0]}", "see the messages above", code="no-cell"
+        )
     return known
 
 
@@ -126,6 +128,7 @@ def read_kept(path: Path, fingerprint: str, another: str, without_it: str) -> di
         raise ConfigurationError(
             f"{another} (another task file, option or test file)",
             "name another folder with --out, or start over with --fresh",
+            code="other-comparison",
         )
     return value
 
@@ -234,7 +237,9 @@ def compared(
     samples = task.options.samples or 2 * len(table)
     out.mkdir(parents=True, exist_ok=True)
     busy = ConfigurationError(
-        f"{out}: another command is comparing into this folder", "wait until it ends, or name another folder with --out"
+        f"{out}: another command is comparing into this folder",
+        "wait until it ends, or name another folder with --out",
+        code="folder-in-use",
     )
     with holding(out / LOCK, busy):
         if options.fresh:

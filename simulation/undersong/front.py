@@ -128,7 +128,9 @@ def simulate(
     from undersong.deliver import deliver
 
     if ray is not None and engine == "flower":
-        raise ConfigurationError("Flower's engine has Ray for itself: no second cluster beside it", "leave one away")
+        raise ConfigurationError(
+            "Flower's engine has Ray for itself: no second cluster beside it", "leave one away", code="two-clusters"
+        )
     settings = task.settings()
     environment = dict(os.environ if environment is None else environment)
     with shown(progress) as display, connected(ray) as cluster:
@@ -278,6 +280,7 @@ def compare_by(task: Task, options: ComparisonOptions, command: str, progress: P
             raise ConfigurationError(
                 "a comparison needs a test set",
                 "give one (--test FILE; test= in Python), or name it in evaluation.test",
+                code="no-test-set",
             )
         test = settings.locate(settings.evaluation.test)
     if is_frame(test):

@@ -79,6 +79,7 @@ def check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
             raise ConfigurationError(
                 f"privacy.delta {privacy.delta:g} is not below 1 / {units}, one over the privacy units of {name}",
                 "choose a smaller privacy.delta",
+                code="delta-too-large",
             )
 
 

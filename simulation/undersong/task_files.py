@@ -208,7 +208,9 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
     for name, content in files.items():
         path = folder / name
         if path.exists() and path.read_text(encoding="utf-8") != content:
-            raise ConfigurationError(f"{folder}: holds another task ({name} differs)", "name another folder")
+            raise ConfigurationError(
+                f"{folder}: holds another task ({name} differs)", "name another folder", code="other-task"
+            )
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

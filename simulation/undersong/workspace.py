@@ -61,7 +61,9 @@ class Workspace:
         if self.folder.exists() and not self.folder.is_dir():
             raise ConfigurationError(f"{folder}: is a file", "name a folder with --out")
         if not known and self.folder.exists() and any(self.folder.iterdir()):
-            raise ConfigurationError(f"{folder}: holds files that no run of Undersong wrote", "name an empty folder")
+            raise ConfigurationError(
+                f"{folder}: holds files that no run of Undersong wrote", "name an empty folder", code="foreign-folder"
+            )
         try:
             self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -84,6 +86,7 @@ class Workspace:
             raise ConfigurationError(
                 f"{self.folder}: holds another run (another task file, option or seed, or of an older Undersong)",
                 "name another folder with --out, or start over with --fresh",
+                code="other-run",
             )
 
     def _clear(self) -> None:

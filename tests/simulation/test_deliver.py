@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.doubles import processes
+from tests.doubles.coded import raises
 from tests.doubles.tasks import LABELS, Row, make_replay_task, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
 from undersong import deliver as deliver_module
@@ -159,9 +160,9 @@ def test_the_same_command_again_changes_no_text_and_charges_nothing(finished):
 def test_a_folder_with_another_run_is_refused_and_fresh_starts_over(finished, hashed):
     folder, _ = finished
     task_path = folder / "task" / "task.toml"
-    with pytest.raises(ConfigurationError, match="holds another run"):
+    with raises(ConfigurationError, "other-run"):
         run(task_path, folder / "out", seed=4)
-    with pytest.raises(ConfigurationError, match="no run of Undersong wrote"):
+    with raises(ConfigurationError, "foreign-folder"):
         run(task_path, folder / "task")
     copy = folder / "again"
     first = run(task_path, copy, "method.rounds=1")
@@ -284,7 +285,7 @@ def test_changed_private_records_stop_a_continued_run(hashed, tmp_path):
     task_path = make_task(tmp_path / "task", method={"rounds": 1})
     run(task_path, tmp_path / "out")
     write_rows(tmp_path / "task/private/site-1.jsonl", [{"text": "another", "label": "garden", "user": "x"}])
-    with pytest.raises(PrivacyRefusal, match="another data set"):
+    with raises(PrivacyRefusal, "other-data-set"):
         run(task_path, tmp_path / "out")
 
 

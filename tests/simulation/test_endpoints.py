@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.doubles.chat_server import ChatServer, FaultProxy, completion, serving
+from tests.doubles.coded import raises
 from tests.doubles.processes import SOURCES
 from tests.doubles.refusals import REFUSALS
 from tests.doubles.tasks import LABELS, make_task
@@ -236,7 +237,7 @@ def test_money_that_is_raised_goes_on_with_what_was_paid(tmp_path: Path) -> None
 def test_another_generator_of_the_same_name_is_another_run(tmp_path: Path) -> None:
     with serving(ChatServer(Writer())) as server:
         run(tmp_path, tmp_path / "out", server.url)
-        with pytest.raises(ConfigurationError, match="holds another run"):
+        with raises(ConfigurationError, "other-run"):
             run(tmp_path, tmp_path / "out", server.url, name="other")
 
 
