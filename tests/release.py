@@ -1,7 +1,7 @@
 """What `make release` writes into dist/, and what it checks before it says that it may be handed out.
 
     wheel and sdist       of a clean tree (tests/packaging/test_versions.py: one version everywhere); the sdist builds
-                          the same wheel again
+                          the same bytes of the wheel again
     sbom.json             CycloneDX: what an empty environment holds after the wheel's base install (a hospital's)
     undersong-offline-*.tar, undersong-party_*.deb
                           the same for machines without a registry (tests/packages.py); the package where dpkg-deb is
@@ -57,7 +57,8 @@ def clean_tree() -> None:
 
 
 def build(dist: Path) -> tuple[Path, Path]:
-    """Wheel and sdist, and the wheel once more from the sdist, with the same files in it."""
+    """Wheel and sdist, and the wheel once more from the sdist, with the same bytes: files have the commit's time."""
+    os.environ["SOURCE_DATE_EPOCH"] = run(["git", "log", "-1", "--format=%ct"]).strip()
     uv = Path(sys.executable).parent / "uv"
     isolated = ["--no-build-isolation", "--python", sys.executable, "--offline", "--quiet"]
     run([uv, "build", "--wheel", "--sdist", "--out-dir", dist, *isolated, ROOT])
@@ -65,17 +66,22 @@ def build(dist: Path) -> tuple[Path, Path]:
     with tempfile.TemporaryDirectory() as folder:
         run([uv, "build", "--wheel", "--out-dir", folder, *isolated, sdist])
         (again,) = Path(folder).glob("*.whl")
-        if held(again) != held(wheel):
-            raise SystemExit(f"the sdist builds another wheel: {sorted(set(held(again)) ^ set(held(wheel)))[:10]}")
+        if sha256(again) != sha256(wheel):
+            differing = held(again).items() ^ held(wheel).items()
+            raise SystemExit(f"the sdist builds another wheel: {sorted({name for name, _ in differing})[:10]}")
     if f"undersong-{VERSION}-" not in wheel.name:
         raise SystemExit(f"{wheel.name}: is not of version {VERSION}")
     return wheel, sdist
 
 
-def held(wheel: Path) -> dict[str, int]:
-    """The files of a wheel but its own list of them, with their checksums."""
+def held(wheel: Path) -> dict[str, tuple[object, ...]]:
+    """The files of a wheel with their checksums, times and modes."""
     with zipfile.ZipFile(wheel) as archive:
-        return {each.filename: each.CRC for each in archive.infolist() if not each.filename.endswith("/RECORD")}
+        return {each.filename: (each.CRC, each.date_time, each.external_attr) for each in archive.infolist()}
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def environment(folder: Path, python: str) -> Path | None:
@@ -139,7 +145,7 @@ def images_context(target: Path) -> None:
 def sums(dist: Path) -> Path:
     listed = dist / "SHA256SUMS"
     files = sorted(path for path in dist.iterdir() if path.is_file() and path.name != listed.name)
-    listed.write_text("".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files))
+    listed.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))
     return listed
 
 
@@ -166,7 +172,7 @@ def main() -> None:
     shutil.rmtree(given.dist, ignore_errors=True)
     given.dist.mkdir(parents=True)
     wheel, sdist = build(given.dist)
-    print(f"built {wheel.name} and {sdist.name}; the sdist builds the same wheel")
+    print(f"built {wheel.name} and {sdist.name}; the sdist builds the same wheel: {sha256(wheel)}")
     with tempfile.TemporaryDirectory() as folder:
         for python in PYTHONS:
             if (bin_folder := environment(Path(folder) / python, python)) is None:

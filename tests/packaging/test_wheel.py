@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import release
 from tests.doubles import wheels
 from tests.doubles.processes import ROOT
 from undersong_common.version import SOFTWARE, VERSION
@@ -110,3 +111,10 @@ def test_the_partys_program_runs_where_no_server_is_installed(party_wheel, tmp_p
     )
     script += "sys.argv = ['undersong-party', '--help']\nfrom undersong_client.cli.app import main\nmain()"
     assert "undersong-party" in wheels.run(installed, "-c", script)
+
+
+@pytest.mark.slow
+def test_a_release_builds_the_same_bytes_of_the_wheel_each_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "")  # what the build sets does not outlive this test
+    wheels_built = [release.build(tmp_path / name)[0] for name in ("first", "second")]
+    assert release.sha256(wheels_built[0]) == release.sha256(wheels_built[1])
