@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,11 +108,16 @@ class _Layers:
                     f"{folder}: local model folders need torch and transformers",
                     "install undersong with the extra embed",
                 ) from None
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
-            causal, found = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True, **given
-            )
+            given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+            try:
+                self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, **given)
+                causal, found = AutoModelForCausalLM.from_pretrained(
+                    folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **given
+                )
+            except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
+                raise ConfigurationError(
+                    f"{folder}: cannot be loaded as a causal model: {error}", "name a complete folder"
+                ) from None
         if found["missing_keys"]:  # they would have been drawn at random
             raise ConfigurationError(f"{folder}: lacks weights of its model", "copy the folder anew")
         model = causal.get_decoder()
@@ -201,4 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ConfigurationError as error:
+        sys.exit(str(error))
