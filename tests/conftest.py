@@ -230,7 +230,7 @@ def dpsgd_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     write_metadata(
         folder,
         "undersong_dpsgd",
-        "0.2.0",
+        "0.3.0",
         (Path(__file__).parent.parent / "benchmarks/dpsgd/pyproject.toml").read_text(),
     )
     sys.path.insert(0, str(folder))

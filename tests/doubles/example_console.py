@@ -78,7 +78,7 @@ def with_registry(home: CoordinatorHome, name: str, place: int) -> None:
     registry.seen(
         name,
         now=time.time() - 400 * place,
-        software="undersong 0.2.0",
+        software="undersong 0.3.0",
         embedder="53aa51172d142c89" if place != 3 else "77be0c1fd2",
         epsilon_left=3.2 if place == 1 else None,
         paused=place == 4,

@@ -18,7 +18,8 @@ CHANGES = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 def test_citation_and_changes_are_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == VERSION
-    assert re.findall(r"^## (\d\S*)$", CHANGES, re.MULTILINE)[0] == VERSION
+    newest = re.findall(r"^## (\d\S*) \((\d{4}-\d\d-\d\d)\)$", CHANGES, re.MULTILINE)[0]
+    assert newest == (VERSION, str(citation["date-released"]))
     assert f"| `undersong_common/version.py` | {VERSION} |" in CHANGES
 
 
