@@ -258,7 +258,7 @@ class AuditReport:
             f"  a planted record moves its score by {self.signal:.0%} of what the promise allows",
             f"  the noise in the opened sums is {noise} of what the parties must draw together",
             f"  the largest contribution of a planted record is {self.largest:.6g} of the declared sensitivity",
-            f"  of rows {OUTSIDE:g} times their bound, {self.clamp[0]:.6g} to {self.clamp[1]:.6g} of it is left",
+            f"  of rows {OUTSIDE:g} times their bound, {self.clamp[0]:.6g} to {self.clamp[1]:.6g} of the bound is left",
             f"smallest epsilon that this audit could have refuted, by too little noise: {', '.join(refutable)}",
             *([f"REFUTED: {fault}" for fault in self.faults] or ["nothing refutes the promise"]),
             *MEANING,
