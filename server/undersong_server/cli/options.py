@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -128,7 +127,7 @@ def overrides(
         "method.name": None if method is None else f'"{method}"',
         "privacy.epsilon": epsilon,
     }
-    return [f"{key}={_toml(value)}" for key, value in given.items() if value is not None]
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
 
 
 def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) -> list[str]:
@@ -146,10 +145,6 @@ def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) 
             code="no-endpoint",
         )
     return [*assignments, *(f"generators.{number}.cache={json.dumps(str(cache.absolute()))}" for number in endpoints)]
-
-
-def _toml(value: object) -> str:
-    return "inf" if isinstance(value, float) and math.isinf(value) else str(value)
 
 
 def print_json(value: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 from cryptography import x509
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from undersong_common.errors import PeerFault, TransportError, UndersongError
 from undersong_common.printable import printable
@@ -125,7 +125,6 @@ class GrpcServer:
         self._stream_rate = Rate(STREAMS_AT_ONCE, STREAMS_A_SECOND)
         self._presented: tuple[bytes, bytes] = (b"", b"")
         self.port = 0
-        self.health = health.aio.HealthServicer()
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._opener = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="opens")
@@ -182,19 +181,16 @@ class GrpcServer:
         handler = grpc.stream_stream_rpc_method_handler(self._connect)
         method = framing.METHOD.rpartition("/")[2]
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(framing.SERVICE, {method: handler}),))
-        health_pb2_grpc.add_HealthServicer_to_server(_Health(self.health, self._admit, self._clock), server)
+        health_pb2_grpc.add_HealthServicer_to_server(_Health(self._admit, self._clock), server)
         inner = server.add_secure_port("127.0.0.1:0", self._credentials())
         gate = self._gate = Gate(inner, self._refusals)
         await gate.listen(*self._address)
         self.port = gate.port
         await server.start()
-        for service in ("", framing.SERVICE):
-            await self.health.set(service, health_pb2.HealthCheckResponse.SERVING)
         review = asyncio.ensure_future(self._review())
         self._started.set()
         await stopping.wait()
         review.cancel()
-        await self.health.enter_graceful_shutdown()
         for link, _ in list(self._links.values()):
             link.close("the coordinator stops", 2.0)
         await server.stop(grace=2.0)
@@ -500,17 +496,16 @@ class GrpcServer:
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """gRPC's health protocol, for callers with a certificate."""
+    """gRPC's health protocol, for callers with a certificate: who gets an answer is served."""
 
-    def __init__(self, inner: Any, admit: Callable[[Any], Awaitable[Peer]], clock: Callable[[], float]) -> None:
-        self._inner = inner
+    def __init__(self, admit: Callable[[Any], Awaitable[Peer]], clock: Callable[[], float]) -> None:
         self._admit = admit
         self._clock = clock
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's own name
         await self._admit(context)
         await context.send_initial_metadata(((framing.CLOCK_METADATA, f"{self._clock():.3f}"),))
-        return await self._inner.Check(request, context)
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
 
 
 async def _hello(context: Any, peer: Peer) -> wire.Hello:

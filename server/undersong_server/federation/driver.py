@@ -58,10 +58,8 @@ class Transport(Protocol):
 
 
 @runtime_checkable
-class BatchTransport(Protocol):
+class BatchTransport(Transport, Protocol):
     """A transport of expensive messages: one message carries several requests, which are answered in order."""
-
-    def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]: ...
 
     def exchange_batches(
         self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float

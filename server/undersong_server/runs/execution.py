@@ -57,21 +57,6 @@ class Outcome:
     seconds: Mapping[str, float]
 
 
-class Stopwatch:
-    """Sums the time of named phases, in seconds of ``clock``."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self.seconds: dict[str, float] = {}
-
-    def measure(self, phase: str, work: Callable[[], Any]) -> Any:
-        start = self._clock()
-        try:
-            return work()
-        finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + self._clock() - start
-
-
 def execute(
     run_plan: RunPlan,
     *,
@@ -102,14 +87,22 @@ def execute(
         sleep: waits between two requests for an approval; may return early where a party has decided.
         observe: called with each public fact of the run; a continued run repeats them from its beginning.
     """
-    watch = Stopwatch(clock)
+    seconds: dict[str, float] = {}
+
+    def measure(phase: str, work: Callable[[], Any]) -> Any:
+        start = clock()
+        try:
+            return work()
+        finally:
+            seconds[phase] = seconds.get(phase, 0.0) + clock() - start
+
     manifest = _manifest(run_plan, name, transport, parties, journal, embedder, identities, timeout_s)
     blocks = PublicBlocks(journal)
     federation = Federation(transport, manifest, journal, progress, blocks=blocks, timeout_s=timeout_s, sleep=sleep)
     run = RunContext(
-        run_plan.setting, author, federation, blocks, embed=embed, seed=seed, watch=watch.measure, observe=observe
+        run_plan.setting, author, federation, blocks, embed=embed, seed=seed, watch=measure, observe=observe
     )
-    signatures = watch.measure("agreement", federation.agree)
+    signatures = measure("agreement", federation.agree)
     method = methods.load(run_plan.task.method.name)
     if lengths.NAME in {planned.name for planned in run_plan.plan.sums}:
         author.draw_words_by(lengths.draw_by(run.private_sum(lengths.NAME, [])))
@@ -127,7 +120,7 @@ def execute(
             "the run ended without a single sample", "look at the generators' counts above", code="no-samples"
         )
     _compare_attributes(run, samples)
-    receipts = watch.measure("agreement", federation.receipts)
+    receipts = measure("agreement", federation.receipts)
     sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
     return Outcome(
         manifest=manifest,
@@ -137,7 +130,7 @@ def execute(
         receipts=receipts,
         usage=author.usage,
         records=run.records,
-        seconds=watch.seconds,
+        seconds=seconds,
     )
 
 
