@@ -74,9 +74,6 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._ray: Any = None
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Ends the connection; the next work makes another one."""
         with self._lock:
             if self._ray is not None:

@@ -381,10 +381,6 @@ class Registry:
             for row in rows
         ]
 
-    def enrolled(self) -> list[str]:
-        """Names of all enrolled parties, sorted."""
-        return [party.name for party in self.parties() if party.state == ENROLLED]
-
     def identities(self) -> dict[str, bytes]:
         """Identity key of each party that has enrolled, including parties that were revoked since."""
         return {party.name: bytes.fromhex(party.identity) for party in self.parties() if party.identity}

@@ -23,8 +23,18 @@ if TYPE_CHECKING:
         tasks,
     )
 
-__all__ = ["backup", "coordinator", "drafts", "enrolment", "evaluation", "following", "overview"]
-__all__ += ["releases", "runs", "tasks"]
+__all__ = [
+    "backup",
+    "coordinator",
+    "drafts",
+    "enrolment",
+    "evaluation",
+    "following",
+    "overview",
+    "releases",
+    "runs",
+    "tasks",
+]
 
 
 def __getattr__(name: str) -> object:

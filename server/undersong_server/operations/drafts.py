@@ -186,10 +186,9 @@ def offered(folders: Sequence[Path]) -> tuple[Path, ...]:
 def _is_offered(path: Path) -> bool:
     try:
         data = path.read_bytes()
+        return _is_task(configuration.parse_toml(path.name, data))
     except OSError:
         return False
-    try:
-        return _is_task(configuration.parse_toml(path.name, data))
     except ConfigurationError:
         return b"[task]" in data  # opening it names the wrong line
 

@@ -169,8 +169,7 @@ def parties(home: Path) -> tuple[PartyFacts, ...]:
 
 def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
     """The named parties, sorted, or everyone enrolled. Raises ConfigurationError for a name that is not enrolled."""
-    with closing(CoordinatorHome(home).registry()) as registry:
-        enrolled = registry.enrolled()
+    enrolled = identities(home)
     if names is None:
         if not enrolled:
             raise ConfigurationError(
@@ -190,5 +189,4 @@ def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
 def identities(home: Path) -> dict[str, bytes]:
     """Ed25519 public key, 32 bytes, of every enrolled party by name."""
     with closing(CoordinatorHome(home).registry()) as registry:
-        enrolled, keys = registry.enrolled(), registry.identities()
-        return {name: keys[name] for name in enrolled}
+        return {each.name: bytes.fromhex(each.identity) for each in registry.parties() if each.state == ENROLLED}

@@ -91,11 +91,6 @@ class RunStatus:
     error: RunFailure | None = None
     charged: bool = False
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RunStatus:
-        """The status that :meth:`to_json` wrote; keys of a newer program are left aside."""
-        return _STATUS.validate_python(value)
-
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what does not apply now is left out."""
         value = _STATUS.dump_python(self, mode="json", by_alias=True)
@@ -194,7 +189,7 @@ class RunFolder:
 
     def status(self) -> RunStatus:
         """The last status that was written. Raises ConfigurationError where the folder holds no run."""
-        return RunStatus.from_json(self._read("status.json"))
+        return _STATUS.validate_python(self._read("status.json"))  # keys of a newer program are ignored
 
     def _read(self, name: str) -> dict[str, Any]:
         value = read_json(self.path / name)
