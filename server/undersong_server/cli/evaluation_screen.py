@@ -163,19 +163,26 @@ def _personal(found: PersonalData) -> Table:
 
 
 def _overlap(found: Overlap, base: Overlap | None) -> Table:
-    columns = ["synthetic texts", *(["test texts, by chance"] if base else [])]
-    table = _table("Overlap with the private file (rows of the synthetic file, counted from 1)", "", *columns, "rows")
+    sides = [found] if base is None else [found, base]
     names = (
         "word for word",
         f"nearly (pairs {JACCARD:.0%} alike, or {CONTAINED:.0%} of 8-word runs)",
         f"{RUN_WORDS} or more words in a row",
     )
-    for name, rows, others in zip(names, _lists(found), _lists(base) if base else ((), (), ()), strict=True):
-        cells = [f"{len(rows):,} of {found.rows:,}", *([f"{len(others):,} of {base.rows:,}"] if base else [])]
-        table.add_row(name, *cells, _some(rows))
-    longest = [f"{found.longest_run} words", *([f"{base.longest_run} words"] if base else [])]
-    table.add_row("longest shared run", *longest, "")
-    return table
+    lists = [(each.verbatim, each.near_verbatim, each.shared_run) for each in sides]
+    rows = [
+        [
+            name,
+            *(f"{len(listed[kind]):,} of {each.rows:,}" for each, listed in zip(sides, lists, strict=True)),
+            _some(lists[0][kind]),
+        ]
+        for kind, name in enumerate(names)
+    ]
+    return _table(
+        "Overlap with the private file (rows of the synthetic file, counted from 1)",
+        *("", *("synthetic texts", "test texts, by chance")[: len(sides)], "rows"),
+        rows=[*rows, ["longest shared run", *(f"{each.longest_run} words" for each in sides), ""]],
+    )
 
 
 def _membership(found: Membership) -> Table:
@@ -210,10 +217,6 @@ def _shares(each: Interval) -> str:
         return "–"
     interval = "" if math.isnan(each.low) else f" ({100 * each.low:.1f} to {100 * each.high:.1f})"
     return f"{100 * each.value:.1f} %{interval}"
-
-
-def _lists(overlap: Overlap) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    return overlap.verbatim, overlap.near_verbatim, overlap.shared_run
 
 
 def _some(rows: Sequence[int]) -> str:
