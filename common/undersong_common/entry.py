@@ -14,7 +14,7 @@ import click
 import typer
 
 from undersong_common import extras
-from undersong_common.errors import ConfigurationError, InternalError, UndersongError
+from undersong_common.errors import ConfigurationError, InternalError, UndersongError, led_to
 from undersong_common.logs import place_of
 from undersong_common.printable import json_text, printable, printable_lines
 from undersong_common.version import SOFTWARE
@@ -40,11 +40,7 @@ class Interruption(Exception):
     """Ctrl-C, with words of its own about what goes on; exit code 130."""
 
 
-def _no_traceback(error: BaseException) -> str:
-    return ""
-
-
-def run(command: Callable[[], object], traceback_of: Callable[[BaseException], str] = _no_traceback) -> NoReturn:
+def run(command: Callable[[], object], traceback_of: Callable[[BaseException], str] = lambda _error: "") -> NoReturn:
     """Runs a command line to its exit; a number that it returns is the exit code.
 
     An error is printed in words on standard error and, where ``--json`` was asked for, as an object on standard output.
@@ -121,14 +117,7 @@ def _stopped() -> NoReturn:
 
 def _interrupted(error: BaseException) -> bool:
     """Returns True if Ctrl-C caused an error: during an import, Python and libraries wrap it in other errors."""
-    seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        if isinstance(found, KeyboardInterrupt):
-            return True
-        seen.add(id(found))
-        found = found.__cause__ or found.__context__
-    return False
+    return any(isinstance(each, KeyboardInterrupt) for each in led_to(error))
 
 
 # Before TLS 1.3 a suite names how the server signs. No certificate here is RSA, so no older version can agree on one.

@@ -12,6 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 
+def led_to(error: BaseException) -> list[BaseException]:
+    """Returns an error and everything that led to it, its causes and what was being handled, shown or not."""
+    found = [error]
+    for each in found:
+        found += [one for one in (each.__cause__, each.__context__) if one is not None and one not in found]
+    return found
+
+
 class UndersongError(Exception):
     """Base of every expected failure. ``exit_code`` is the process's exit status when it reaches an entry point.
 

@@ -6,7 +6,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, TypeVar, cast, get_type_hints
@@ -14,6 +13,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from undersong.frames import is_frame
+from undersong_common import extras
 from undersong_common.configuration import in_words, nearest
 from undersong_common.errors import ConfigurationError
 from undersong_server.defaults import Option
@@ -23,38 +23,39 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)  # neither "3" nor True is a number
 
 
-def check_call(function: Callable[..., Any], given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError (code "argument") that names every argument of a call that is missing or unfit."""
-    signature = inspect.signature(function)
-    try:
-        arguments = signature.bind(*given, **named).arguments
-    except TypeError as error:
-        raise ConfigurationError(f"us.{function.__name__}: {error}", "see its help()", code=CODE) from None
-    hints = _hints(function)
-    for name in hints:
-        if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-            hints[name] = GenericAlias(tuple, (hints[name], ...))
-    known = {name: value for name, value in arguments.items() if name in hints}
-    ConfigurationError.raise_together(_faults(known, hints), code=CODE)
-
-
 def checked(function: _Function) -> _Function:
-    """A function that checks its arguments by :func:`check_call` first."""
+    """A function that names every unfit argument first, and the extra of a package that it misses.
+
+    It raises ConfigurationError (code "argument").
+    """
 
     @functools.wraps(function)
     def called(*given: Any, **named: Any) -> Any:
-        check_call(function, given, named)
-        return function(*given, **named)
+        signature, hints = inspect.signature(function), _hints(function)
+        try:
+            arguments = signature.bind(*given, **named).arguments
+        except TypeError as error:
+            raise ConfigurationError(f"us.{function.__name__}: {error}", "see its help()", code=CODE) from None
+        several = inspect.Parameter.VAR_POSITIONAL
+        hints |= {
+            name: GenericAlias(tuple, (hints[name], ...))
+            for name in hints
+            if signature.parameters[name].kind is several
+        }
+        known = {name: value for name, value in arguments.items() if name in hints}
+        ConfigurationError.raise_together(_faults(known, hints), code=CODE)
+        with extras.named():
+            return function(*given, **named)
 
     return cast("_Function", called)
 
 
 def check_options(given: Mapping[str, Any], options: type) -> None:
     """Raises ConfigurationError that names every argument that ``options``, a dataclass, has not, or that is unfit."""
-    known = [each.name for each in fields(options)]
-    for name in given.keys() - set(known):
-        raise ConfigurationError(f"there is no argument {name!r}", nearest(name, known), code="unknown-argument")
-    ConfigurationError.raise_together(_faults(given, _hints(options)), code=CODE)
+    hints = _hints(options)
+    for name in given.keys() - hints:
+        raise ConfigurationError(f"there is no argument {name!r}", nearest(name, hints), code="unknown-argument")
+    ConfigurationError.raise_together(_faults(given, hints), code=CODE)
 
 
 def _hints(declared: Any) -> dict[str, Any]:
@@ -68,8 +69,8 @@ def _faults(given: Mapping[str, Any], hints: Mapping[str, Any]) -> Iterator[tupl
     for name, value in given.items():
         shown = f" ({value!r})" if isinstance(value, int | float) else ""
         words = _misfit(hints[name], value)
-        options = [each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, Option)]
-        least = options[0].get("min") if options else None
+        options = (each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, Option))
+        least = next(options, Option()).get("min")
         if words is not None:
             yield f"{name}= {words[0]}{shown}", f"{name}=: {words[1]}"
         elif least is not None and isinstance(value, int | float) and value < least:

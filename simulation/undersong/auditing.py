@@ -21,7 +21,7 @@ import tempfile
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
@@ -270,19 +270,9 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
     _check(settings, run_plan)
-    return report(settings, run_plan, _observed(settings, progress))
-
-
-def _observed(settings: AuditSettings, progress: Progress) -> list[Observations]:
-    """Attacks every run, with one job in this process, which alone has a notebook's functions."""
-    if settings.jobs == 1:
-        _LOADED.clear()
-        found = []
-        for number in range(settings.runs):
-            progress.update("runs", number, settings.runs)
-            found.append(observe(settings, number))
-        return found
-    with ProcessPoolExecutor(settings.jobs, mp_context=get_context("spawn")) as pool:
+    here = settings.jobs == 1  # no other process has a notebook's functions
+    _LOADED.clear()
+    with ThreadPoolExecutor(1) if here else ProcessPoolExecutor(settings.jobs, mp_context=get_context("spawn")) as pool:
         cells = [pool.submit(observe, settings, number) for number in range(settings.runs)]
         try:
             for done, each in enumerate(as_completed(cells)):
@@ -291,7 +281,8 @@ def _observed(settings: AuditSettings, progress: Progress) -> list[Observations]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-        return [cell.result() for cell in cells]
+        observed = [cell.result() for cell in cells]
+    return report(settings, run_plan, observed)
 
 
 def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observations]) -> AuditReport:

@@ -8,9 +8,9 @@ authors' code, and the innermost of them is one that hands public values only to
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Sequence
 
-from undersong_common.errors import UndersongError
+from undersong_common.errors import UndersongError, led_to
 
 OURS = ("undersong", "undersong_common", "undersong_protocol", "undersong_client", "undersong_server")
 # Our modules that call authors' code, with public values only: prompts, opened sums, options.
@@ -41,39 +41,23 @@ def traceback_of(error: BaseException) -> str:
 
     An expected error of this program, which has no other cause, has none either.
     """
-    chain = list(_chain(error))
-    if all(isinstance(each, UndersongError) and _is_ours(_frames(each)[-1:]) for each in chain):
-        return ""
-    return "".join(traceback.format_exception(error)) if all(map(_is_public, chain)) else ""
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and everything that led to it, whether Python shows it or not."""
-    waiting, seen = [error], set[int]()
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            waiting += [each.__cause__, each.__context__]
-
-
-def _frames(error: BaseException) -> list[str]:
-    """The modules of its frames, the innermost last."""
-    return [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
-
-
-def _is_ours(modules: list[str]) -> bool:
-    return any(_within(module, OURS) for module in modules)
+    chain = led_to(error)
+    expected = all(isinstance(each, UndersongError) and _within(OURS, _modules(each)[-1:]) for each in chain)
+    return "" if expected or not all(map(_is_public, chain)) else "".join(traceback.format_exception(error))
 
 
 def _is_public(error: BaseException) -> bool:
     """Returns False also for an error without frames, as one of another process has, and for one that holds others."""
-    modules = _frames(error)
-    ours = [module for module in modules if _within(module, OURS)]
-    on_the_way = all(_within(module, WAY) for module in ours) and (not ours or _within(ours[-1], CALLERS))
+    modules = _modules(error)
+    ours = _within(OURS, modules)
+    on_the_way = len(_within(WAY, ours)) == len(ours) and bool(_within(CALLERS, ours[-1:]) or not ours)
     return bool(modules) and on_the_way and not isinstance(error, BaseExceptionGroup)
 
 
-def _within(module: str, packages: tuple[str, ...]) -> bool:
-    return any(module == package or module.startswith(f"{package}.") for package in packages)
+def _modules(error: BaseException) -> list[str]:
+    """The modules of its frames, the innermost last."""
+    return [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+
+def _within(packages: Sequence[str], modules: Sequence[str]) -> list[str]:
+    return [each for each in modules if any(f"{each}.".startswith(f"{package}.") for package in packages)]

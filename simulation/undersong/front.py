@@ -18,12 +18,11 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field
 
-from undersong.arguments import CODE, check_call, check_options
+from undersong.arguments import CODE, check_options, checked
 from undersong.frames import Frame, is_frame, pandas_package, selected, to_jsonl, to_table
 from undersong.options import ComparisonOptions, Engine
 from undersong.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
 from undersong.task_files import Task
-from undersong_common import extras
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.cluster import connected
 from undersong_server.defaults import public_cache_path
@@ -57,9 +56,7 @@ def public(function: _Function) -> _Function:
     @functools.wraps(function)
     def called(*given: Any, **named: Any) -> Any:
         try:
-            check_call(function, given, named)
-            with extras.named():
-                return function(*given, **named)
+            return checked(function)(*given, **named)
         except UndersongError as error:
             for name in ("problem", "remedy"):
                 words = getattr(error, name)

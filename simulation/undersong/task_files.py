@@ -219,10 +219,6 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _toml(document: Mapping[str, Any]) -> str:
-    try:
-        import tomli_w
-    except ImportError:
-        raise ConfigurationError(
-            "a task from DataFrames needs the package tomli-w", "install undersong with the extra notebook"
-        ) from None
+    import tomli_w
+
     return tomli_w.dumps(document)
