@@ -283,6 +283,8 @@ def _hospitals(value: dict[str, Any]) -> Section:
     sentences = [
         f"{counted(len(names), 'hospital')}, as the operator names them: {shown}{more}.",
         f"A total is read only if at least {value['threshold']} of them take part.",
+        "Nobody can check another hospital's numbers: one that lies could spoil the corpus. It would learn nothing more"
+        " by that, and what is promised to your patients stays.",
     ]
     return Section("Who takes part", tuple(sentences))
 
