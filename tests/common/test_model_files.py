@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.doubles.tiny_bert import write_bert, write_embedder
 from undersong_common import fine_tuning, model_files
@@ -279,6 +278,8 @@ def test_the_embedding_size_is_known_without_loading(
 
         with_module(folder, type="sentence_transformers.models.Dense", path="3_Dense")
         (folder / "3_Dense").mkdir()
+        import torch
+
         torch.manual_seed(1)  # some weights give different texts one vector
         Dense(in_features=16, out_features=dense).save(str(folder / "3_Dense"))
     embedder = Embedder.load(folder)

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
@@ -48,6 +47,8 @@ def test_the_three_layer_head_has_the_loss_of_deep_coral():
     """DP-KPS B.1.2, independent: |C_A - C_B|^2 / (4 d^2), weight 1; its three layers."""
     source, labels = blobs(120, 0)
     target, _ = blobs(120, 1, turn=1.5)
+    import torch
+
     a, b = (torch.from_numpy(x.astype(np.float64)) for x in (source, target))
     means = [x.astype(np.float64) - x.astype(np.float64).mean(axis=0) for x in (source, target)]
     one, two = (x.T @ x / (len(x) - 1) for x in means)

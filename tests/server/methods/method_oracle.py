@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.linear_model import LogisticRegression
 
 PARTS = {"labels": 2, "who": 5, "verdict": 3, "votes": 2, "last votes": 4}
 TEXTS_JUDGED, TIE, ANSWER_VARIANCE, TRAINING_VARIANCE, BY_LABEL_VARIANCE = 3, 1, 0.12, 0.08, 0.1
@@ -122,6 +121,8 @@ def linear(x: Any, y: Any, labels: int, strength: float, weights: Any = None) ->
     """A linear classifier as a function: [n, d] -> probabilities [n, C]; 0 for a label that it has not seen."""
     seen = np.unique(y)
     # Of two labels scikit-learn has one row of weights; softmax has two, whose penalty is half as large.
+    from sklearn.linear_model import LogisticRegression
+
     model = LogisticRegression(C=strength * (2 if len(seen) == 2 else 1), max_iter=2000, tol=1e-8)
     if len(seen) > 1:
         model.fit(x, y, weights)
@@ -230,6 +231,8 @@ def word_classifier(words: list[Any], label: Any, buckets: int) -> Any:
         there[row, each] = 1
     idf = np.log((1 + len(words)) / (1 + there.sum(axis=0))) + 1
     roots = np.sqrt(np.maximum(there.sum(axis=1, keepdims=True), 1))
+    from sklearn.linear_model import LogisticRegression
+
     model = LogisticRegression(C=STRENGTH, max_iter=500).fit(csr_array(there * idf / roots), label)
 
     def scores(given: list[Any]) -> Any:
