@@ -311,7 +311,11 @@ BESIDE: dict[str, Callable[[Path], Setting]] = {
 
 def build(name: str, data: Path, out: Path) -> Path:
     """Writes a setting's files into ``out``/NAME; the path of its task file."""
-    setting = {**SETTINGS, **BESIDE}[name](data)
+    return write(name, {**SETTINGS, **BESIDE}[name](data), out)
+
+
+def write(name: str, setting: Setting, out: Path) -> Path:
+    """Writes the files of a setting that any benchmark made, as :func:`build` does."""
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     files = {"private": setting.private, "test": setting.test, **{f"pool-{k}": v for k, v in setting.pools.items()}}

@@ -1,0 +1,298 @@
+"""Three invented tasks on which the default method was not designed, judged as the settings of ``judged`` are.
+
+    python -m benchmarks.fresh_tasks --out runs/fresh
+
+The texts come from the word lists and sentences of this file and need no data folder. * ``twelve-offices``: messages to a city, twelve labels; most mention a thing of another office as well. Three
+  generators: ``good``; ``careless``, which gives a third of its texts a wrong label; ``formal``, which writes letters.
+* ``one-cook``: notes in a cook's book, five labels; half of the words may be of another label. One generator, more
+  stereotyped than the cook; a fifth of its labels are wrong.
+* ``quiet-shifts``: reports of a warehouse's shifts, 90 % "nothing", 5 % "injury", 5 % "loss"; many quiet ones tell of
+  what nearly happened. Two generators, whose texts are equally often of each label: ``plain`` never tells of that;
+  ``vivid`` does, and a tenth of its labels are wrong.
+
+Every generator knows a random eight of the twelve phrases of each list. 300 records, a test set of 750 texts, 600 texts ordered, epsilon 4. Prints the tables of the default method against the
+mixture with label shares and against the cleaned mixture; cells are kept in the folder, and measured once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import judged, judged_settings, judged_tables
+from benchmarks.judged_settings import MOST_TESTS, Row, Setting
+from undersong_common import entry
+from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
+from undersong_server.defaults import public_cache_path
+
+SEED = 39
+METHODS = (judged_tables.OURS, judged_tables.CLEANED, judged_tables.MIXTURE, judged_tables.PRIVATE)
+SEEDS = 16
+RECORDS, SAMPLES, POOL = 1000, 600, 1500  # texts of the private file, ordered texts, texts of one generator
+KNOWN = 8  # of the twelve phrases of a list that one generator knows
+ASIDE = 0.6  # share of messages that mention another office as well
+OWN, STEREOTYPED = 0.5, 0.65  # chance that a word of a note is of its dish: in the cook's book, by the generator
+NEARLY = 0.4  # share of quiet reports that tell of what nearly happened
+THIRD, FIFTH, TENTH = 1 / 3, 0.2, 0.1  # shares of wrong labels
+
+Words = Mapping[str, Sequence[str]]
+
+
+def words(listed: Mapping[str, str]) -> Words:
+    """Lists from lines with commas."""
+    return {name: line.split(", ") for name, line in listed.items()}
+
+
+OFFICES = words(
+    {
+        "roads": "pothole, kerb, crossing, asphalt, speed bump, manhole cover, road sign, cycle lane, pavement, "
+        "roundabout, guard rail, cobblestones",
+        "lighting": "street lamp, lantern, bulb, light pole, dark underpass, lamp switch, floodlight, spotlight, "
+        "park lights, lamp timer, flickering lamp, lit tunnel",
+        "waste": "rubbish bin, recycling box, bulky sofa, glass container, compost bag, litter, dumped mattress, "
+        "collection lorry, bin lid, sorting leaflet, old fridge, garbage day",
+        "parks": "lawn, bench, playground, swing, flower bed, hedge, oak tree, duck pond, picnic table, sandpit, "
+        "footpath, fallen branch",
+        "water": "water pipe, hydrant, meter reading, brown tap water, low pressure, leak, drain, sewer smell, "
+        "fountain, flooded cellar, valve, water bill",
+        "noise": "loud music, barking dog, building site, drilling, late party, leaf blower, car alarm, church bells, "
+        "fireworks, shouting neighbours, motorbikes, humming fan",
+        "parking": "parking ticket, residents' bay, ticket machine, disabled bay, tow truck, parking zone, car park, "
+        "delivery van, meter fee, blocked driveway, permit disc, charging bay",
+        "building": "planning permission, extension, roof window, fence height, demolition, site plan, garage, "
+        "architect's drawing, listed house, scaffold, balcony, surveyor",
+        "schools": "school place, lunch menu, head teacher, after-school club, school bus, enrolment form, classroom, "
+        "holiday care, kindergarten, homework room, gym hall, exam date",
+        "library": "library card, overdue book, reading room, audio book, opening hours, late fee, reservation, "
+        "reading group, return slot, magazine shelf, copier, study desk",
+        "registry": "passport, birth certificate, identity card, change of address, marriage date, name change, "
+        "witness, appointment, fingerprints, photo booth, signature, residence paper",
+        "taxes": "dog tax, property tax, reminder letter, instalments, refund, assessment, trade tax, bank transfer, "
+        "account number, due date, exemption, notice of fees",
+    }
+)
+ASKED = (
+    *("Who looks after the {}?", "There is a problem with the {} again.", "I am writing about the {}."),
+    *("Please do something about the {}.", "My question is about the {}.", "Nobody answers me about the {}."),
+)
+BESIDES = (
+    *("Unlike with the {} last year, I hope for an answer.", "I phoned about the {} before, that is settled."),
+    *("It is not about the {} this time.", "Your colleagues for the {} sent me to you."),
+    *("My neighbour says it has to do with the {}, which I doubt.", "The {} is fine, thank you."),
+)
+LETTER = (
+    *("With reference to the {}, the undersigned requests a written reply.", "Re: {}. We await your decision."),
+    *("The matter of the {} remains unresolved and is hereby brought to your notice.",),
+)
+LETTER_BESIDES = (
+    *("Earlier correspondence on the {} is not affected.", "This is without prejudice to the matter of the {}."),
+    *("A separate submission concerns the {}.",),
+)
+GREETINGS = ("Hello,", "Good morning,", "Dear all,", "Hi there,", "To whom it may concern:", "Dear city,")
+ENDINGS = ("Thanks.", "I live at the market.", "It has been weeks now.", "Call me after six.", "Kind regards.", "Help!")
+
+DISHES = words(
+    {
+        "soup": "broth, leek, ladle, simmer, lentils, stock, barley, skim, celery, bay leaf, noodles, bowl",
+        "bread": "yeast, knead, crust, rye, loaf, sourdough, proof, oven stone, bran, tin, slash, starter",
+        "dessert": "cream, vanilla, sugar, whip, caramel, chocolate, custard, chill, sponge, icing, meringue, berries",
+        "salad": "lettuce, vinegar, radish, toss, cucumber, rocket, dressing, croutons, olives, feta, chicory, rinse",
+        "preserve": "jar, pickle, brine, seal, jam, pectin, label, cellar, sterilise, chutney, gherkins, lid",
+    }
+)
+NOTES = (
+    *("{}, then {} and {}. Mind the {}; more {} than {}.", "First {}. Grandmother took {} with {}, {}, {} and no {}."),
+    *(
+        "Note for spring: {}, {}, {}; try {} or {} instead of {}.",
+        "{} and {} were right, {} too much. Next {}, {}, {}.",
+    ),
+)
+
+QUIET = (
+    *(
+        "Two lorries unloaded at gate {n}.",
+        "All {n} orders went out before the break.",
+        "Handover at aisle {n} on time.",
+    ),
+    *("Stock count of row {n} finished.", "The night crew swept hall {n}.", "Forklift {n} was charged and parked."),
+    *(
+        "The scanner at desk {n} was slow.",
+        "A driver waited {n} minutes for papers.",
+        "{n} pallets were wrapped again.",
+    ),
+)
+BEGUN = {
+    "injury": (
+        *(
+            "A picker stumbled at ramp {n} and",
+            "A pallet slipped in aisle {n} and the driver",
+            "Somebody from crew {n}",
+        ),
+        *(
+            "A colleague hit gate {n} and",
+            "The new man in row {n} fell and",
+            "The driver of forklift {n} braked hard and",
+        ),
+    ),
+    "loss": (
+        *("The scanner of desk {n}", "A parcel from row {n}", "The cash box of desk {n}", "A pallet for gate {n}"),
+        *("Part of the load of trailer {n}", "The key of hall {n}"),
+    ),
+}
+ENDED = words(
+    {
+        "injury": "sprained a wrist, needed stitches, was taken to hospital, went home in pain, saw the doctor, "
+        "cannot lift anything now, bled from the hand, was given first aid, bruised a knee, has a sore back, "
+        "is off work for a week, broke a finger",
+        "loss": "is gone, was not found again, has been taken by somebody, never arrived, is missing by the papers, "
+        "has been reported to the police, cannot be found, vanished in the break, is not on any shelf, "
+        "went off with a driver who did not sign, has not been seen since, was stolen",
+        "no injury": "went on unhurt, laughed about it, needed no help, was fine after a coffee, had only a fright, "
+        "stood up again at once, kept working, had not a scratch, was back in a minute, saw no need for a doctor, "
+        "took no harm, waved that all was well",
+        "no loss": "seemed gone and lay next door, was missing for an hour only, turned out complete, "
+        "came back repaired, had been counted twice, stood in the wrong row, arrived late, was in the other hall, "
+        "was lent to the day crew, had the wrong papers, was found under the desk, had been signed for after all",
+    }
+)
+
+
+def pick(rng: np.random.Generator, options: Sequence[str]) -> str:
+    return options[int(rng.integers(len(options)))]
+
+
+def message(
+    rng: np.random.Generator, office: str, offices: Words, asked: Sequence[str] = ASKED, aside: Sequence[str] = BESIDES
+) -> str:
+    """A message to one office, which may mention a thing of another one first or last."""
+    said = [pick(rng, asked).format(pick(rng, offices[office]))]
+    if rng.random() < ASIDE:
+        other = pick(rng, [name for name in offices if name != office])
+        said.insert(int(rng.integers(2)), pick(rng, aside).format(pick(rng, offices[other])))
+    return " ".join([pick(rng, GREETINGS), *said, pick(rng, ENDINGS)])
+
+
+def note(rng: np.random.Generator, dish: str, dishes: Words, own: float) -> str:
+    """A note of six words, each of the dish with the chance ``own``, else of any dish."""
+    form = pick(rng, NOTES)
+    of = [dish if rng.random() < own else pick(rng, list(dishes)) for _ in range(form.count("{}"))]
+    text = form.format(*(pick(rng, dishes[each]) for each in of))
+    return text[0].upper() + text[1:]
+
+
+def report(rng: np.random.Generator, label: str, endings: Words, nearly: float) -> str:
+    """A report of four sentences: one tells of the event, or of what nearly happened on a quiet shift."""
+    said = [pick(rng, QUIET) for _ in range(4)]
+    if label in BEGUN or rng.random() < nearly:
+        event = label if label in BEGUN else pick(rng, list(BEGUN))
+        ending = pick(rng, endings[event if label in BEGUN else f"no {event}"])
+        said[int(rng.integers(4))] = f"{pick(rng, BEGUN[event])} {ending}."
+    return " ".join(each.format(n=int(rng.integers(2, 40))) for each in said)
+
+
+def rows(
+    rng: np.random.Generator,
+    count: int,
+    shares: Mapping[str, float],
+    write: Callable[[np.random.Generator, str], str],
+    wrong: float = 0.0,
+) -> list[Row]:
+    """As many different texts, their labels drawn by ``shares``, and a part ``wrong`` of them under another label."""
+    found: dict[str, Row] = {}
+    while len(found) < count:
+        label = str(rng.choice(list(shares), p=list(shares.values())))
+        text = write(rng, label)
+        given = pick(rng, [each for each in shares if each != label]) if rng.random() < wrong else label
+        found.setdefault(text, {"text": text, "label": given})
+    return list(found.values())
+
+
+def equal(labels: Sequence[str]) -> dict[str, float]:
+    return {label: 1.0 / len(labels) for label in labels}
+
+
+def known(rng: np.random.Generator, lists: Words) -> Words:
+    """The part of each list that one generator knows."""
+    return {name: [own[i] for i in rng.permutation(len(own))[:KNOWN]] for name, own in lists.items()}
+
+
+def twelve_offices() -> Setting:
+    rng, shares = np.random.default_rng([SEED, 1]), equal(list(OFFICES))
+    good, careless, formal = (known(rng, OFFICES) for _ in range(3))
+    pools = {
+        "good": rows(rng, POOL, shares, lambda own, label: message(own, label, good)),
+        "careless": rows(rng, POOL, shares, lambda own, label: message(own, label, careless), THIRD),
+        "formal": rows(rng, POOL, shares, lambda own, label: message(own, label, formal, LETTER, LETTER_BESIDES)),
+    }
+    private, test = (
+        rows(rng, count, shares, lambda own, label: message(own, label, OFFICES)) for count in (RECORDS, MOST_TESTS)
+    )
+    return Setting("a message to the city's offices", private, test, pools, samples=SAMPLES)
+
+
+def one_cook() -> Setting:
+    rng, shares = np.random.default_rng([SEED, 2]), equal(list(DISHES))
+    part = known(rng, DISHES)
+    pool = rows(rng, POOL, shares, lambda own, label: note(own, label, part, STEREOTYPED), FIFTH)
+    private, test = (
+        rows(rng, count, shares, lambda own, label: note(own, label, DISHES, OWN)) for count in (RECORDS, MOST_TESTS)
+    )
+    return Setting("a note in a cook's book", private, test, {"stereotyped": pool}, samples=SAMPLES)
+
+
+def quiet_shifts() -> Setting:
+    rng, shares = np.random.default_rng([SEED, 3]), {"nothing": 0.9, "injury": 0.05, "loss": 0.05}
+    balanced = equal(list(shares))
+    plain, vivid = (known(rng, ENDED) for _ in range(2))
+    pools = {
+        "plain": rows(rng, POOL, balanced, lambda own, label: report(own, label, plain, 0.0)),
+        "vivid": rows(rng, POOL, balanced, lambda own, label: report(own, label, vivid, NEARLY), TENTH),
+    }
+    private, test = (
+        rows(rng, count, shares, lambda own, label: report(own, label, ENDED, NEARLY))
+        for count in (RECORDS, MOST_TESTS)
+    )
+    return Setting("the report of a shift in a warehouse", private, test, pools, samples=SAMPLES)
+
+
+TASKS: dict[str, Callable[[], Setting]] = {
+    "twelve-offices": twelve_offices,
+    "one-cook": one_cook,
+    "quiet-shifts": quiet_shifts,
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures what is missing and prints the tables."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fresh_tasks", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/fresh"), help="where tasks and cells are kept")
+    parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--first-seed", type=int, default=judged.FIRST_SEED)
+    parser.add_argument("--quick", action="store_true", help="the task with one generator, two seeds")
+    options = parser.parse_args(argv)
+    chosen = ["one-cook"] if options.quick else list(TASKS)
+    seeds = range(options.first_seed, options.first_seed + (2 if options.quick else options.seeds))
+    embed = CachedEmbedder(Embedder.load(), PublicFileCache(public_cache_path(os.environ))).encode
+    files = {name: judged_settings.write(name, TASKS[name](), options.out) for name in chosen}
+    judged.measure(files, options.methods.split(","), seeds, options.out, embed)
+    cells = {judged_tables.key(row): row for row in judged_settings.json_lines(options.out / "cells.jsonl")}
+    for ours, other in (
+        (judged_tables.OURS, judged_tables.MIXTURE),
+        (judged_tables.OURS, judged_tables.CLEANED),
+        (judged_tables.CLEANED, judged_tables.MIXTURE),
+        (judged_tables.OURS, judged_tables.PRIVATE),
+    ):
+        if found := judged_tables.paired(cells, ours, other, chosen, seeds):
+            print(f"{ours} minus {other}\n\n{judged_tables.comparison(found)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    entry.run(main)

@@ -1,0 +1,41 @@
+"""The invented tasks: what each promises of its labels and generators."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from benchmarks import fresh_tasks
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "generators", "most"),
+    [("twelve-offices", 12, 3, 0.10), ("one-cook", 5, 1, 0.25), ("quiet-shifts", 3, 2, 0.93)],
+)
+def test_each_task_has_its_labels_and_generators(name, labels, generators, most):
+    made = fresh_tasks.TASKS[name]()
+    counts = Counter(row["label"] for row in made.test)
+    assert (len(counts), len(made.pools)) == (labels, generators)
+    assert max(counts.values()) < most * len(made.test)
+    assert len(made.test) >= 500
+    assert (made.records, made.samples, made.epsilon) == (300, 600, 4.0)
+    for rows in (made.private, made.test, *made.pools.values()):
+        assert len({row["text"] for row in rows}) == len(rows)
+
+
+def test_nine_of_ten_shifts_are_quiet():
+    test = fresh_tasks.quiet_shifts().test
+    assert np.mean([row["label"] == "nothing" for row in test]) == pytest.approx(0.9, abs=0.03)
+
+
+def test_the_stated_part_of_the_labels_is_wrong():
+    shares = fresh_tasks.equal(["a", "b", "c"])
+    made = fresh_tasks.rows(np.random.default_rng(0), 2000, shares, lambda rng, label: f"{label} {rng.random()}", 0.2)
+    assert np.mean([row["text"][0] != row["label"] for row in made]) == pytest.approx(0.2, abs=0.03)
+
+
+def test_a_generator_knows_a_part_of_each_list():
+    part = fresh_tasks.known(np.random.default_rng(0), fresh_tasks.OFFICES)
+    for name, own in part.items():
+        assert len(set(own)) == fresh_tasks.KNOWN < len(fresh_tasks.OFFICES[name])
+        assert set(own) <= set(fresh_tasks.OFFICES[name])
