@@ -202,9 +202,15 @@ def cell(world: World, method: str, seed: int) -> dict[str, Any]:
     ``METHOD[~SUM][:key=value+key=value]`` (without the private sums whose names begin so), ``single:NAME`` for the
     mixture with label shares of one generator, or ``private-only``.
     """
+    texts, labels, records = corpus(world, method, seed)
+    return {**_judged(world, texts, labels, seed), "records": records}
+
+
+def corpus(world: World, method: str, seed: int) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Texts and labels that a method publishes (:func:`cell` names methods), and numbers that its run recorded."""
     task, records = world.task, world.records(world.task.data.records or 1, seed)
     if method == "private-only":
-        return _judged(world, records.texts, [world.labels[i] if i >= 0 else "" for i in records.labels], seed)
+        return list(records.texts), [world.labels[i] if i >= 0 else "" for i in records.labels], {}
     names = world.names
     if method.startswith(SINGLE):
         names, method = (method.removeprefix(SINGLE),), "mixture+labels" if world.labels else "mixture"
@@ -221,10 +227,8 @@ def cell(world: World, method: str, seed: int) -> dict[str, Any]:
     run = OneMachine(world, setting, plan, records, seed)
     samples = each_once(loaded.run(options, run))  # type: ignore[arg-type]
     kept = ("weights", "trust", "matched", "corpora", "gains", "dropped")
-    return {
-        **_judged(world, [sample.text for sample in samples], [sample.label for sample in samples], seed),
-        "records": {name: values[-1][1] for name, values in run.records.items() if name in kept},
-    }
+    recorded = {name: values[-1][1] for name, values in run.records.items() if name in kept}
+    return [sample.text for sample in samples], [sample.label for sample in samples], recorded
 
 
 def without_sum(name: str, start: str) -> Method[Any]:

@@ -34,6 +34,13 @@ def test_the_stated_part_of_the_labels_is_wrong():
     assert np.mean([row["text"][0] != row["label"] for row in made]) == pytest.approx(0.2, abs=0.03)
 
 
+def test_every_report_tells_what_happened():
+    events = {row["label"] for row in fresh_tasks.quiet_shifts().test if fresh_tasks.happened(row["text"]) == ""}
+    assert events == {"nothing"}
+    for row in fresh_tasks.quiet_shifts().pools["plain"]:
+        assert (fresh_tasks.happened(row["text"]) or "nothing") == row["label"]
+
+
 def test_a_generator_knows_a_part_of_each_list():
     part = fresh_tasks.known(np.random.default_rng(0), fresh_tasks.OFFICES)
     for name, own in part.items():
