@@ -226,7 +226,7 @@ def corpus(world: World, method: str, seed: int) -> tuple[list[str], list[str], 
     plan = plan_sums(loaded.plan(options, setting), privacy, quorum)
     run = OneMachine(world, setting, plan, records, seed)
     samples = each_once(loaded.run(options, run))  # type: ignore[arg-type]
-    kept = ("weights", "trust", "matched", "corpora", "gains", "dropped")
+    kept = ("weights", "verdict", "trust", "matched", "corpora", "gains", "dropped")
     recorded = {name: values[-1][1] for name, values in run.records.items() if name in kept}
     return [sample.text for sample in samples], [sample.label for sample in samples], recorded
 
