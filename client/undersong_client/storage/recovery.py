@@ -72,7 +72,7 @@ class Restored:
 
     @property
     def spending(self) -> Spending:
-        """How the budget stands now, at the delta that its people know."""
+        """The state of the budget now, at the delta that its people know."""
         earlier = self.earlier_budget
         return Spending.of(self.ledger, None if earlier is None else earlier.delta)
 
