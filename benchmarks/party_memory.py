@@ -4,7 +4,7 @@
 
 A party is made by the hospital's own commands (``init``, ``data add``, ``budget set``, ``policy set``) and assembled as
 the daemon does, but that its vectors are computed in this process too; its records are embedded by the packaged model
-through the encrypted cache, with progress, and a coordinator of one party in the same process opens nearest and
+through the encrypted cache, and a coordinator of one party in the same process opens nearest and
 furthest votes over five rounds of 1 200 new candidates each, then once more with none. What is measured is the whole
 process, so the coordinator's own memory counts too and the figure is an upper bound.
 
@@ -13,7 +13,7 @@ one that was stopped) finds what is there; what was found and not computed is st
 ``--made-up-embeddings`` has the model embed the first 4 096 notes only, so that its memory counts, and puts random unit
 vectors into the encrypted cache for the others; the figures say so. ``--quick`` takes 5 000 notes.
 
-JSON: ``records``, ``embedded_now``, ``embed_s``, ``progress_reports``, ``resident_after_embedding_bytes``,
+JSON: ``records``, ``embedded_now``, ``embed_s``, ``resident_after_embedding_bytes``,
 ``resident_peak_bytes`` (target below 1.5e9), ``round_seconds``, ``repeat_s`` (no new candidates),
 ``later_over_first`` (the slowest later round over the first; a party that began anew each round would need 5).
 """
@@ -118,19 +118,11 @@ def measure(folder: Path, records: int, *, made_up: bool, report: Callable[[str]
     from undersong_client.cli.options import checkpoints_folder
 
     home = PartyHome(make_home(folder, records))
-    reports: list[tuple[int, int]] = []
-
-    class Shown(HospitalComputation):
-        def note_progress(self, done: int, total: int) -> None:
-            reports.append((done, total))
-            if done == total or len(reports) % 200 == 1:
-                report(f"embedded {done} of {total}")
-
     packaged = Embedder.load()
     embedder: Any = MadeUp(packaged) if made_up else packaged
     computed = _counted(embedder)
     records = snapshot.facts(home).rows
-    computation = Shown(home, embedder)
+    computation = HospitalComputation(home, embedder)
     assembled = assemble(
         home, checkpoints=checkpoints_folder(), clock=time.time, embedder=embedder, computation=computation
     )
@@ -144,7 +136,6 @@ def measure(folder: Path, records: int, *, made_up: bool, report: Callable[[str]
         "made_up_embeddings": made_up,
         "embedded_now": sum(computed),
         "embed_s": round(embed_s, 2),
-        "progress_reports": len(reports),
         "resident_after_embedding_bytes": after_embedding,
         "resident_peak_bytes": resident_peak(),
         "target_bytes": int(TARGET_BYTES),

@@ -78,10 +78,10 @@ def _not_ready() -> bytes:
 
 
 def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> list[Answer]:
-    from undersong_client.answering.assemble import assemble_for_a_message
+    from undersong_client.answering.assemble import assemble
     from undersong_client.answering.journaled import JournaledParty
 
-    assembled = assemble_for_a_message(home, checkpoints=checkpoints_folder(), clock=time.time, address=address)
+    assembled = assemble(home, checkpoints=checkpoints_folder(), clock=time.time, one_message=True, address=address)
     recorded = JournaledParty(home, assembled)
     return [recorded.answer(request) for request in requests]
 

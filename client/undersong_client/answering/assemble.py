@@ -48,30 +48,60 @@ def assemble(
     *,
     checkpoints: Path,
     clock: Callable[[], float],
+    one_message: bool = False,
     embedder: Embedder | None = None,
     entropy: Callable[[str], Entropy] = keys.from_system,
     encapsulate: Encapsulate = kem.encapsulate,
     computation: Computation | None = None,
     logs: Callable[[], None] | None = None,
+    address: str = "",
 ) -> Assembled:
     """Opens everything but the records, which only the process that computes vectors reads.
 
     Args:
+        one_message: this process answers one message, and opens no more than that needs. A step of a private sum but
+            the masked vector's reads neither records nor ledger nor model. What is missing, damaged or refused of
+            ledger and model then becomes the refusal that is answered: nothing is charged before
+            :func:`undersong_client.storage.datasets.open_ledger` has checked ledger and checkpoints.
         embedder: another one than the folder's settings name, in tests.
         entropy, encapsulate: secrets for a named purpose, and for another party; the system's, but in tests.
-        computation: computes the vectors; by default in a process of its own, which is started when it is first needed.
+        computation: computes the vectors; by default in a process of its own, which is started when it is first needed,
+            or in this one for ``one_message``.
         logs: sets up that process's log.
+        address: as of :class:`Party`.
 
     Raises:
         ConfigurationError, PrivacyRefusal: what is missing, damaged or refused, with the remedy.
     """
-    ledger, kept = datasets.open_ledger(home, policy.read(home), checkpoints, at=clock())
-    embedder = embedder or embedder_of(home)
-    blocks = DiskBlocks(home.blocks)
-    blocks.prune()
-    if computation is None:
-        computation = ComputingProcess(partial(HospitalComputation, PartyHome(home.path)), logs=logs)
-    party = _party(home, computation, ledger, blocks, embedder, clock, entropy, encapsulate)
+    settings, seed = home.settings, home.settings.insecure_noise_seed
+    allowed = policy.read(home)
+    opened = cache(lambda: datasets.open_ledger(home, allowed, checkpoints, at=clock()))
+    ledger: Any = Lazy(lambda: opened()[0])
+    kept: Any = Lazy(lambda: opened()[1])
+    model: Any = embedder or Lazy(lambda: embedder_of(home))
+    if one_message:
+        computation = HospitalComputation(home, model)
+    else:
+        ledger, kept = opened()
+        model = embedder or embedder_of(home)
+        computation = computation or ComputingProcess(partial(HospitalComputation, PartyHome(home.path)), logs=logs)
+    plugins.load_trusted(allowed)
+    party = Party(
+        settings.party,
+        identity=keys.identity(home),
+        computation=computation,
+        policy=allowed.bounds,
+        ledger=ledger,
+        store=Store(home.journal, settings.party, keys.secret(home, "store"), home.attempts),
+        blocks=DiskBlocks(home.blocks),
+        embedder=model,
+        entropy=entropy if seed is None else keys.insecure(seed, settings.party),
+        clock=clock,
+        encapsulate=encapsulate,
+        address=address,
+        teacher_model=lambda: home.settings.teacher_model,
+        consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),
+    )
     return Assembled(party, ledger, kept, computation)
 
 
@@ -87,60 +117,3 @@ def embedder_of(home: PartyHome) -> Embedder:
             "bring back what was there, or declare a new version: undersong-party data add FILE --new-version",
         )
     return found
-
-
-def assemble_for_a_message(
-    home: PartyHome, *, checkpoints: Path, clock: Callable[[], float], address: str = ""
-) -> Assembled:
-    """The same party for a process that answers one message: what the message does not need is never opened.
-
-    A step of a private sum but the masked vector's reads neither records nor ledger nor model. What is missing, damaged
-    or refused of ledger, keys and model is found when it is first used, and becomes the refusal that is answered:
-    nothing is charged before :func:`undersong_client.storage.datasets.open_ledger` has checked ledger and checkpoints.
-
-    Raises:
-        ConfigurationError, PrivacyRefusal: keys or policy are missing or damaged.
-    """
-    allowed = policy.read(home)
-    embedder: Any = Lazy(lambda: embedder_of(home))
-    opened = cache(lambda: datasets.open_ledger(home, allowed, checkpoints, at=clock()))
-    ledger: Any = Lazy(lambda: opened()[0])
-    kept: Any = Lazy(lambda: opened()[1])
-    # Computed in this process: it answers this message and nothing else, the SuperNode's own process does the rest.
-    computation = HospitalComputation(home, embedder)
-    blocks = DiskBlocks(home.blocks)
-    party = _party(home, computation, ledger, blocks, embedder, clock, address=address)
-    return Assembled(party, ledger, kept, computation)
-
-
-def _party(
-    home: PartyHome,
-    computation: Computation,
-    ledger: Ledger,
-    blocks: DiskBlocks,
-    embedder: Embedder,
-    clock: Callable[[], float],
-    entropy: Callable[[str], Entropy] = keys.from_system,
-    encapsulate: Encapsulate = kem.encapsulate,
-    address: str = "",
-) -> Party:
-    settings = home.settings
-    seed = settings.insecure_noise_seed
-    allowed = policy.read(home)
-    plugins.load_trusted(allowed)
-    return Party(
-        settings.party,
-        identity=keys.identity(home),
-        computation=computation,
-        policy=allowed.bounds,
-        ledger=ledger,
-        store=Store(home.journal, settings.party, keys.secret(home, "store"), home.attempts),
-        blocks=blocks,
-        embedder=embedder,
-        entropy=entropy if seed is None else keys.insecure(seed, settings.party),
-        clock=clock,
-        encapsulate=encapsulate,
-        address=address,
-        teacher_model=lambda: home.settings.teacher_model,
-        consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),
-    )

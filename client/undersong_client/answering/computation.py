@@ -94,9 +94,8 @@ class Computation(ABC):
     def warm(self) -> None:  # noqa: B027
         """Sees to it that the records' embeddings are computed before they are asked for."""
 
-    def progress(self) -> tuple[int, int] | None:
-        """Returns (embedded, total) records while embedding goes on and once more at its end; else None."""
-        return None
+    def keep_running(self) -> None:  # noqa: B027
+        """Starts what computes anew if it has ended; to be called regularly."""
 
     def stop(self) -> None:  # noqa: B027
         """Ends whatever computes."""
@@ -174,7 +173,7 @@ class Embeddings:
         show: called with (done, total) texts.
     """
 
-    def __init__(self, home: PartyHome, embedder: Embedder, show: Progress) -> None:
+    def __init__(self, home: PartyHome, embedder: Embedder, show: Progress = lambda _done, _total: None) -> None:
         self._embedder = embedder
         self._show = show
         self._lock = threading.Lock()
@@ -233,9 +232,8 @@ class HospitalComputation(RecordComputation):
     ) -> None:
         data: Any = Lazy(lambda: sealed_data(home))
         self._home = home
-        self._progress: tuple[int, int] | None = None
         load: Callable[[], Embedder] = lambda: embedder or home.settings.load_embedder()  # noqa: E731
-        embed: Any = Lazy(lambda: Embeddings(home, load(), self.note_progress))
+        embed: Any = Lazy(lambda: Embeddings(home, load()))
         super().__init__(
             home.settings.party,
             data,
@@ -287,18 +285,11 @@ class HospitalComputation(RecordComputation):
     def warm(self) -> None:
         try:
             super().warm()
+            log.info("the records are embedded")
         except UndersongError as error:
             log.error("the records could not be embedded: %s", error.problem)
         except Exception as error:  # noqa: BLE001 - its words may hold private data
             log.error("the records could not be embedded: %s", type(error).__name__)
-
-    def progress(self) -> tuple[int, int] | None:
-        progress, self._progress = self._progress, None
-        return progress
-
-    def note_progress(self, done: int, total: int) -> None:
-        """Called while records are embedded."""
-        self._progress = (done, total)
 
 
 class Lazy:

@@ -35,7 +35,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -50,11 +49,10 @@ from undersong_protocol.wire.public import Block, Input, named_blocks, resolve
 # Added to the daemon's nice value: the daemon is served first. By ten, vectors starved on a machine with other work.
 LESS_PRIORITY = 5
 LEAST_PRIORITY = 19
-PROGRESS_S = 1.0
 RESTART_S = 5.0  # between two starts of a process that nobody waits for
 _WARM = "warm"
 _TAKEN = "taken over"
-_HEAD_BYTES = 4  # before a vector: the length of the JSON
+_HEAD_BYTES = 4  # before the cautions as JSON: their length; behind them stands the vector
 _BUSY_ROUNDS = 500  # of PBKDF2: a quarter of a millisecond or so
 
 log = logging.getLogger(__name__)
@@ -87,7 +85,6 @@ class ComputingProcess(Computation):
         self._readable = select.poll()  # the connection's own poll() makes one each time
         self._started_at = 0.0
         self._sent_blocks: frozenset[bytes] = frozenset()  # public blocks that the process has
-        self._progress: tuple[int, int] | None = None
         self._stopped = False
 
     @property
@@ -127,14 +124,17 @@ class ComputingProcess(Computation):
         with self._lock, contextlib.suppress(OSError):
             self._running().send(_WARM)
 
-    def progress(self) -> tuple[int, int] | None:
-        """Returns (embedded, total) records, or None. Also restarts a child that has died, so call it regularly."""
+    def keep_running(self) -> None:
         if not self._lock.acquire(blocking=False):
-            return None  # a vector is being computed
+            return  # a vector is being computed
         try:
-            self._look()
-            progress, self._progress = self._progress, None
-            return progress
+            if self._connection is None:
+                if self._started_at and self._monotonic() - self._started_at > RESTART_S:
+                    self._running()
+            elif self._readable.poll(0):  # nothing was asked: it has ended
+                self._bury("")
+        except OSError as error:
+            log.error("the process that computes vectors cannot be started: %s", error.strerror)
         finally:
             self._lock.release()
 
@@ -146,18 +146,6 @@ class ComputingProcess(Computation):
         if self._lock.acquire(blocking=False):
             self._close()
             self._lock.release()
-
-    def _look(self) -> None:
-        if self._connection is None:
-            if self._started_at and self._monotonic() - self._started_at > RESTART_S:
-                with contextlib.suppress(OSError):
-                    self._running()
-            return
-        try:
-            while self._readable.poll(0):
-                self._arrived(None)
-        except (OSError, EOFError):
-            self._bury("")
 
     def _running(self) -> Connection:
         """The connection to the process, which is started where none runs. Raises OSError where that fails."""
@@ -199,23 +187,18 @@ class ComputingProcess(Computation):
         self._sent_blocks = frozenset(request.blocks)
         return True
 
-    def _arrived(self, request: VectorRequest | None) -> Computed | None:
-        """The vector, where it has come; progress is noted. Raises EOFError and OSError where the process is gone."""
+    def _arrived(self, request: VectorRequest) -> Computed | None:
+        """The vector, if it has come. Raises EOFError and OSError where the process is gone."""
         assert self._connection is not None
-        while self._readable.poll(0):
-            data = self._connection.recv_bytes()
-            end = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
-            head = json.loads(data[_HEAD_BYTES:end])
-            if "progress" in head:
-                done, total = head["progress"]
-                self._progress = (done, total)
-                continue
-            self._connection.send(_TAKEN)
-            values = np.frombuffer(data[end:], dtype=np.int64)
-            if request is None or values.shape != (request.planned.dimension,):
-                raise EOFError("another vector came than was asked for")
-            return Computed(GridVector(values), tuple(head["cautions"]))
-        return None
+        if not self._readable.poll(0):
+            return None
+        data = self._connection.recv_bytes()
+        end = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
+        self._connection.send(_TAKEN)
+        values = np.frombuffer(data[end:], dtype=np.int64)
+        if values.shape != (request.planned.dimension,):
+            raise EOFError("another vector came than was asked for")
+        return Computed(GridVector(values), tuple(json.loads(data[_HEAD_BYTES:end])))
 
     def _bury(self, words: str) -> None:
         """The process is gone, or of no use: says so in this party's log. Another one is started when it is needed."""
@@ -297,22 +280,6 @@ def _compute(
     requests: queue.SimpleQueue[VectorRequest | str],
     waiting: threading.Event,
 ) -> None:
-    sending = threading.Lock()
-    writable = select.poll()  # select() itself takes no descriptor above 1023
-    writable.register(connection.fileno(), select.POLLOUT)
-
-    def send_progress() -> None:
-        # Seldom, so that the daemon is not woken more often where there are more records.
-        while True:
-            time.sleep(PROGRESS_S)
-            if (progress := computation.progress()) is not None:
-                with sending:
-                    # A daemon that waits for a vector reads at rungs only: notes that fill the pair of sockets would
-                    # hold the vector back by a whole rung.
-                    if writable.poll(0):
-                        connection.send_bytes(_message({"progress": progress}))
-
-    threading.Thread(target=send_progress, name="progress", daemon=True).start()
     public = _Public()
     while True:
         request = requests.get()
@@ -321,15 +288,9 @@ def _compute(
             continue
         computed = computation.vector(public.completed(request), begun=0.0)
         waiting.set()
-        with sending:
-            values = np.ascontiguousarray(computed.vector.values, dtype=np.int64)
-            connection.send_bytes(_message({"cautions": computed.cautions}, values.tobytes()))
-
-
-def _message(facts: dict[str, Any], values: bytes = b"") -> bytes:
-    """One message to the daemon: facts as JSON, and a vector's bytes."""
-    head = json.dumps(facts).encode()
-    return len(head).to_bytes(_HEAD_BYTES, "little") + head + values
+        cautions = json.dumps(computed.cautions).encode()
+        values = np.ascontiguousarray(computed.vector.values, dtype=np.int64)
+        connection.send_bytes(len(cautions).to_bytes(_HEAD_BYTES, "little") + cautions + values.tobytes())
 
 
 class _Public:

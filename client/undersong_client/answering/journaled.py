@@ -60,24 +60,26 @@ class JournaledParty:
         Raises ConfigurationError where it cannot be journaled: then it must not leave.
         """
         begun = time.monotonic() if begun is None else begun
-        coordinator = file_state(self._coordinator)
-        self._look_after(coordinator)
+        self.look_after()
         try:
             with self._outbox.together():
-                answer = self._answer(data, begun, coordinator)
+                answer = self._answer(data, begun)
                 self._journal(answer, time.monotonic() - begun)
         except BaseException:
             self._assembled.party.forget()
             raise
         return answer
 
-    def _answer(self, data: bytes, begun: float, coordinator: FileState) -> Answer:
+    def _answer(self, data: bytes, begun: float) -> Answer:
         try:
-            self._follow_policy(coordinator)
+            self._follow_policy()
         except UndersongError as error:
             log.error("%s", error.problem)
             refusal = PrivacyRefusal("this party's policy does not let it answer", "its people must look into its log")
-            return Answer(codec.refusal(refusal).SerializeToString(), request=_request(data), kind="refusal")
+            refused = Answer(codec.refusal(refusal).SerializeToString(), kind="refusal")
+            with suppress(PeerFault):
+                refused.request = codec.decode_request(data)
+            return refused
         answer = self._assembled.party.answer(data, begun)
         try:
             self._assembled.keep_checkpoints()
@@ -92,9 +94,7 @@ class JournaledParty:
 
     def look_after(self) -> None:
         """Destroys the secrets of attempts that will not go on: at once, hourly, and when people have decided."""
-        self._look_after(file_state(self._coordinator))
-
-    def _look_after(self, coordinator: FileState) -> None:
+        coordinator = file_state(self._coordinator)
         seen = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
         if seen == self._looked_after:
             return
@@ -141,12 +141,12 @@ class JournaledParty:
                 self._runs[hash_] = proposed.run
         return kind, self._runs.get(hash_, ""), str(getattr(body, "sum", "")), int(getattr(body, "attempt", -1))
 
-    def _follow_policy(self, coordinator: FileState) -> None:
+    def _follow_policy(self) -> None:
         """A changed policy counts at once, and who has left its coordinator answers it nothing, whatever carries this.
 
         Raises ConfigurationError or PrivacyRefusal where nothing may be answered.
         """
-        found = [file_state(self._policy), coordinator]
+        found = [file_state(self._policy), file_state(self._coordinator)]
         if found != self._policy_read:
             self._policy_read = []
             trust.trusted(self._home)
@@ -154,13 +154,6 @@ class JournaledParty:
             plugins.load_trusted(allowed)
             self._assembled.party.allow(allowed.bounds)
             self._policy_read = found
-
-
-def _request(data: bytes) -> wire.Request | None:
-    try:
-        return codec.decode_request(data)
-    except PeerFault:
-        return None
 
 
 def wait_for_rung(
@@ -202,7 +195,7 @@ class Answering:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._recorded = JournaledParty(home, assembled, clock=clock)
+        self.party = JournaledParty(home, assembled, clock=clock)
         self._send = send
         self._monotonic = monotonic
         self._sleep = sleep
@@ -253,15 +246,6 @@ class Answering:
             kept = list(self._replies.values())
         return [reply for reply, answer in kept if answer.may_leave()]
 
-    def look_after(self) -> None:
-        """Destroys the secrets of attempts that will not go on; called while no request arrives."""
-        self._recorded.look_after()
-
-    @property
-    def last(self) -> tuple[float, str] | None:
-        """The time and the name of the last answer, for the status."""
-        return self._recorded.last
-
     def stop(self, grace_s: float) -> None:
         """Lets the request under way finish, for so long at most."""
         with self._lock:
@@ -281,7 +265,7 @@ class Answering:
                 self._current = id_
             try:
                 begun = self._monotonic()
-                answer = self._recorded.answer(data, begun)
+                answer = self.party.answer(data, begun)
                 reply = Outgoing(id_, answer.reply)
                 wait_for_rung(begun, answer.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
                 if not answer.may_leave():

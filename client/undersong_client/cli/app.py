@@ -282,7 +282,6 @@ def _status_lines(found: DaemonStatus) -> Iterator[str]:
             abs(offset_s) > CLOCK_TOLERANCE_S,
             f"this machine's clock was {clock_words(offset_s)} when it connected",
         ),
-        (facts.get("embedded"), "embedded {} of {} records".format(*facts.get("embedded") or (0, 0))),
         *((True, f"run {run!r} is proposed with ANOTHER PLAN than before: {each}") for run, each in changes.items()),
         (facts.get("waiting"), f"{facts.get('waiting')} run(s) wait for your decision: undersong-party requests"),
         (facts.get("certificate_until"), f"certificate valid until {facts.get('certificate_until', '')[:10]}"),
@@ -379,18 +378,21 @@ def notify(
 @app.command()
 def pause(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Takes part in nothing until `undersong-party resume`; stays connected, answers nothing."""
-    _say_paused(operations.daemon.pause(home_of(home)), home_of(home), as_json)
+    operations.daemon.pause(home_of(home))
+    _say_paused(home_of(home), as_json)
 
 
 @app.command()
 def resume(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Takes part again after `undersong-party pause`."""
-    _say_paused(operations.daemon.resume(home_of(home)), home_of(home), as_json)
+    operations.daemon.resume(home_of(home))
+    _say_paused(home_of(home), as_json)
 
 
-def _say_paused(paused: bool, home: Path, as_json: bool) -> None:
-    result = {"party": PartyHome(home).settings.party, "paused": paused}
-    print_result(as_json, result, "paused: nothing is answered" if paused else "takes part")
+def _say_paused(home: Path, as_json: bool) -> None:
+    found = operations.daemon.status(home)
+    result = {"party": found.party, "paused": found.paused}
+    print_result(as_json, result, "paused: nothing is answered" if found.paused else "takes part")
 
 
 @app.command()

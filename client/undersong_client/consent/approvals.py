@@ -423,7 +423,6 @@ class PersonalConsent(Consent):
         self._standing = standing
         self._clock = clock
         self._checked: dict[bytes, tuple[FileState, FileState]] = {}  # as the files were, by manifest
-        self._files: dict[bytes, tuple[str, str]] = {}  # put together once, since each answer asks for them
 
     def decide(self, manifest: Manifest) -> str:
         request = self._requests.receive(manifest, at=self._clock())
@@ -443,11 +442,7 @@ class PersonalConsent(Consent):
 
     def check(self, manifest: Manifest) -> None:
         # Before every reply: read and verified again whenever one of the files is another one.
-        files = self._files.get(manifest.hash)
-        if files is None:
-            files = str(self._requests.path(manifest)), str(self._home.keys / "identity.key")
-            self._files[manifest.hash] = files
-        seen = file_state(files[0]), file_state(files[1])
+        seen = file_state(self._requests.path(manifest)), file_state(self._home.keys / "identity.key")
         if self._checked.get(manifest.hash) == seen:
             return
         request = self._requests.known(manifest.hash)

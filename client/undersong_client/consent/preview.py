@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -29,6 +29,7 @@ from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.secagg.parameters import Member
 
 WORDS = "The nine words of this plan, to approve it by and to compare over the telephone"
+FOR_YOU = "Before you decide, for you alone (the operator is told nothing of it)"
 MOST_NAMES = 12  # of hospitals, before they are folded away
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
@@ -165,6 +166,8 @@ def sheet(value: dict[str, Any]) -> Page:
     """
     nine = value["words"].split()
     threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
+    unlabelled = "the run uses labels and your data set has no label column: your records count for none"
+    warnings = [*value["warnings"], *value["cautions"], *[unlabelled] * value["labels_missing"]]
     signed = ("Approved: the figures on this sheet are those that were signed.",) if value["as_signed"] else ()
     return Page(
         f"May the run {printable(value['run'], 120)!r} use the records of {value['party']}?",
@@ -172,14 +175,14 @@ def sheet(value: dict[str, Any]) -> Page:
             *marked(value),
             *_ended(value),
             *_another(value),
-            *_objections(value),
-            *_decided(value),
+            *_listed("This party REFUSES it as it stands:", map(printable, value["objections"]), loud=True),
+            *_listed("Who decided", map(_decided, value["people"])),
             _in_short(value),
             *_budget(value),
             *_choices(value),
             purpose(value),
             _hospitals(value),
-            *_warnings(value),
+            *_listed(FOR_YOU, warnings),
             Section(WORDS, signed, aloud=threes),
             _figures(value),
             replace(leaves(value), folded=True),
@@ -191,11 +194,15 @@ def sheet(value: dict[str, Any]) -> Page:
     )
 
 
-def _decided(value: dict[str, Any]) -> list[Section]:
-    """People who have decided, with role and comment."""
-    people = [PersonalDecision(**each) for each in value["people"]]
-    points = tuple(each.words(f"{datetime.fromtimestamp(each.at_s, UTC):%Y-%m-%d %H:%M} UTC") for each in people)
-    return [Section("Who decided", points=points)] if points else []
+def _listed(title: str, points: Iterable[str], *, loud: bool = False) -> list[Section]:
+    """One section of these points; none if there are no points."""
+    found = tuple(points)
+    return [Section(title, points=found, loud=loud)] if found else []
+
+
+def _decided(person: dict[str, Any]) -> str:
+    decision = PersonalDecision(**person)
+    return decision.words(f"{datetime.fromtimestamp(decision.at_s, UTC):%Y-%m-%d %H:%M} UTC")
 
 
 def _in_short(value: dict[str, Any]) -> Section:
@@ -329,13 +336,6 @@ def _another(value: dict[str, Any]) -> list[Section]:
     return [Section(title, points=points, loud=True)]
 
 
-def _objections(value: dict[str, Any]) -> list[Section]:
-    if not value["objections"]:
-        return []
-    points = tuple(printable(objection) for objection in value["objections"])
-    return [Section("This party REFUSES it as it stands:", points=points, loud=True)]
-
-
 def purpose(value: dict[str, Any]) -> Section:
     """The run's purpose, as its operator states it."""
     task, coordinator = value["task"], value["coordinator"]
@@ -460,14 +460,6 @@ def who_takes_part(value: dict[str, Any]) -> Section:
     if not required and len(parties) > 1:
         sentences.append("Your policy names none of them that must take part.")
     return Section("Who takes part, by fingerprint", tuple(sentences), columns=tuple(rows))
-
-
-def _warnings(value: dict[str, Any]) -> list[Section]:
-    found = [*value["warnings"], *value["cautions"]]
-    if value["labels_missing"]:
-        found.append("the run uses labels and your data set has no label column: your records count for none")
-    title = "Before you decide, for you alone (the operator is told nothing of it)"
-    return [Section(title, points=tuple(found))] if found else []
 
 
 def _cut(text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from undersong_client import keys
@@ -23,7 +23,7 @@ from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, rea
 from undersong_client.link.connection import secure_channel
 from undersong_client.records import cautions, snapshot
 from undersong_client.storage import datasets
-from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.errors import ConfigurationError, TransportError, UndersongError
 from undersong_common.printable import counted, noun, printable
 from undersong_protocol.agreement.bounds import weak_delta
 from undersong_protocol.wire.framing import CLOCK_METADATA
@@ -74,21 +74,23 @@ def check(
     yield _ask("data", lambda: _data(home, checkpoints, now))
     yield from _warned(_file(home))
     yield from _warned(_weak_choices(home))
-    yield _disk(home)
+    yield _ask("disk", lambda: _disk(home))
     yield _ask("embedder", lambda: _embedder(home))
     if home.settings.teacher_model:
         yield _ask("teacher model", lambda: _teacher_model(home))
-    yield _certificate(home, now)
+    yield _ask("certificate", lambda: _certificate(home, now))
     yield _proxy(home, environment)
     if not offline:
         yield from _network(home, environment, time.time if now_s is None else lambda: now)
 
 
-def _ask(name: str, question: Callable[[], str]) -> Finding:
+def _ask(name: str, question: Callable[[], str | Finding]) -> Finding:
+    """The question's answer as a finding, or as a problem where it raises."""
     try:
-        return Finding(name, "ok", question())
+        found = question()
     except UndersongError as error:
         return Finding(name, "problem", error.problem, error.remedy)
+    return found if isinstance(found, Finding) else Finding(name, "ok", found)
 
 
 def _warned(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -188,12 +190,12 @@ def _weak_choices(home: PartyHome) -> Iterator[Finding]:
         )
 
 
-def _disk(home: PartyHome) -> Finding:
+def _disk(home: PartyHome) -> str:
     free = shutil.disk_usage(home.path).free
     says = f"{free / 2**30:.1f} GiB free"
     if free < SMALLEST_FREE_BYTES:
-        return Finding("disk", "problem", says, f"make room on the disk of {home.path}: a release needs its journal")
-    return Finding("disk", "ok", says)
+        raise ConfigurationError(says, f"make room on the disk of {home.path}: a release needs its journal")
+    return says
 
 
 def _embedder(home: PartyHome) -> str:
@@ -214,10 +216,7 @@ def _teacher_model(home: PartyHome) -> str:
 
 
 def _certificate(home: PartyHome, now: float) -> Finding:
-    try:
-        trust.check_clock(home, now)
-    except UndersongError as error:
-        return Finding("certificate", "problem", error.problem, error.remedy)
+    trust.check_clock(home, now)
     _, end = trust.validity(home)
     days = (end - datetime.fromtimestamp(now, UTC)).total_seconds() / 86400
     grade: Grade = "warning" if days < EXPIRY_WARNING_DAYS else "ok"
@@ -357,7 +356,7 @@ def _dial(home: PartyHome, coordinator: Coordinator, host: str, port: int) -> It
         return
     yield Finding(place, "ok", "open")
     with raw:
-        yield _tls(home, coordinator, host, raw)
+        yield _ask(f"TLS {host}", lambda: _tls(home, coordinator, host, raw))
 
 
 def _through(
@@ -386,10 +385,11 @@ def _through(
             yield Finding(place, "problem", says, f"ask who runs the proxy to allow it; or {REMEDY_PROXY}")
             return
         yield Finding(place, "ok", f"passes CONNECT to {address}")
-        yield _tls(home, coordinator, host, raw)
+        yield _ask(f"TLS {host}", lambda: _tls(home, coordinator, host, raw))
 
 
-def _tls(home: PartyHome, coordinator: Coordinator, host: str, raw: socket.socket) -> Finding:
+def _tls(home: PartyHome, coordinator: Coordinator, host: str, raw: socket.socket) -> NoReturn:
+    """Raises the reason why no coordinator answers on an open connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=coordinator.ca_certificate)
@@ -402,29 +402,21 @@ def _tls(home: PartyHome, coordinator: Coordinator, host: str, raw: socket.socke
             # A server that refuses our certificate says so after its own handshake: listen for it a moment.
             with contextlib.suppress(TimeoutError):
                 wrapped.recv(1)
-            return Finding(
-                f"TLS {host}",
-                "problem",
+            raise TransportError(
                 f"{wrapped.version()} is agreed on, but no Undersong coordinator answers",
                 "a proxy stands between and does not pass HTTP/2, or another program listens there",
             )
-    except UndersongError as error:
-        return Finding(f"TLS {host}", "problem", error.problem, error.remedy)
     except ssl.SSLCertVerificationError as error:
-        return Finding(
-            f"TLS {host}",
-            "problem",
+        raise TransportError(
             f"the server's certificate is not accepted: {error.verify_message}",
             "a proxy that opens TLS stands between, the clock is wrong, or it is another server",
-        )
-    except (ssl.SSLError, OSError) as error:
+        ) from None
+    except OSError as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
-        return Finding(
-            f"TLS {host}",
-            "problem",
+        raise TransportError(
             f"no connection: {reason}",
             "if it speaks of our certificate, have the operator look whether it is revoked or expired",
-        )
+        ) from None
 
 
 def _clock(home: PartyHome, offset: float | None) -> Finding:

@@ -104,7 +104,6 @@ class Daemon(Listener):
         self._refusals_written: dict[str, float] = {}
         self._renewal_asked = 0.0
         self._held_back = False  # whether a reply waits for the end of a pause
-        self._embedding_logged: int | None = None  # how many records, while a computation goes on
         self._decisions: dict[str, str] = {}  # by the plan's hash
         self._under_way: dict[str, bool] = {}  # by the plan's hash
         settings = home.settings
@@ -116,24 +115,11 @@ class Daemon(Listener):
         """Finishes the request under way, says goodbye, ends; may be called from a signal handler."""
         self._stop.set()
 
-    def _progress(self) -> None:
-        """The embedding's progress, for the status and the log; local only."""
-        found = self._assembled.computation.progress()
-        if found is None:
-            return
-        done, total = found
-        logged = self._embedding_logged
-        if done < total or logged is not None:
-            self._facts["embedded"] = [done, total]
-            if logged is None or done == total or done - logged >= max(1, total // 20):
-                log.info("embedded %d of %d records", done, total)
-                self._embedding_logged = done if done < total else None
-
     def run(self) -> None:
         """Raises ConfigurationError or PrivacyRefusal where nothing but a person can help."""
         self._note(state="starting", pid=os.getpid(), software=SOFTWARE)
         log.info("%s starts with the party %s", SOFTWARE, self._home.settings.party)
-        self._answering.look_after()
+        self._answering.party.look_after()
         if self._warm:
             threading.Thread(target=self._assembled.computation.warm, name="embeds", daemon=True).start()
         failures = 0
@@ -227,7 +213,7 @@ class Daemon(Listener):
             if not self._trusted(coordinator):
                 return "this party's policy does not trust this coordinator any more"
             self._tell_decisions(connection)
-            self._answering.look_after()
+            self._answering.party.look_after()
             self._renew(connection)
             self._say()
         return connection.ended.reason
@@ -361,7 +347,7 @@ class Daemon(Listener):
             log.warning("cannot connect: %s; next try in %.1f s", ended.reason, seconds)
         until = time.monotonic() + seconds
         while not self._stop.is_set() and time.monotonic() < until:
-            self._answering.look_after()
+            self._answering.party.look_after()
             self._stop.wait(min(LOOK_S, max(0.0, until - time.monotonic())))
             self._say()
 
@@ -375,14 +361,14 @@ class Daemon(Listener):
         self._say()
 
     def _say(self) -> None:
-        self._progress()
+        self._assembled.computation.keep_running()
         now = time.monotonic()
         refusals = dict(self._assembled.party.refusals)
         if now - self._status_at < STATUS_S and self._status_at and refusals == self._refusals_written:
             return
         self._status_at = now
         self._refusals_written = refusals
-        last = self._answering.last
+        last = self._answering.party.last
         answered = {"answered_s": last[0], "answered": last[1]} if last else {}
         refused = [{"at_s": at, "problem": problem} for problem, at in refusals.items()]
         current = {"refused": refused, "cautions": dict(self._assembled.party.cautions), "written_s": self._clock()}

@@ -60,18 +60,14 @@ def status(home: Path) -> DaemonStatus:
     return DaemonStatus(settings.party, running, state, opened.pause.exists(), settings.drill, facts)
 
 
-def pause(home: Path) -> bool:
-    """Takes part in nothing until :func:`resume`; returns whether it is paused."""
-    opened = PartyHome(home)
-    replace_file(opened.pause, b"paused\n")
-    return opened.pause.exists()
+def pause(home: Path) -> None:
+    """Takes part in nothing until :func:`resume`."""
+    replace_file(PartyHome(home).pause, b"paused\n")
 
 
-def resume(home: Path) -> bool:
-    """Takes part again; returns whether it is paused."""
-    opened = PartyHome(home)
-    opened.pause.unlink(missing_ok=True)
-    return opened.pause.exists()
+def resume(home: Path) -> None:
+    """Takes part again."""
+    PartyHome(home).pause.unlink(missing_ok=True)
 
 
 def check(

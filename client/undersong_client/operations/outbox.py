@@ -45,9 +45,7 @@ def message(home: Path, number: int) -> Message:
     """One message, decoded. Raises ConfigurationError for a number that is not there."""
     kept = Outbox(PartyHome(home))
     data = kept.data(number)
-    found = next((entry for entry in kept.entries() if entry.number == number), None)
-    if found is None:
-        raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")
+    [found] = (entry for entry in kept.entries() if entry.number == number)
     return Message(found, data, decode(found.kind, data))
 
 

@@ -52,10 +52,8 @@ def budget(home: Path) -> BudgetFacts:
     """The budget as the policy states it, and what the ledger has of it."""
     opened = PartyHome(home)
     allowed = policy.read(opened)
-    if not opened.ledger.exists():
-        return BudgetFacts(allowed, None, None, tuple(weak_delta(allowed.total_delta)))
-    spent = Ledger.read(opened.ledger).spent(allowed.total_delta)
-    left = max(0.0, allowed.total_epsilon - spent)
+    spent = Ledger.read(opened.ledger).spent(allowed.total_delta) if opened.ledger.exists() else None
+    left = None if spent is None else max(0.0, allowed.total_epsilon - spent)
     return BudgetFacts(allowed, spent, left, tuple(weak_delta(allowed.total_delta)))
 
 

@@ -311,7 +311,7 @@ def end_attempts(home: PartyHome, checkpoints: Path) -> None:
     """
     if home.is_running or not any(home.attempts.glob("*.key")):
         return
-    from undersong_client.answering.assemble import assemble_for_a_message
+    from undersong_client.answering.assemble import assemble
     from undersong_client.answering.journaled import JournaledParty
 
     with ExitStack() as held:
@@ -319,5 +319,5 @@ def end_attempts(home: PartyHome, checkpoints: Path) -> None:
             held.enter_context(home.running())
         except ConfigurationError:
             return  # a daemon, or a message over Flower, has just begun, and looks after it itself
-        assembled = assemble_for_a_message(home, checkpoints=checkpoints, clock=time.time)
+        assembled = assemble(home, checkpoints=checkpoints, clock=time.time, one_message=True)
         JournaledParty(home, assembled).look_after()

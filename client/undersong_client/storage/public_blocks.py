@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import OrderedDict
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from undersong_protocol.wire.public import Block, block_id, decode_block
 
 MEMORY_BYTES = 256 * 2**20
 DISK_BYTES = 4 * 2**30
-KEPT_S = 90 * 86400.0
 
 
 class DiskBlocks:
@@ -66,15 +64,6 @@ class DiskBlocks:
             replace_file(path, data)
             self._make_room(len(data), keep=path)
         return self._remember(block)
-
-    def prune(self, older_than_s: float = KEPT_S) -> int:
-        """Removes what was not read for so long; the number of files."""
-        limit, removed = time.time() - older_than_s, 0
-        for path in self._folder.glob("*/*"):
-            if path.stat().st_mtime < limit:
-                path.unlink(missing_ok=True)
-                removed += 1
-        return removed
 
     def _make_room(self, added: int, keep: Path) -> None:
         if self._on_disk is not None and self._on_disk + added <= self._disk_bytes:

@@ -123,7 +123,8 @@ def recover(
     if source.backup is not None:
         ledger, proven = _take_backup(home, source.backup, ledger, heads, broken=broken, source=source)
     elif broken:
-        _set_aside(home, at)
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
+        os.replace(home.ledger, home.ledger.with_name(f"ledger.broken-{stamp}.jsonl"))
     if ledger is not None and proven and _complete(ledger, heads, source.receipts):
         return Restored(ledger, (), False, ledger.budget)
     return _continue(home, kept, ledger, fingerprint, policy, source.receipts, at=at)
@@ -198,7 +199,7 @@ def _take_backup(
                     code="backup-unproven",
                 )
         # The journal beside it may be older than it: what it would answer could be a second vector under old masks.
-        _discard_journal(home)
+        store.discard(home.journal, home.attempts)
         os.replace(copy, home.ledger)
     finally:
         copy.unlink(missing_ok=True)
@@ -231,7 +232,7 @@ def _continue(
         if ledger is None or budget not in ledger.lost_budgets
     ]
     earlier = next((found.budget for found in statements), None if ledger is None else ledger.budget)
-    _discard_journal(home)
+    store.discard(home.journal, home.attempts)
     if ledger is None:
         ledger = Ledger.open(home.ledger, fingerprint, checkpoints.budget_of(policy), at=at)
     charges = ledger.statement().missing(runs.values())
@@ -253,12 +254,3 @@ def _spending(manifest: Manifest, receipt: Receipt) -> RunSpending:
         else PlanPrice(),
         receipt.closed,
     )
-
-
-def _set_aside(home: PartyHome, at: float) -> None:
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
-    os.replace(home.ledger, home.ledger.with_name(f"ledger.broken-{stamp}.jsonl"))
-
-
-def _discard_journal(home: PartyHome) -> None:
-    store.discard(home.journal, home.attempts)

@@ -34,8 +34,8 @@ def waiting(monkeypatch):
     monkeypatch.setattr(answering, "JournaledParty", Slow)
     sent = queue.Queue()
     made = Answering(None, None, send=sent.put)
-    yield made, made._recorded, sent
-    made._recorded.go_on.set()
+    yield made, made.party, sent
+    made.party.go_on.set()
     made.stop(10.0)
 
 

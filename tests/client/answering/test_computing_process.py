@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import pickle
-import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,8 +103,7 @@ def test_its_vectors_are_those_of_one_process_and_it_stays(tmp_path, authority, 
     assert ask(computing) == expected.vector.values.tolist()
     assert computing.pid == pid
     computing.warm()
-    told: list[tuple[int, int]] = []
-    until(lambda: told.append(computing.progress() or (0, 0)) or told[-1] == (12, 12))
+    assert ask(computing) == expected.vector.values.tolist()
 
 
 @pytest.mark.slow
@@ -145,11 +140,11 @@ def test_one_that_was_killed_while_idle_is_replaced_before_a_vector_is_asked_for
     first = computing.pid
     os.kill(first, signal.SIGKILL)
     with caplog.at_level(logging.ERROR):
-        until(lambda: (computing.progress(), computing.pid)[1] is None)
+        until(lambda: (computing.keep_running(), computing.pid)[1] is None)
         assert "SIGKILL" in caplog.text
         assert "zeros" not in caplog.text
         computing._started_at -= 60.0  # it is not started more often than every few seconds
-        computing.progress()
+        computing.keep_running()
         assert computing.pid not in (None, first)
     assert ask(computing) == [7, 7, 7]
 
@@ -290,38 +285,3 @@ time.sleep(60)
         pid = int(daemon.stdout.readline())
         daemon.kill()
     until(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
-
-
-@pytest.mark.slow
-def test_notes_of_progress_do_not_hold_a_vector_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon reads at rungs only: after five minutes of embedding the notes had filled the pair of sockets."""
-    monkeypatch.setattr(computing_process, "PROGRESS_S", 1e-4)
-    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
-    notes = itertools.count()
-    many, waiting = threading.Event(), threading.Event()
-
-    class Embedding(Computation):
-        daemon = ours  # open for as long as the thread runs
-
-        def vector(self, request: VectorRequest, *, begun: float) -> Computed:
-            many.wait(20)
-            return Computed(GridVector(np.zeros(3, dtype=np.int64)), ())
-
-        def progress(self) -> tuple[int, int] | None:
-            if (told := next(notes)) > 400:
-                many.set()
-            return told, 10**6
-
-    requests: queue.SimpleQueue[VectorRequest | str] = queue.SimpleQueue()
-    requests.put(REQUEST)
-    arguments = (theirs, Embedding(), requests, waiting)
-    threading.Thread(target=computing_process._compute, args=arguments, daemon=True).start()
-    assert waiting.wait(20)
-    time.sleep(0.2)
-    kinds = []
-    while ours.poll():  # once, as at a rung
-        told = ours.recv_bytes()
-        kinds.append("cautions" if b'{"cautions"' in told else "progress")
-        if kinds[-1] == "cautions":
-            break
-    assert kinds[-1] == "cautions"

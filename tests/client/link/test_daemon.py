@@ -664,7 +664,7 @@ def test_waits_grow_with_failures_and_differ():
 
 def test_requests_that_come_with_the_welcome_are_answered(running, coordinator, monkeypatch):
     first = coordinator.next_stream()
-    welcomed, answer = running.daemon._welcomed, running.daemon._answering._recorded.answer
+    welcomed, answer = running.daemon._welcomed, running.daemon._answering.party.answer
 
     def late(*arguments):
         time.sleep(0.5)  # one request is being answered and one waits before this side is done with the welcome
@@ -675,7 +675,7 @@ def test_requests_that_come_with_the_welcome_are_answered(running, coordinator, 
         return answer(*given)
 
     monkeypatch.setattr(running.daemon, "_welcomed", late)
-    monkeypatch.setattr(running.daemon._answering._recorded, "answer", slow)
+    monkeypatch.setattr(running.daemon._answering.party, "answer", slow)
     first.cut()
     second = coordinator.next_stream()
     posted = [second.post(INTRODUCE).id, second.post(INTRODUCE).id]

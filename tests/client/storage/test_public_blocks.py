@@ -52,16 +52,6 @@ def test_a_malformed_block_is_not_kept(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_old_blocks_are_pruned(tmp_path):
-    blocks = DiskBlocks(tmp_path)
-    old, new = blocks.add(block(1)).id, blocks.add(block(2)).id
-    os.utime(tmp_path / old.hex()[:2] / old.hex(), (1.0, 1.0))
-    assert blocks.prune() == 1
-    fresh = DiskBlocks(tmp_path)
-    assert fresh.get(old) is None
-    assert fresh.get(new) is not None
-
-
 def test_the_folder_does_not_grow_without_end_and_the_blocks_read_last_stay(tmp_path):
     size = len(block())
     blocks = DiskBlocks(tmp_path, memory_bytes=0, disk_bytes=4 * size + 100)
