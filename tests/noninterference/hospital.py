@@ -71,6 +71,9 @@ class TotalEmbedder(Embedder):
     def _loaded(self) -> Encoder:
         return _encoder()
 
+    def __reduce__(self) -> tuple[type[TotalEmbedder], tuple[()]]:
+        return TotalEmbedder, ()  # an embedder holds a lock; the process that computes makes its own
+
 
 @cache
 def _encoder() -> Encoder:
