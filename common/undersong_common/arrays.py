@@ -1,7 +1,5 @@
 """The array types that signatures name. The element type stands in the name; docstrings say the shape."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Canonical JSON: one byte string per value, so that everyone hashes and signs the same bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -5,8 +5,6 @@ nobody acted upon it, and the next opening drops it. Everything else that does n
 chain cannot show that whole lines are missing at its end; :attr:`HashChain.head` is there to be kept elsewhere.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Distances of synthetic texts to the closest records, of equally many records on two sides."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

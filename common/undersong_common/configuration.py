@@ -1,7 +1,5 @@
 """TOML files, validated once at the entry point: one error names the file, the key, the value and the remedy."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 import inspect

@@ -4,8 +4,6 @@ A drill runs the real programs with other keys and invented records. A folder is
 the person who makes it; no message says so, and none could make a party treat a run as a drill.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -3,8 +3,6 @@
 A function (``function:NAME``) is one that a notebook has put into ``FUNCTIONS``: for simulations, in that process.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -4,8 +4,6 @@ The packaged all-MiniLM-L6-v2 is a BERT of six layers (Devlin et al. 2019). Nump
 party needs no torch. The cosine of both is above 1 - 1e-5; their bits differ, and so do their fingerprints.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Iterator, Sequence

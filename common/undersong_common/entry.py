@@ -3,8 +3,6 @@
 They also set up gRPC, which reads its environment once: TLS 1.3 and nothing older, and the thread that reads sockets.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Packages that only an extra of this program brings: one that is missing is named with its extra."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Files that are written whole or not at all, for their owner only; locks; transactions of SQLite."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sqlite3

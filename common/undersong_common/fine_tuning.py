@@ -1,7 +1,5 @@
 """Fine-tuning a local encoder (BERT and its kin) as a classifier of texts; nothing is downloaded or written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ Here every step is one addition, multiplication, division or square root an elem
 one way only; and functions beyond these are looked up in tables.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64

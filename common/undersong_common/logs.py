@@ -1,7 +1,5 @@
 """Logs of a service: its own messages, as text or as JSON, one line per record, never the arguments of a library."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import re

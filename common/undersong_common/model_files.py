@@ -5,8 +5,6 @@ whose loading runs what its writer wanted. What a JSON file could have imported 
 classes of sentence-transformers, activation functions, and keys that ask for code of the folder or of a hub.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

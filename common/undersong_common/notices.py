@@ -4,8 +4,6 @@ A notice names the program, the event, the run or the certificate, and the time.
 records or a budget.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import queue

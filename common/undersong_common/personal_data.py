@@ -6,8 +6,6 @@ Brown") and dates in digits. Nothing is downloaded: recognisers that look up int
 by their patterns.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -5,8 +5,6 @@ A package declares, for example in its pyproject.toml, ``[project.entry-points."
 packages below, which do no input or output, are handed what was found.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.metadata

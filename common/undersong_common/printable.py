@@ -4,8 +4,6 @@ Whatever another program sent passes through :func:`printable` before a person r
 everybody signs is checked by :func:`name_fault` before it is stored. Numbers are written here too.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

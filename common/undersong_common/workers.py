@@ -5,8 +5,6 @@ waits for the slower core. The libraries' products take one thread meanwhile, so
 number of cores.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

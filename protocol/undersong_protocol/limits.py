@@ -4,8 +4,6 @@ Each figure is several times what the largest run of the documents needs; a plan
 coordinator when it is planned and at every party before it is read.
 """
 
-from __future__ import annotations
-
 from undersong_common.errors import PrivacyRefusal
 
 LARGEST_MANIFEST_BYTES = 4 * 2**20

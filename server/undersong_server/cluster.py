@@ -5,8 +5,6 @@ paths, as on a shared folder. Embeddings are the same rows, to the last bit, as 
 processor or libraries give other bits is refused by name, so that a cache never holds rows of two kinds.
 """
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The operator's options: how commands declare them, their default values, and the options of a run's plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

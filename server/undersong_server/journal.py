@@ -5,8 +5,6 @@ or asked twice, except requests in flight when the process died. SQLite in WAL m
 returns.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterable

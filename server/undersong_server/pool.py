@@ -1,7 +1,5 @@
 """The pool: every synthetic sample written so far, in the order of writing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Interface through which a run reports progress: phases with a count, from which a display estimates the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

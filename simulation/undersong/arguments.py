@@ -1,7 +1,5 @@
 """Checks of the library's arguments against the types in its signatures, before anything is done with them."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

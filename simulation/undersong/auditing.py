@@ -12,8 +12,6 @@ charged. A source checkout also plays a hostile coordinator against two copies o
 ``python -m tests.noninterference.audit``.
 """
 
-from __future__ import annotations
-
 import hmac
 import math
 import os

@@ -5,8 +5,6 @@ a traceback is shown only if all our frames in it, and in each error that led to
 authors' code, and the innermost of them is one that hands public values only to it.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Records that an audit plants among the private ones, and attacks on the corpus that say which of them were there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Entry point ``undersong``: the server's commands, and the simulation that brings many parties onto one machine."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import replace

@@ -6,8 +6,6 @@ seed gives the same private records, so that differences are paired by seed. The
 page while cells end.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

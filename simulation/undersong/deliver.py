@@ -1,7 +1,5 @@
 """A simulation from task file to finished folder: plan, run, publish, and the researcher's own comparison."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ one, so the opened sums of two neighbouring files differ by that unit's own cont
 holds for the units that a smaller file keeps.
 """
 
-from __future__ import annotations
-
 import hmac
 import math
 from collections import Counter

@@ -3,8 +3,6 @@
 Other packages declare them as entry points of the group ``undersong.references``; benchmarks/dpsgd is one such package.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

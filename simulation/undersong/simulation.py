@@ -1,7 +1,5 @@
 """Many parties on one machine: real keys, real masks, real ledgers; only the network is missing."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """From the hospital's folder to a party that answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial

@@ -5,8 +5,6 @@ many records as beside none. A simulation computes in the process of its parties
 them.
 """
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import threading

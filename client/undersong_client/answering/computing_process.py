@@ -14,8 +14,6 @@ the vector is zeros, as with any other failure of computing, the party's people 
 is started.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

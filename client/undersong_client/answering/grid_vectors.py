@@ -1,7 +1,5 @@
 """A party's exact contribution to one private sum: records and public inputs in, a GridVector out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol
 

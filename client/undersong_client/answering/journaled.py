@@ -1,7 +1,5 @@
 """Answers requests one at a time, in one thread. Each reply is journaled before it is handed over."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

@@ -4,8 +4,6 @@ Order of a release: the state machine has verified everything, the ledger is cha
 behind it are on disk, and only then does the reply leave. A repeated request gets the same bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import threading

@@ -1,7 +1,5 @@
 """People of the hospital who decide about a plan: name, role, comment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Other packages' statistics at a party: imported only once its people trust them by name and source hash."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """``policy.json``: what the hospital allows, signed by its identity key. What it does not name is denied."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """Preview of a run's demands on this hospital: as figures (``figures``), and as a page for the decision (``sheet``)."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

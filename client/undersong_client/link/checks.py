@@ -1,7 +1,5 @@
 """``undersong-party check``: everything that may stand in the way, each with its cause and its remedy."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import ipaddress

@@ -1,7 +1,5 @@
 """One stream to the coordinator, from Hello to its end. Outbound only: the party dials, nothing listens here."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import logging

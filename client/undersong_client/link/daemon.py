@@ -1,7 +1,5 @@
 """The party's daemon: dials the coordinator, answers, dials again. It opens no port and loses no reply."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -5,8 +5,6 @@ A SuperLink pushes code to its SuperNodes: whichever bundle (FAB) a run names is
 SHA-256, before anything of them is unpacked; it is ``flower-supernode`` otherwise.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys

@@ -4,8 +4,6 @@ Nothing in it depends on a record. The budget is spent by plans: each price foll
 sums that were asked, both of which the coordinator knows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 METRICS: Mapping[str, str] = {

@@ -4,8 +4,6 @@ Everything here is computed in the clear and stays in the building: its figures 
 (asking for another corpus, naming rows) reveals something about the records.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The data set and its ledger: declare it, put a lost ledger together anew, read what every release cost."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections import Counter

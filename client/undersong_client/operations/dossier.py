@@ -1,7 +1,5 @@
 """A run as a privacy officer files it: what was agreed to, what left, what it cost, what is kept and for how long."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Joins a coordinator: reads a package, writes a request, installs a grant. Sends nothing by itself."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

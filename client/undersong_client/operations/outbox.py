@@ -1,7 +1,5 @@
 """The exact bytes that left this building, and what they say."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads and sets the hospital's budget over all runs and its policy. Everything that they do not name is refused."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

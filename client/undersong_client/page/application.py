@@ -1,7 +1,5 @@
 """The hospital's page as an application: its screens over one party's folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

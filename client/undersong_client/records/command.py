@@ -1,7 +1,5 @@
 """A hospital's own filter as a source: every row in as a line of JSON, the rows that count out."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -7,8 +7,6 @@ element in one code system. Every resource of a folder is read, or named with th
 Sources: FHIR R4 (hl7.org/fhir/R4), DocumentReference, DiagnosticReport and Binary; FHIR Bulk Data Access 2.0, 3.3.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import gzip

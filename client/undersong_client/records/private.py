@@ -1,7 +1,5 @@
 """One party's private records, capped per unit and embedded on demand. ``repr`` never shows them."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence

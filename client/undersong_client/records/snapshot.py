@@ -5,8 +5,6 @@ the party's folder under AES-256-GCM with a key derived from its store key, in s
 no second copy in memory.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import os

@@ -5,8 +5,6 @@ What all kinds share is here: the hospital's own filter, dotted column names, th
 patients who take no part.
 """
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from collections.abc import Iterator

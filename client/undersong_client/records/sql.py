@@ -1,7 +1,5 @@
 """A database as a source, through SQLAlchemy: one query, read only and streamed."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """Adds and opens the data set: counts its records, seals a copy, and binds it to its ledger outside the folder too."""
 
-from __future__ import annotations
-
 import hmac
 import json
 import os

@@ -3,8 +3,6 @@
 A long reply is stored once. The outbox keeps a message's first bytes, and the journal's encrypted entry keeps the rest.
 """
 
-from __future__ import annotations
-
 import hashlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """Public blocks on disk, named by their content; the decoded ones that were used last stay in memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections import OrderedDict

@@ -4,8 +4,6 @@ docs/hospital.md, "Every day", says what the budget is afterwards. Nothing is ev
 one that holds what the backup lacks stays, and a broken one is set aside.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ There is no default password. A person enters first by a one-time link that the 
 then by a password, or by the identity provider that the operator has named.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import math
 import re

@@ -1,7 +1,5 @@
 """Every request passes this first: the Host header, the session's address, the size of what is sent, all headers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

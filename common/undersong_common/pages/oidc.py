@@ -4,8 +4,6 @@ Authlib speaks the protocol and checks the claims; this file decides what is ask
 identifies a person. The role is that of the account here, or that of the person's groups if groups are mapped to roles.
 """
 
-from __future__ import annotations
-
 import hmac
 import secrets
 import threading

@@ -1,7 +1,5 @@
 """Templates in which nothing that is shown can become markup, and nothing invisible stays invisible."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The page's own files: people, sessions and done actions in SQLite, without a secret in clear, and the audit log."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

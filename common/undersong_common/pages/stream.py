@@ -1,7 +1,5 @@
 """The live stream: it says when a screen is out of date, and whether the process behind it is there."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

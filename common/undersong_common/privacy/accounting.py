@@ -8,8 +8,6 @@ The noise that parties sample is a sum of discrete Gaussians, the events are con
 :func:`charged_sigma` for why that is sound.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

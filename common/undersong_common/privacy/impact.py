@@ -3,8 +3,6 @@
 Every figure is computed from the plan; the words say what they mean and what they do not. None of it is legal advice.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

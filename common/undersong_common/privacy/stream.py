@@ -6,8 +6,6 @@ Definition, so that another implementation can be checked against ours: for a 32
 machine. A seed is used for one purpose and one stream only.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, reduce

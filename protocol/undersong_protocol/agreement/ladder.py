@@ -9,8 +9,6 @@ Where another process computes the vector, the party looks for it at public time
 the second one (:func:`handover_s`). What it does from then on may be heard within the rung: these times are counted.
 """
 
-from __future__ import annotations
-
 import math
 
 FIRST_S = 0.02

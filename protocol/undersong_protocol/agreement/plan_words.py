@@ -6,8 +6,6 @@ these, two plans with the same words 2^45, some 50 000 core-years. Neither serve
 hash, and refuses a plan whose words are those of another plan that was proposed to it (``consent.approvals``).
 """
 
-from __future__ import annotations
-
 import hashlib
 
 COUNT = 9

@@ -4,8 +4,6 @@ The chain is the run's own: it begins at the manifest and says nothing of other 
 a receipt is the same whatever the records are. A later receipt of the same run continues an earlier one's chain.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ journals replies before it sends them in can run it again after a crash. It lear
 vectors and nothing else, or raises :class:`SumAborted` with every fault that it could attribute to a party.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar

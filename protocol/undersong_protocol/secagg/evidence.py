@@ -3,8 +3,6 @@
 The first is kept with a release and checked by anybody afterwards. After the second the slot in the plan is used again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

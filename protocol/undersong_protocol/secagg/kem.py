@@ -5,8 +5,6 @@ encapsulates, and both must be broken. Encapsulation draws its own randomness, s
 production uses the library, tests a recording.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey

@@ -9,8 +9,6 @@ vector of ten million coordinates costs its wire bytes and one chunk of memory, 
 time.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Parsing and writing of messages: versions, lengths and stages are checked here, meanings in the state machines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The public parameters of one attempt of one private sum, equal at every party and at the coordinator."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

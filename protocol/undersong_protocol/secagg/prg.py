@@ -5,8 +5,6 @@ uint32 little-endian in Z_2^32 and uint64 little-endian in Z_2^64; every operati
 section 4 (PRG), at the full 256-bit key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal
 

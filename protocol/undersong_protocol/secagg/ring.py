@@ -5,8 +5,6 @@ Arithmetic runs in Z_2^32 or Z_2^64 with wrap-around; Z_2^b is a quotient of bot
 occupies bits ``i*b .. i*b + b - 1``, the last byte is padded with zero bits.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

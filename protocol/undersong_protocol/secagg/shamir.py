@@ -5,8 +5,6 @@ point, 33 bytes little-endian; the point is public and travels beside it. The fi
 so a secret is its own field element, and a combination that leaves 32 bytes is a proof that a share is wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, RoundAborted

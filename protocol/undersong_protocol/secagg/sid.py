@@ -3,8 +3,6 @@
 Every hash is SHA-256 over a label and length-prefixed fields, so no two different inputs have the same encoding.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterable

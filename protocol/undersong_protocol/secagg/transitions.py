@@ -4,8 +4,6 @@ The machines look rules up here and docs/secagg.md's diagrams are drawn from her
 tests.diagrams``).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal

@@ -8,8 +8,6 @@ counts as zero, and a unit that would still pass its bound, or has too many rows
 unit depends on its own rows alone, to the last bit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from fractions import Fraction

@@ -4,8 +4,6 @@ A statistic draws its own examples (:meth:`Statistic.example`). The test harness
 with different records against each other, and tries to exceed the statistic's bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar

@@ -9,8 +9,6 @@ its order and its candidates are drawn from its number; dropout is off, because 
 whole process; the number of its steps follows from its own shard.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import threading

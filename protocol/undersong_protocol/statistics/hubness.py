@@ -5,8 +5,6 @@ candidates, computed from public data (CSLS: Conneau et al. 2018, section 2.3). 
 casts the same votes, so that no sensitivity changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

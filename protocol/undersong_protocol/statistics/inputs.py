@@ -5,8 +5,6 @@ stated grid of a stated size: a record's products with them are then exact in fl
 of threads computes them, so that a record's row is the same beside any other records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

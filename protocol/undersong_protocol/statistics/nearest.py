@@ -5,8 +5,6 @@ matrix product with an extra column. Per record, contiguous groups of candidates
 only the Q best groups, by (score, lower index), are looked into: they hold the Q best candidates under that order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

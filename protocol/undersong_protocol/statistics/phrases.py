@@ -1,7 +1,5 @@
 """Terms of a public vocabulary in a text: longest match over words, case and white space folded."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence

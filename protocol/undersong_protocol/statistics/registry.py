@@ -1,7 +1,5 @@
 """Registry of statistics by wire name: a plan names one, and a party rebuilds it from public parameters."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar

@@ -15,8 +15,6 @@ matrix product that several teachers share has the same shape whatever the recor
 products with records are a shard's own; the step length follows from public bounds.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

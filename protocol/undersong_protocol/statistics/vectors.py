@@ -6,8 +6,6 @@ A stage accepts the previous stage's type only, and only :class:`MaskedVector` h
 the other types, so an un-noised or unmasked vector cannot be serialised. Their ``repr`` shows shape, never values.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

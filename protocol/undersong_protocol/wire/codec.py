@@ -1,7 +1,5 @@
 """Parsing and writing of messages, with the version checked; no other module parses what a peer sent."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

@@ -3,8 +3,6 @@
 Commands parse, call ``undersong_server.operations`` and print.
 """
 
-from __future__ import annotations
-
 import typer
 
 from undersong_common import entry

@@ -1,7 +1,5 @@
 """Commands for the coordinator and its parties: ``coordinator init|show|serve|healthy``, ``invite``, ``sign``, ..."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

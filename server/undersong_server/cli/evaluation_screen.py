@@ -1,7 +1,5 @@
 """``undersong evaluate`` as a person reads it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Options and arguments that several commands share, and the output of commands."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

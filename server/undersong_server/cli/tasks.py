@@ -1,7 +1,5 @@
 """The commands for task files and packages: ``init``, ``plan``, ``try``, ``new method``."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The console's application and its screens, but for those of runs."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

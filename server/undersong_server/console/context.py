@@ -1,7 +1,5 @@
 """Shared state of the console's screens: the coordinator's folder, its runs and their plans."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

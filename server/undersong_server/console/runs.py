@@ -1,7 +1,5 @@
 """The console's screens for runs: list, new run, one run, its result, comparison."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The coordinator's gRPC server: one stream per party, whose name is that of the certificate that TLS has verified."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

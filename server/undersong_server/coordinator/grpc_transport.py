@@ -4,8 +4,6 @@ The mailboxes live in the server's event loop; :meth:`GrpcTransport.exchange` is
 is sent after a reconnect are the same bytes under the same id, and a reply that arrived in part is continued.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import math

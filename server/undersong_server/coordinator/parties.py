@@ -4,8 +4,6 @@ Several processes use the file at once (the serving process and the operator's c
 transaction, and the serving process reads anew at each connection.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Drivers of runs: each takes one run from its folder to its outputs, and tells the parties how it ended."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

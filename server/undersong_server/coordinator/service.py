@@ -1,7 +1,5 @@
 """The serving process of a coordinator: it serves the parties and drives the runs."""
 
-from __future__ import annotations
-
 import logging
 import os
 import resource

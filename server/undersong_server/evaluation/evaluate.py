@@ -1,7 +1,5 @@
 """A corpus of synthetic texts against tables that the caller holds: usefulness, closeness, overlap, membership."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

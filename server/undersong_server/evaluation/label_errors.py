@@ -1,7 +1,5 @@
 """Texts of a corpus whose label is probably wrong, by confident learning (Northcutt, Jiang and Chuang 2021)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations

@@ -5,8 +5,6 @@ attacker sees the small task model that was trained on synthetic texts, and gues
 private training data (members) or not. A model that leaks nothing gives every attack one half.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

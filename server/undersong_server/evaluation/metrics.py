@@ -8,8 +8,6 @@ All are computed in the clear. Nothing here is differentially private: a figure 
 something about them, so these functions are called only by who holds the records.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

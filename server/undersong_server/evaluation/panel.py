@@ -5,8 +5,6 @@ nothing with the embeddings that methods see. Settings are frozen: a figure of a
 fine-tuned encoder (``task_model.fine_tune``) is reported beside the panel, not in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple

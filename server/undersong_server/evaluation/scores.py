@@ -1,7 +1,5 @@
 """Agreement of predicted and true labels, and how well scores tell real texts from synthetic ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -14,8 +14,6 @@ The first sum's adverts travel with everyone's signatures. A party that misses a
 prepared loses nothing: it is asked again when that sum begins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

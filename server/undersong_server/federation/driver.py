@@ -4,8 +4,6 @@ Every stage's replies are journaled before the state machine sees them, so that 
 machine to the very stage it stood in; parties answer a repeated request with the same bytes.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import math

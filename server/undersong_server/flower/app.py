@@ -5,8 +5,6 @@ the one that ``undersong coordinator init``, ``invite`` and ``sign`` made: its r
 which keys, and keeps plan, journal and outputs of every run, whichever transport carried it.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence

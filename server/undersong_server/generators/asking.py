@@ -1,7 +1,5 @@
 """Answers of several generators at the same time, and how fast each of them is."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -4,8 +4,6 @@ What became of each answer is journaled too: a run that continues decides as it 
 another version of the rules.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

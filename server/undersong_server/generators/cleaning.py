@@ -5,8 +5,6 @@ never rewrite what is inside it. Cleaning twice gives what cleaning once gives. 
 several texts, an analysis) is told by ``reading``.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

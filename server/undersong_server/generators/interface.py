@@ -4,8 +4,6 @@ The author makes :class:`GenerationRequest` values; a generator answers them as 
 name (an endpoint, a local model, a file of texts, an n-gram model) is configuration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Orders of a method, and the requests that they become."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random

@@ -5,8 +5,6 @@ will not do what only a model is asked for: help with this request, write such a
 transfer" says the former and not the latter. Texts in another language than the task's are recognised, too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -8,8 +8,6 @@ paper; ``METHOD`` names them (:class:`undersong_server.methods.interface.Method`
 added. What several methods use lies in ``parts``. Other packages add methods by entry points of ``undersong.methods``.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from typing import Any

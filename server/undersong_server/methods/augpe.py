@@ -5,8 +5,6 @@ filled gaps. Deviations: noise is calibrated over all votes together by exact ac
 writes an equal part, and a text's variations go to them in turn.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal

@@ -4,8 +4,6 @@ The same texts and the same private label histogram as ``mixture+labels``; what 
 alone and costs no budget. A method that asks the records more than their labels has to beat this one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -12,8 +12,6 @@ of their majorities. Always: one scalar per query stands for the paper's two cou
 sigma / sqrt(2). ``preset = "paper"`` does the rest as the paper does, which is not private as it states.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

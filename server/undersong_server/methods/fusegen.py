@@ -8,8 +8,6 @@ fine-tunes BERT and moves the weights between its epochs; the
 corpus has no weights, its texts are drawn by them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 

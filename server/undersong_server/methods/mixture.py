@@ -1,7 +1,5 @@
 """The baseline without private data: zero-shot texts of all generators in equal parts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -4,8 +4,6 @@ Equal weights over the generators, zero-shot texts, nothing private but the labe
 has to beat this one; the difference from the plain mixture is what the label shares bring.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -8,8 +8,6 @@ Deviations: noise by exact accounting over all rounds; the threshold (line 16 of
 of the noise, so that it means the same at every epsilon (the published code: multiples of four noise scales).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 

@@ -4,8 +4,6 @@ A private sum is asked only for a choice, and a choice stands only if the record
 cleaned mixture by two standard errors. Otherwise the corpus is that of the method ``cleaned-mixture``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated

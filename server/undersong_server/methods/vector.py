@@ -5,8 +5,6 @@ one layer, as unit vectors on public principal axes; the sum of each label is op
 known noise; and the public side of the difference is the mean of the texts that the model's folder was prepared from.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

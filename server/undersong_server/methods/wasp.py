@@ -7,8 +7,6 @@ sensitivity (Theorem D.2 charges 4 vote units, the truth at Q = 8 is 1.633), the
 that are made, and a good example of a label is never a bad one; ``preset = "paper"`` does all three as the paper does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal

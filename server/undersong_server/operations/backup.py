@@ -1,7 +1,5 @@
 """One file that holds a whole coordinator, made while it is served, and its way back into an empty folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

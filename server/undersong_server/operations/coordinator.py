@@ -1,7 +1,5 @@
 """A coordinator's folder: creation, facts, audit log, serving and health check. A drill's folder gets a small task."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

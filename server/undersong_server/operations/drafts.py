@@ -1,7 +1,5 @@
 """Task files as forms: from a template, an uploaded file, one of an offered folder, or the task of an earlier run."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """The parties of a coordinator: invite, sign, revoke, list."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Evaluation of a run's folder against files or tables that the caller holds."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

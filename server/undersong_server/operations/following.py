@@ -1,7 +1,5 @@
 """Live results of a run: weights, sums, texts; and the generators' usage over several runs."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Overview for the operator: what needs action, lists that stay fast with thousands of runs, and a support bundle."""
 
-from __future__ import annotations
-
 import io
 import math
 import os

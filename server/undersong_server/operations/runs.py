@@ -1,7 +1,5 @@
 """The runs of a coordinator: plan one, request an action, list them, and watch one while another process drives it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Task files: write a new one, plan it, try its generators. Method packages: write a new one."""
 
-from __future__ import annotations
-
 import json
 import keyword
 import re

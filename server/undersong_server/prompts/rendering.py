@@ -8,8 +8,6 @@ stand between fences with their line breaks: ``{{ good | fenced("good") }}``. Wh
 template.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import re

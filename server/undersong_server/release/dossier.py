@@ -1,7 +1,5 @@
 """A published data set as a privacy officer files it: what flowed, what it cost, what was checked, what is kept."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

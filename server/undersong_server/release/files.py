@@ -4,8 +4,6 @@ Files are written whole or not at all. A folder that is read may be anybody's: o
 read, and a key that stands twice in an object is an error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

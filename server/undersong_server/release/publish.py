@@ -1,7 +1,5 @@
 """Writes a finished run's public files: corpus, dataset card, manifest with receipts, and report."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -8,8 +8,6 @@ A simulation has no coordinator, and holds the keys of all its parties. Each of 
 party of a federation does: the signatures prove that one hand held every key, and that nobody else changed a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The dataset card: ``README.md`` beside the corpus, for whoever receives it. Its words are in ``card.md.j2``."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -4,8 +4,6 @@ A style sheet decides the colours, for light and dark: marks carry classes. Ever
 escaped; numbers are formatted here and hold no markup.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

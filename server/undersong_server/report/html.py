@@ -4,8 +4,6 @@ The page carries its own style and one small script, and a content security poli
 and nothing else: even a text that slipped past the escaping could not run or load anything.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The last screen of a run: the essentials in ten lines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rich.console import Group, RenderableType

@@ -1,7 +1,5 @@
 """Executes a planned run over any transport: the parties agree, the method runs, the receipts are collected."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

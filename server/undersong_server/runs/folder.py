@@ -4,8 +4,6 @@ Commands and the serving process communicate through these files only. Each file
 be killed at any time. Only the serving process writes ``status.json``; only the commands write ``requested.json``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

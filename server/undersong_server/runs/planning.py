@@ -4,8 +4,6 @@ The parts of a task that need other packages or files are built here too: statis
 figures, sensitivity and sigma are in natural units (one vote is 1).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The files that a task names: tables, read by one rule for plan and simulation, and checks of them all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 

@@ -4,8 +4,6 @@ The module's name is the ``kind`` of the ``[[generators]]`` tables that it reads
 added. Other packages add kinds by entry points of ``undersong.generators`` that name such a subclass.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A task's attributes in a method: the sum that counts them, and the values that orders name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

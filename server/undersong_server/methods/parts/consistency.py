@@ -1,7 +1,5 @@
 """Linear classifiers of public texts."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64

@@ -5,8 +5,6 @@ what noise alone explains is shrunk to 0, and a class with few records takes mor
 share.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Baselines of the discriminators: scores from the records' votes, as in WASP, and random scores."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from undersong_common.arrays import Float64

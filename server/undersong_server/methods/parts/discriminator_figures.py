@@ -1,7 +1,5 @@
 """Figures of the method discriminator: the epsilon that its paper's noise spends, and its accuracy on real texts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

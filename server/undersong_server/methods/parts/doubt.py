@@ -1,7 +1,5 @@
 """Propagation of the noise of opened sums to the values computed from them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

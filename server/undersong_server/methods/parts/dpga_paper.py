@@ -5,8 +5,6 @@ Several parties cannot run the searches; one coarse Laplace histogram takes thei
 simulation a curator's AboveThreshold over exact lengths.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache

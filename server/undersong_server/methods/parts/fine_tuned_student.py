@@ -5,8 +5,6 @@ as its noisy count is away from the mean of its class: a majority that noise alo
 has neither that weight nor counts centred by class: its labels are the majorities themselves (``hard``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

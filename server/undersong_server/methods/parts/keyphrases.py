@@ -3,8 +3,6 @@
 Everything here reads noised sums and public terms only: it is post-processing and costs no privacy.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Keywords of each label from a generator's answers: lists that it wrote, or the distinctive words of its texts."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Label shares of a corpus from a noisy histogram of the records' labels."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from undersong_common.arrays import Float64

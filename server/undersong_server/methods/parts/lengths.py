@@ -1,7 +1,5 @@
 """The lengths of the private texts, from one noisy histogram that any method may be given: 2 % of its budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise

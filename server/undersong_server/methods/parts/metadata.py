@@ -1,7 +1,5 @@
 """Shares, length ranges and draws from noisy label, length and keyword counts (DPGA-TextSyn); all post-processing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

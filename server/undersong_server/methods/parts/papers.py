@@ -3,8 +3,6 @@
 ``preset = NAME`` in [method] sets what the file's elements set; docs/papers/ is written from the same files.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace

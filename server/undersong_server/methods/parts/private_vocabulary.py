@@ -1,7 +1,5 @@
 """The keyphrases of private records from one noisy histogram of public terms: DP-KPS's, and Aug-PE's with them."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

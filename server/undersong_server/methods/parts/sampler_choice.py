@@ -4,8 +4,6 @@ Half of the public texts stand in for the records: their densities get the noise
 records as are expected. A task model learns from the sequences of each sampler and is judged on the other half.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal

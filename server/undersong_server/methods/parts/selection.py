@@ -1,7 +1,5 @@
 """Selections that several methods make: shares by largest remainder, the best candidates, weights of generators."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Numbers of texts per generator and label, such that the whole corpus comes near to given shares."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from undersong_common.arrays import Bools, Float64, Int64

@@ -1,7 +1,5 @@
 """Estimates of the true coordinates of a noisy low-dimensional sum, by empirical Bayes with the known noise."""
 
-from __future__ import annotations
-
 from undersong_common.arrays import Float64
 
 

@@ -1,7 +1,5 @@
 """Selection by votes with similarity suppression, and an estimate of the records' mean similarity (DPGA-TextSyn)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Number of teachers that a plan's queries need; a plan with too few is refused (docs/discriminator.md)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ vote; but the sums have K + n coordinates instead of N, a cell collects the vote
 of candidates that nobody is near to is not drawn at all (docs/performance.md, "Many candidates").
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

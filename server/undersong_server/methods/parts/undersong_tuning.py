@@ -1,7 +1,5 @@
 """The constants of the method ``undersong``, each with its unit and its reason; docs/method.md prints this table."""
 
-from __future__ import annotations
-
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Choice of generators by how well the classifiers of their texts label the records; docs/method.md, step 3."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The records' verdict on two corpora, by a head and a word classifier of each; docs/method.md, step 7."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Public vocabularies: a file of terms, or English words by frequency. Terms differ in more than case and spaces."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
