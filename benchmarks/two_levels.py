@@ -5,7 +5,7 @@
 100 000 candidates and 10 000 records of 384 coordinates, invented: 1 000 topics on the sphere, candidates evenly of
 all of them, records of 50. ``flat`` is one Top-Q vote (Q = 8, nearest) over all candidates; two levels vote for public
 cells first, 250, 1 000 or 4 000 of them, then for the candidates of those that stand out, 10 000 at most, at the same
-epsilon and delta (methods/parts/two_levels.py). The vote is exact: a few records are compared with all candidates in
+epsilon and delta (methods/parts/augpe.py). The vote is exact: a few records are compared with all candidates in
 integers. Each then takes the 1 000 candidates with the most noisy votes, once for each seed of the noise.
 
 JSON: ``candidates``, ``records``, ``seeds``, ``vote_cpu_s`` (processor time of the flat vote), ``vote_peak_bytes``
@@ -35,7 +35,7 @@ from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest,
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.statistics.nearest import NearestFurthest
 from undersong_protocol.wire.public import encode_embeddings
-from undersong_server.methods.parts import two_levels
+from undersong_server.methods import augpe
 
 DIMENSION, Q = 384, 8
 QUORUM = Quorum(10, 6, 1, 1)
@@ -77,7 +77,7 @@ class TwoLevels:
     def __init__(self, x: Float32, c: Float32, cells: int, within: int) -> None:
         self._x, self._c, self.within = x, c, within
         begun = time.process_time()
-        self.made = two_levels.cells_of(c, cells, 1)
+        self.made = augpe.cells_of(c, cells, 1)
         self.cells_cpu_s = time.process_time() - begun
         self.cells = len(self.made.centres)
         near, self._first_s = nearest(x, self.made.centres)
@@ -92,7 +92,7 @@ class TwoLevels:
     def choice(self, sigmas: tuple[float, float], kept: int, noise: np.random.Generator) -> Int64:
         """The candidates with the most noisy votes, int64 [kept]."""
         noisy = self._votes + noise.normal(0.0, sigmas[0], self.cells)
-        positions = two_levels.members(self.made, self._c, two_levels.standing_out(noisy, sigmas[0]), self.within)
+        positions = augpe.members(self.made, self._c, augpe.standing_out(noisy, sigmas[0]), self.within)
         key = positions.tobytes()
         if key not in self._asked:
             near, seconds = nearest(self._x, np.ascontiguousarray(self._c[positions]))
@@ -153,7 +153,7 @@ def measure(candidates: int, records: int, seeds: int) -> dict[str, Any]:
         choices = [_best(flat, one.sums[0].sigma, kept, np.random.default_rng(seed)) for seed in range(seeds)]
         at.append(line(epsilon, 0, choices, one))
         for level in levels:
-            two = plan_sums(two_levels.sums("votes", cells=level.cells, within=within, q=Q), privacy, QUORUM)
+            two = plan_sums(augpe.sums("votes", cells=level.cells, within=within, q=Q), privacy, QUORUM)
             sigmas = (two.sums[0].sigma, two.sums[1].sigma)
             choices = [level.choice(sigmas, kept, np.random.default_rng(seed)) for seed in range(seeds)]
             at.append(line(epsilon, level.cells, choices, two))

@@ -35,13 +35,17 @@ from undersong_protocol.statistics.votes import TopQVotes
 from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting
-from undersong_server.methods.parts import discriminant, discriminator_baselines, discriminator_figures
-from undersong_server.methods.parts.discriminant import Discriminator, averaged
-from undersong_server.methods.parts.fine_tuned_student import FineTunedStudent, fine_tuned
+from undersong_server.methods.parts import discriminant
+from undersong_server.methods.parts.discriminant import (
+    Discriminator,
+    FineTunedStudent,
+    TeacherNumbers,
+    averaged,
+    fine_tuned,
+)
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.methods.parts.selection import highest, largest_remainder, places_by_label
-from undersong_server.methods.parts.teacher_numbers import TeacherNumbers
 from undersong_server.pool import Sample
 
 Kind = Literal["teachers", "moments", "votes", "random"]
@@ -190,7 +194,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     held = math.floor(len(order) * HELD_OUT)
     student: Discriminator | FineTunedStudent | None = None
     if kind == "votes" or kind == "random":
-        scores = discriminator_baselines.scores(kind, run)
+        scores = discriminant.scores(kind, run)
     else:
         if kind == "teachers":
             student = _distilled(options, run, order[held:])
@@ -231,7 +235,7 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | No
     asked: list[SumRequest] = []
     noise = None
     if options.accounting == "paper" and setting.privacy is not None:
-        noise = discriminator_figures.paper_noise(options.stated(setting.privacy), options.tutor_epsilon)
+        noise = discriminant.paper_noise(options.stated(setting.privacy), options.tutor_epsilon)
     if noise is not None:
         if labels > 1 and options.tutor != "none":
             multiplier = noise.tutor if options.tutor == "noised" else 0.0
@@ -391,8 +395,8 @@ METHOD = Method(
     run=run,
     asks_first=lambda options, setting: any(each.name == "labels" for each in plan(options, setting)),
     notes=notes,
-    paper_figures=lambda options, plan: discriminator_figures.paper_figures(
+    paper_figures=lambda options, plan: discriminant.paper_figures(
         plan.privacy, options.queries, options.tutor_epsilon
     ),
-    figures=discriminator_figures.figures,
+    figures=discriminant.figures,
 )

@@ -23,12 +23,10 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.orders import Order
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts import attributes, consistency, shares, verdict
-from undersong_server.methods.parts.label_shares import label_shares, records_of, records_shares
+from undersong_server.methods.parts import attributes, consistency, shares, undersong_choices
+from undersong_server.methods.parts.label_shares import label_shares, records_of, records_shares, shrink_to_mean
 from undersong_server.methods.parts.selection import highest, largest_remainder, sample_without_replacement
-from undersong_server.methods.parts.shrinkage import shrink_to_mean
-from undersong_server.methods.parts.undersong_tuning import TUNING
-from undersong_server.methods.parts.usefulness import usefulness
+from undersong_server.methods.parts.undersong_choices import TUNING, usefulness
 from undersong_server.pool import Sample
 
 
@@ -230,17 +228,19 @@ class State:
     def judged(self, mixture: Rows, ours: Rows) -> Rows:
         """Opens the verdict on ``ours`` against the mixture. Returns the one to publish, and says why in the report."""
         both = [
-            verdict.Corpus([each.text for each in self.samples(rows)], self._texts(rows.position)[0], rows.label_of)
+            undersong_choices.Corpus(
+                [each.text for each in self.samples(rows)], self._texts(rows.position)[0], rows.label_of
+            )
             for rows in (mixture, ours)
         ]
-        heads, by_words = verdict.published(both, len(self.shares))
+        heads, by_words = undersong_choices.published(both, len(self.shares))
         inputs = [self.run.publish_numbers("heads", heads), self.run.publish_numbers("word classifiers", by_words)]
-        gain = verdict.gain(self.run.private_sum("verdict", inputs), float(self.records.sum()))
+        gain = undersong_choices.gain(self.run.private_sum("verdict", inputs), float(self.records.sum()))
         self.run.record("verdict", 0, {"gain": gain.value, "error": gain.error, "taken": gain.certain()})
         self.run.record("remarks", 0, self._remark(gain))
         return ours if gain.certain() else mixture
 
-    def _remark(self, gain: verdict.Gain) -> str:
+    def _remark(self, gain: undersong_choices.Gain) -> str:
         """Notes for the report: the change that the private records made, beside its noise."""
         inside: Bools = self.chosen.max(axis=1)
         out = [name for name, kept in zip(self.run.setting.generators, inside.tolist(), strict=True) if not kept]

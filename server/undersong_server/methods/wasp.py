@@ -8,7 +8,7 @@ that are made, and a good example of a label is never a bad one; ``preset = "pap
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -21,7 +21,6 @@ from undersong_protocol.agreement.plan import Plan, Privacy, SumRequest
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting
-from undersong_server.methods.parts.doubt import noise_effect
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.selection import (
     balanced_labels,
@@ -235,3 +234,27 @@ METHOD = Method(
     run=run,
     paper_figures=paper_figures,
 )
+
+
+# Propagation of the noise of opened sums to the values computed from them.
+
+
+def noise_effect(computed: Callable[[Float64], Float64], numbers: Float64, deviations: Float64) -> Float64:
+    """Standard deviation that independent noise of ``numbers`` gives each of the ``computed`` values, to first order.
+
+    Each number is moved by its standard deviation, and the effects are added in squares.
+
+    Args:
+        computed: float64 [n] to float64 [k].
+        numbers: noisy, float64 [n].
+        deviations: of their noise, float64 [n].
+
+    >>> noise_effect(lambda x: x / x.sum(), np.array([8.0, 8.0]), np.array([0.0, 0.0])).tolist()
+    [0.0, 0.0]
+    >>> noise_effect(lambda x: x[:1] - x[1:], np.array([8.0, 8.0]), np.array([3.0, 4.0])).tolist()
+    [5.0]
+    """
+    centre = computed(numbers)
+    moved = np.stack([computed(numbers + step) - centre for step in np.diag(deviations)])
+    effect: Float64 = np.sqrt(np.square(moved).sum(axis=0))
+    return effect

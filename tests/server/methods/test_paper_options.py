@@ -20,10 +20,9 @@ from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.phrases import words as words_of
 from undersong_server.methods import augpe, dpga, dpkps, wasp
+from undersong_server.methods.dpkps import Choice
 from undersong_server.methods.interface import Setting
-from undersong_server.methods.parts import sampler_choice
 from undersong_server.methods.parts.metadata import shares_by_label
-from undersong_server.methods.parts.sampler_choice import Choice
 from undersong_server.methods.parts.selection import places_by_label
 from undersong_server.pool import Sample
 from undersong_server.runs.planning import plan_figures, plan_run
@@ -217,7 +216,7 @@ def test_auto_takes_the_sampler_that_validates_better_on_public_text_and_says_so
     monkeypatch.setattr(f"undersong_server.methods.parts.keyphrases.Densities.{worse}", at_random)
     monkeypatch.setattr(dpkps, "public_embedder", lambda _model: by_words)
     monkeypatch.setattr(dpkps, "_validated", dpkps._validated.__wrapped__)
-    monkeypatch.setattr(sampler_choice, "SEQUENCES", 60)
+    monkeypatch.setattr(dpkps, "SEQUENCES", 60)
     task = write_task(tmp_path, sampler="auto", validation="pool.jsonl", pairs=256, sharpness=1.0)
     run_plan = plan_run(task)
     chosen = "iterative" if worse == "independent" else "independent"
@@ -245,7 +244,7 @@ def test_noise_of_the_validation_is_the_plan_s_for_the_records_expected(tmp_path
         seen.update(given, texts=table.texts)
         return Choice("independent", {})
 
-    monkeypatch.setattr(sampler_choice, "validated", validated)
+    monkeypatch.setattr(dpkps, "validated", validated)
     monkeypatch.setattr(dpkps, "public_embedder", lambda _model: embed)
     write_task(tmp_path, sampler="auto", validation="few.jsonl")
     shown = ["public a text 1 apple", "public b text 2 nail"]

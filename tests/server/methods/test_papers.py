@@ -27,7 +27,7 @@ from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.orders import Order, Requests, shown_once
 from undersong_server.methods import augpe, discriminator, dpga, dpkps, fusegen, pretext, wasp
 from undersong_server.methods.interface import Setting
-from undersong_server.methods.parts import discriminator_figures, dpga_paper, fine_tuned_student, papers
+from undersong_server.methods.parts import discriminant, dpga_paper, papers
 from undersong_server.methods.parts.keyphrases import Densities, significant_terms
 from undersong_server.methods.parts.metadata import shares_by_label
 from undersong_server.methods.parts.suppression import mean_similarity
@@ -436,7 +436,7 @@ def test_song_s_noise_is_two_analytic_gaussians(tmp_path):
     assert math.isinf(plan.privacy.epsilon)
     assert plan["teachers"].parameters["teachers"] == 1
     assert plan.quorum.parties == 15
-    figures = discriminator_figures.paper_figures(Privacy(4.0, 1e-5), 1000, 0.4)
+    figures = discriminant.paper_figures(Privacy(4.0, 1e-5), 1000, 0.4)
     assert figures["sigma"] == pytest.approx(answer, rel=1e-3)
     assert figures["epsilon_really_spent"] == pytest.approx(
         spent(math.sqrt(1000) * math.sqrt(2) / answer, 1e-5), rel=0.01
@@ -472,7 +472,7 @@ def test_one_scalar_decides_as_often_as_song_s_two_noisy_counts():
     runs = 200_000
     private = probabilities.sum() + rng.normal(0.0, sigma, runs)
     public = (1 - probabilities).sum() + rng.normal(0.0, sigma, runs)
-    noise = discriminator_figures.paper_noise(Privacy(4.0, 1e-5), 0.4)
+    noise = discriminant.paper_noise(Privacy(4.0, 1e-5), 0.4)
     expected = PHI((probabilities.sum() - 2.0) / noise.answer)
     assert (private > public).mean() == pytest.approx(expected, abs=0.005)
 
@@ -494,13 +494,13 @@ def test_song_s_student_learns_hard_labels_of_equal_weight(monkeypatch):
     def fine_tune(texts, labels, settings, *, weights, seed):
         seen.update(labels=labels, weights=weights, rate=settings.learning_rate)
 
-    monkeypatch.setattr(fine_tuned_student, "fine_tune", fine_tune)
+    monkeypatch.setattr(discriminant, "fine_tune", fine_tune)
     counts = np.array([9.1, 7.4, 7.6, 0.2])  # of 15 teachers, noisy
     given = (["a", "b", "c", "d"], counts - 7.5, None)
-    fine_tuned_student.fine_tuned(*given, seed=0, hard=True, rate=2e-5)
+    discriminant.fine_tuned(*given, seed=0, hard=True, rate=2e-5)
     assert seen["labels"] == [("private" if count > 15 - count else "synthetic") for count in counts]
     assert (seen["weights"], seen["rate"]) == (None, 2e-5)
-    fine_tuned_student.fine_tuned(*given, seed=0)
+    discriminant.fine_tuned(*given, seed=0)
     assert seen["weights"].tolist() == pytest.approx(np.abs(counts - 7.5).tolist())
 
 

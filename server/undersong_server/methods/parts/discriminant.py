@@ -6,14 +6,25 @@ share.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.embedding import Embed
+from undersong_common.errors import ConfigurationError
+from undersong_common.fine_tuning import FineTuning
+from undersong_common.privacy import accounting
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.outer_products import symmetric
 from undersong_protocol.statistics.teachers import Whitening
+from undersong_server.evaluation.scores import discrimination, precision_and_recall
+from undersong_server.evaluation.task_model import FineTunedModel, fine_tune
+from undersong_server.methods.interface import Records, RunContext
 
 # Prior variances are chosen among these by marginal likelihood.
 LEVELS = (0.0, *(float(level) for level in np.logspace(-4, 1, 11)))
@@ -176,3 +187,204 @@ def averaged(values: Float64, group: Int64) -> Float64:
     """Each value replaced by the mean of its group's: float64 [n], of groups numbered from 0, int64 [n]."""
     found: Float64 = (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]
     return found
+
+
+# Baselines of the discriminators: scores from the records' votes, as in WASP, and random scores.
+
+
+def scores(kind: Literal["votes", "random"], run: RunContext) -> Float64:
+    """Scores of the pool's candidates, float64 [N]: nearest minus furthest votes (the sum "votes"), or random ones."""
+    if kind == "votes":
+        near, far = run.votes("votes")
+        return near - far
+    return run.rng("random").random(len(run.pool))
+
+
+# Number of teachers that a plan's queries need; a plan with too few is refused (docs/discriminator.md).
+
+USEFUL = 10.0  # teachers per unit of sigma: with fewer the noise hides even clear majorities
+FEWEST_QUERIES = 50  # that are worth proposing
+FEWEST = 20  # teachers in all, where there is hardly any noise
+
+
+@dataclass(frozen=True)
+class TeacherNumbers:
+    """The teachers of a plan.
+
+    Attributes:
+        asked: shards per party that the options name; 0 is as many as a useful answer needs.
+        queries: r, on which each teacher votes.
+        requests: the plan's private sums, "teachers" among them.
+    """
+
+    asked: int
+    queries: int
+    requests: Sequence[SumRequest]
+    privacy: Privacy
+    quorum: Quorum
+
+    @cached_property
+    def sigma(self) -> float:
+        """Noise of each query's count, in votes."""
+        return plan_sums(self.requests, self.privacy, self.quorum)["teachers"].sigma
+
+    @property
+    def per_party(self) -> int:
+        if self.privacy.unit == "party":
+            return 1  # one unit lies in one shard: all that a party has
+        return self.asked or math.ceil(max(FEWEST, self.needed) / self.quorum.parties)
+
+    @property
+    def total(self) -> int:
+        return self.quorum.parties * self.per_party
+
+    @property
+    def needed(self) -> int:
+        """Teachers in all that a useful answer needs: sigma is at most a tenth of them."""
+        return math.ceil(USEFUL * self.sigma)
+
+    def check(self) -> None:
+        """Raises ConfigurationError, with remedies, if noise hides the teachers' answers or a unit is overcharged."""
+        if not math.isfinite(self.privacy.epsilon):
+            return
+        if self.privacy.norm_factor > 1:
+            raise ConfigurationError(
+                'privacy.user_contribution = "sum": a unit lies in one shard and changes one teacher, however many'
+                f" records it has, and must not be charged {self.privacy.norm_factor} times",
+                'set privacy.user_contribution = "mean"',
+            )
+        if self.total >= self.needed:
+            return
+        more = f"set method.teachers to {math.ceil(self.needed / self.quorum.parties)} (a party)"
+        remedies = [more if self.privacy.unit != "party" else "raise privacy.epsilon"]
+        fewer = math.floor(self.queries * (self.total / (USEFUL * self.sigma)) ** 2)
+        if fewer >= FEWEST_QUERIES:
+            remedies.append(f"lower method.queries to {fewer}")
+        raise ConfigurationError(
+            f"method.teachers: {self.total} teachers in all cannot answer {self.queries} queries at epsilon"
+            f" {self.privacy.epsilon:g}: the noise has sigma {self.sigma:.1f} votes, and a useful answer needs"
+            f" {self.needed} teachers (sigma at most a tenth of them)",
+            ", ".join([*remedies, 'or set method.discriminator = "moments"']),
+        )
+
+
+# The distilled student as a fine-tuned encoder (Song et al. 2024): it reads texts, where the linear one has vectors.
+# It learns to tell the queries that more teachers than usual took for private from the others. Each query weighs as
+# much as its noisy count is away from the mean of its class: a majority that noise alone may have made says little.
+# The paper has neither that weight nor counts centred by class: its labels are the majorities themselves (``hard``).
+
+SETTINGS = FineTuning(Path(), epochs=8, batch=16, learning_rate=5e-5, max_tokens=256)
+PRIVATE, OTHER = "private", "synthetic"
+
+
+@dataclass(frozen=True, eq=False)
+class FineTunedStudent:
+    """Scores, higher for what could have been private; only scores within one class compare."""
+
+    model: FineTunedModel
+
+    def scores(self, texts: Sequence[str], _embeddings: Float32, _classes: Int64) -> Float64:
+        """Log-odds of "private" for each text, float64 [n]."""
+        found = np.clip(self.model.probabilities(texts), 1e-12, None)
+        return np.asarray(
+            np.log(found[:, self.model.labels.index(PRIVATE)] / found[:, self.model.labels.index(OTHER)]),
+            dtype=np.float64,
+        )
+
+
+def fine_tuned(
+    texts: Sequence[str], centred: Float64, folder: Path, *, seed: int, hard: bool = False, rate: float | None = None
+) -> FineTunedStudent:
+    """The student of queries whose noisy counts, less their class's mean, are ``centred``, float64 [r].
+
+    With ``hard`` they are counts less half of the teachers, and all weigh alike (Song et al. 2024, Eq. 1, 2).
+
+    Raises ConfigurationError where ``folder`` holds no usable encoder, or all counts are the same.
+    """
+    labels = [PRIVATE if count > 0 else OTHER for count in centred]
+    settings = replace(SETTINGS, path=folder, learning_rate=rate or SETTINGS.learning_rate)
+    weights = None if hard else np.abs(centred)
+    return FineTunedStudent(fine_tune(texts, labels, settings, weights=weights, seed=seed))
+
+
+# Figures of the method discriminator: the epsilon that its paper's noise spends, and its accuracy on real texts.
+
+STRICT_SHARE = 0.25  # of the synthetic texts that precision, recall and F1 let pass for real
+
+
+@dataclass(frozen=True)
+class PaperNoise:
+    """The paper's noise, in records: of a class's count (``tutor``), and of the scalar sum for one query (``answer``).
+
+    The paper noises two counts for each query, private and public, and takes the larger; the difference decides, so one
+    scalar of sigma / sqrt(2) decides by the same law.
+    """
+
+    tutor: float
+    answer: float
+
+
+def paper_noise(stated: Privacy, tutor_epsilon: float) -> PaperNoise:
+    """Section 4: analytic Gaussians of sensitivity sqrt(2) at ``tutor_epsilon`` and at the rest; no noise at infinity.
+
+    No delta and no sigma is printed; both mechanisms are taken at the run's delta.
+
+    >>> noise = paper_noise(Privacy(4.0, 1e-5), 0.4)
+    >>> round(noise.answer * math.sqrt(2), 3)
+    1.676
+    """
+    if math.isinf(stated.epsilon):
+        return PaperNoise(0.0, 0.0)
+    if stated.epsilon <= tutor_epsilon:
+        raise ConfigurationError(
+            f"method.tutor_epsilon {tutor_epsilon:g} leaves nothing of epsilon {stated.epsilon:g}", "lower it"
+        )
+    tutor, answer = (
+        accounting.calibrate(lambda one: [accounting.Gaussian(one)], epsilon, stated.delta)
+        for epsilon in (tutor_epsilon, stated.epsilon - tutor_epsilon)
+    )
+    return PaperNoise(math.sqrt(2.0) * tutor, answer)
+
+
+def paper_figures(stated: Privacy, queries: int, tutor_epsilon: float) -> Mapping[str, float]:
+    """Returns sigma of one of the paper's answers, and epsilon of all of them: two counts per query, scalar counts.
+
+    Empty if epsilon leaves the teachers nothing.
+    """
+    if stated.epsilon <= tutor_epsilon:
+        return {}
+    noise = paper_noise(stated, tutor_epsilon)
+    return {
+        "sigma": math.sqrt(2.0) * noise.answer,
+        "epsilon_really_spent": _composed(noise.answer, queries, stated.delta),
+        "epsilon_as_scalar_counts": _composed(math.sqrt(2.0) * noise.answer, queries, stated.delta),
+    }
+
+
+def figures(records: Records, embed: Embed, test: Sequence[str], labels: Int64) -> Mapping[str, Any]:
+    """Measures how well the discriminator separates real test texts from candidates that it was not fitted on.
+
+    Args:
+        records: of the run: "discriminator", "student" and "held out".
+        embed: texts to quantised embeddings.
+        test: real texts, with ``labels`` as indices, int64 [n].
+    """
+    found: dict[str, Any] = {"discriminator": records["discriminator"][-1][1]}
+    student, (held, classes) = records["student"][-1][1], records["held out"][-1][1]
+    if student is None or not len(held):
+        return found
+    real, others = np.maximum(labels, 0), [one.text for one in held]
+    given = student.scores(test, embed(test), real), real, student.scores(others, embed(others), classes), classes
+    accuracy, auc = discrimination(*given)
+    precision, recall, f1 = precision_and_recall(*given, STRICT_SHARE)
+    return found | {
+        "discriminator_accuracy": accuracy,
+        "discriminator_auc": auc,
+        "discriminator_precision": precision,
+        "discriminator_recall": recall,
+        "discriminator_f1": f1,
+    }
+
+
+def _composed(multiplier: float, count: int, delta: float) -> float:
+    return accounting.epsilon([accounting.Gaussian(multiplier, count=count)], delta)

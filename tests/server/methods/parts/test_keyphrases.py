@@ -12,7 +12,7 @@ from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_server.methods.parts.keyphrases import Densities, significant_terms
-from undersong_server.methods.parts.vocabulary import english_words, read_vocabulary
+from undersong_server.methods.parts.private_vocabulary import english_words, read_vocabulary
 
 
 class Records:

@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undersong_server.methods.parts.doubt import noise_effect
 from undersong_server.methods.parts.selection import (
     balanced_labels,
     drawn_by_weight,
@@ -14,6 +13,7 @@ from undersong_server.methods.parts.selection import (
     significant_votes,
     weights_by_votes,
 )
+from undersong_server.methods.wasp import noise_effect
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.integers(0, 1000))

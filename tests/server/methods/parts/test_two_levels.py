@@ -10,9 +10,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods import augpe
+from undersong_server.methods.augpe import Cells
 from undersong_server.methods.interface import Setting
-from undersong_server.methods.parts import two_levels
-from undersong_server.methods.parts.two_levels import Cells
 
 
 def blobs(count: int, each: int) -> np.ndarray:
@@ -25,26 +24,26 @@ def blobs(count: int, each: int) -> np.ndarray:
 @pytest.mark.heavy  # scikit-learn is loaded
 def test_cells_are_groups_of_candidates_and_lie_on_the_public_grid():
     rows = blobs(5, 20)
-    cells = two_levels.cells_of(rows, 5, seed=3)
+    cells = augpe.cells_of(rows, 5, seed=3)
     assert len(cells.centres) == len(np.unique(cells.of)) <= 5
     assert np.array_equal(cells.centres, publishable(cells.centres))
-    assert np.array_equal(two_levels.cells_of(rows, 5, seed=3).of, cells.of)  # everybody who asks gets the same
-    assert len(two_levels.cells_of(rows[:3], 8, seed=3).of) == 3
+    assert np.array_equal(augpe.cells_of(rows, 5, seed=3).of, cells.of)  # everybody who asks gets the same
+    assert len(augpe.cells_of(rows[:3], 8, seed=3).of) == 3
 
 
 def test_the_best_cells_fill_the_room_and_the_last_one_gives_its_innermost():
     rows = np.array([[1.0, 0.0], [0.5, 0.0], [0.75, 0.0], [0.0, 1.0], [0.0, 0.5]], dtype=np.float32)
     cells = Cells(np.array([[1.0, 0.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 0, 0, 1, 1]))
-    assert two_levels.members(cells, rows, np.array([1, 0]), 4).tolist() == [0, 2, 3, 4]
-    assert two_levels.members(cells, rows, np.array([0, 1]), 3).tolist() == [0, 1, 2]
-    assert two_levels.members(cells, rows, np.array([1]), 9).tolist() == [3, 4]
+    assert augpe.members(cells, rows, np.array([1, 0]), 4).tolist() == [0, 2, 3, 4]
+    assert augpe.members(cells, rows, np.array([0, 1]), 3).tolist() == [0, 1, 2]
+    assert augpe.members(cells, rows, np.array([1]), 9).tolist() == [3, 4]
 
 
 def test_both_sums_together_cost_what_the_flat_vote_costs():
     privacy, quorum = Privacy(2.0, 1e-5), Quorum(10, 6, 1, 1)
     vote = TopQVotes(q=1, candidates=5000, furthest=False)
     flat = plan_sums([SumRequest("votes", vote)], privacy, quorum)
-    two = plan_sums(two_levels.sums("votes", cells=200, within=500, q=1), privacy, quorum)
+    two = plan_sums(augpe.sums("votes", cells=200, within=500, q=1), privacy, quorum)
     assert two.epsilon() == pytest.approx(flat.epsilon(), rel=1e-3)
     assert [planned.dimension for planned in two.sums] == [200, 500]
     for planned in two.sums:
