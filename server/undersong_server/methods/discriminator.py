@@ -27,7 +27,6 @@ from undersong_common.model_files import PACKAGED, model_folder
 from undersong_protocol.agreement.plan import SumRequest, plan_sums
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
-from undersong_protocol.statistics.outer_products import MEANS, PROJECTION, OuterProducts
 from undersong_protocol.statistics.teacher_votes import LARGEST_TEACHERS, TeacherVotes
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_protocol.statistics.vectors import NoisySum
@@ -50,7 +49,6 @@ from undersong_server.pool import Sample
 
 Kind = Literal["teachers", "moments", "votes", "random"]
 
-COVARIANCE_PART = 1 / 3  # of the moments' budget, where outer products are asked for
 PERSONA_WORDS = 400  # Song et al. 2024
 HELD_OUT = 0.1  # share of the candidates that no discriminator is fitted on: it is judged by them
 EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels
@@ -81,7 +79,6 @@ class Options(StatedOptions):
         targets: of the fine-tuned student: the noisy "counts", or their "hard" majorities.
         student_rate: learning rate of the fine-tuned student.
         half: whether a teacher votes for the better half of the queries of each class; else by its boundary.
-        covariance: p, axes in which outer products are asked for besides the means; 0 asks for means alone.
         embedding_size: coordinates of an embedding.
         votes: Q of "votes".
     """
@@ -109,7 +106,6 @@ class Options(StatedOptions):
     answers: Literal["votes", "probabilities"] = "votes"
     targets: Literal["counts", "hard"] = "counts"
     student_rate: Annotated[float, Field(gt=0, lt=1)] = 5e-5
-    covariance: Annotated[int, Field(ge=0, le=512)] = 0
     embedding_size: Annotated[int, Field(ge=1)] = 384
     votes: Annotated[int, Field(ge=1, le=16)] = 8
 
@@ -261,10 +257,7 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | No
         own = None if noise is None else noise.answer / statistic.sensitivity.l2 * options.noise
         asked.append(SumRequest("teachers", statistic, rest, noise_multiplier=own))
     elif kind == "moments":
-        means = rest * (1.0 - COVARIANCE_PART) if options.covariance else rest
-        asked.append(SumRequest("moments", EmbeddingSum(options.embedding_size, labels), means))
-        if options.covariance:
-            asked.append(SumRequest("covariance", OuterProducts(options.covariance, labels), rest - means))
+        asked.append(SumRequest("moments", EmbeddingSum(options.embedding_size, labels), rest))
     elif kind == "votes":
         asked.append(SumRequest("votes", TopQVotes(q=options.votes, candidates=options.samples, labels=labels), rest))
     return asked
@@ -363,19 +356,9 @@ def _discriminant(
     embeddings, of = run.embeddings(candidates), _classes(run, candidates)
     whitening = Whitening(embeddings, of, len(counts))
     opened = run.private_sum("moments", [])
-    found = discriminant.linear_discriminant(
+    return discriminant.linear_discriminant(
         whitening, opened.natural.reshape(len(counts), -1), counts, sigma=opened.sigma, count_sigma=count_sigma
     )
-    if not options.covariance:
-        return found
-    projection = PROJECTION.quantised(discriminant.projection(whitening, embeddings, of, options.covariance))
-    shown = [
-        run.publish_numbers("projection", projection),
-        run.publish_numbers("means", MEANS.quantised(whitening.means)),
-    ]
-    products = run.private_sum("covariance", shown)
-    records = max(float(counts.sum()), count_sigma * math.sqrt(len(counts)), 1.0)
-    return discriminant.curved(found, projection, embeddings, of, products.natural / records, products.sigma / records)
 
 
 def _student_folder(options: Options, setting: Setting) -> Path:

@@ -10,27 +10,18 @@ term twice, densities are sharpened before they are drawn from, and structures h
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from undersong_common.arrays import Float32, Float64, Int64
-from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache, publishable
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, read_table
-from undersong_protocol.agreement.plan import SumRequest, plan_sums
-from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics.fourier import FourierFeatures
-from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs, Statistic
 from undersong_protocol.statistics.phrases import matcher
-from undersong_server.evaluation import task_model
-from undersong_server.evaluation.evaluate import joined
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting
 from undersong_server.methods.parts.keyphrases import Densities
@@ -50,9 +41,7 @@ class Options(VocabularyOptions):
         length: L, terms of a sequence.
         pairs: m pairs of random Fourier features.
         split: of the budget, between vocabulary and densities.
-        sampler: how a sequence is drawn; validation chose the default on both data sets of docs/dpkps.md. "auto" has it
-            choose for this task, on ``validation``, a public file of texts with labels, before anything is planned;
-            ``privacy.expected_records`` decides how much noise that validation adds.
+        sampler: how a sequence is drawn; validation chose the default on both data sets of docs/dpkps.md.
         ensemble: lengths of the density structures of the iterative sampler.
         noise: "laplace" is pure epsilon.
         width: u times a structure's length in the kernel exp(-u |x - y|^2). "paper" goes by structure (A.2): 1 for
@@ -76,8 +65,7 @@ class Options(VocabularyOptions):
     length: Annotated[int, Field(ge=1, le=64)] = 10
     pairs: Annotated[int, Field(ge=1)] = 512
     split: tuple[Share, Share] = (1.0, 5.0)
-    sampler: Literal["independent", "iterative", "auto"] = "independent"
-    validation: str = ""
+    sampler: Literal["independent", "iterative"] = "independent"
     ensemble: Literal["logarithmic", "linear"] = "logarithmic"
     noise: Literal["gaussian", "laplace"] = "gaussian"
     width: Annotated[float, Field(gt=0, lt=1000)] | Literal["paper"] = 2.0
@@ -90,20 +78,6 @@ class Options(VocabularyOptions):
     shots_per_class: Annotated[int, Field(ge=1, le=20)] = 3
     shots_shown: Annotated[int, Field(ge=1, le=100)] = 6
     words: Annotated[int, Field(ge=1)] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _records_are_the_task_s(cls, given: Any) -> Any:
-        # 0.2.0 had this number here for a while
-        if isinstance(given, Mapping) and "expected_records" in given:
-            raise ValueError("expected_records is one number for all methods; write it under [privacy]")
-        return given
-
-    @model_validator(mode="after")
-    def _validation_named(self) -> Options:
-        if self.sampler == "auto" and not self.validation:
-            raise ValueError('sampler = "auto" needs validation: name a public file of texts with labels')
-        return self
 
     def lengths(self) -> tuple[int, ...]:
         """Lengths of the density structures: 1 to L, or 1, 2, 4, ... up to the first that holds L phrases."""
@@ -133,73 +107,18 @@ class Options(VocabularyOptions):
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """The vocabulary histogram and the density features. The split divides mu squared, or (Laplace) epsilon."""
     _shots(options, setting, np.random.default_rng(0))  # a file that cannot be used is told now
-    return _requests(decided(options, setting)[0], setting)
-
-
-def _requests(options: Options, setting: Setting) -> list[SumRequest]:
     return [
         SumRequest("vocabulary", options.histogram(setting), options.split[0], law=options.noise),
         SumRequest("densities", options.features(setting), options.split[1], law=options.noise),
     ]
 
 
-def decided(options: Options, setting: Setting) -> tuple[Options, Choice]:
-    """Returns the options with "auto" replaced by the chosen sampler, and the record of that choice.
-
-    The result is deterministic in the setting, the options and the file. It is cached within a process.
-    """
-    if options.sampler != "auto":
-        return options, Choice(options.sampler, {})
-    if not setting.labels:
-        raise ConfigurationError('method.sampler = "auto" needs task.labels', 'name them, or choose "independent"')
-    table = _public_texts(setting, options.validation)
-    digest = hashlib.sha256("\0".join((*table.texts, *(table.labels or ()))).encode("utf-8", "replace")).digest()
-    choice = _validated(options, setting, digest)
-    return options.model_copy(update={"sampler": choice.sampler}), choice
-
-
-@lru_cache(maxsize=8)
-def _validated(options: Options, setting: Setting, _content: bytes) -> Choice:
-    """``_content`` tells files of one name apart."""
-    candidates = {name: options.model_copy(update={"sampler": name}) for name in SAMPLERS}
-    sigmas = {name: _planned_noise(each, setting) for name, each in candidates.items()}
-    vocabulary_sigma = sigmas[SAMPLERS[0]][0]  # the split is by budget: the same for both
-    return validated(
-        _public_texts(setting, options.validation),
-        setting.labels,
-        public_embedder(setting.embedder),
-        records=setting.expected_records,
-        histogram=options.histogram(setting),
-        vocabulary=options.terms(setting),
-        vocabulary_sigma=vocabulary_sigma,
-        keep=lambda counts: options.significant(counts, vocabulary_sigma, options.noise),
-        samplers={name: (each.features(setting), sigmas[name][1]) for name, each in candidates.items()},
-        length=options.length,
-        sharpness=options.sharpness,
-    )
-
-
-def public_embedder(model: str) -> Embed:
-    """Returns the encoder of public texts for use before a run; its embeddings are cached in memory."""
-    return CachedEmbedder(Embedder.load(model), MemoryCache()).encode
-
-
-def _planned_noise(options: Options, setting: Setting) -> tuple[float, float]:
-    """Returns sigma of the vocabulary and of the densities; 0 if epsilon or quorum is unknown or epsilon infinite."""
-    if setting.privacy is None or setting.quorum is None or not math.isfinite(setting.privacy.epsilon):
-        return 0.0, 0.0
-    planned = plan_sums(_requests(options, setting), setting.privacy, setting.quorum)
-    return planned["vocabulary"].sigma, planned["densities"].sigma
-
-
 def notes(options: Options, setting: Setting) -> list[str]:
-    """Returns sentences for ``undersong plan``: the split of the budget, and the sampler that "auto" chose."""
+    """Returns sentences for ``undersong plan``: the split of the budget."""
     total = sum(options.split)
     first, second = (f"{100 * share / total:.3g} %" for share in options.split)
     of = "mu squared" if options.noise == "gaussian" else "epsilon"
-    budget = f"Budget ({of}): {first} vocabulary, {second} densities of sequences of {options.length} keyphrases."
-    said = decided(options, setting)[1].sentence
-    return [budget, said] if said else [budget]
+    return [f"Budget ({of}): {first} vocabulary, {second} densities of sequences of {options.length} keyphrases."]
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -208,9 +127,6 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
-    options, choice = decided(options, run.setting)
-    if choice.sentence:
-        run.record("remarks", 0, choice.sentence)
     shots = _shots(options, run.setting, run.rng("shots"))
     # Step 1: the private vocabulary (A.1)
     kept = private_keyphrases(options, run, law=options.noise)
@@ -295,116 +211,3 @@ METHOD = Method(
     asks_first=lambda _options, _setting: True,
     notes=notes,
 )
-
-
-# Choice of DP-KPS's sequence sampler by validation on public texts alone, before the plan is made.
-# Half of the public texts stand in for the records: their densities get the noise that the plan would give to as many
-# records as are expected. A task model learns from the sequences of each sampler and is judged on the other half.
-
-Sampler = Literal["independent", "iterative"]
-SAMPLERS: tuple[Sampler, ...] = ("independent", "iterative")
-
-MOST_TEXTS = 2000  # of the public file: half stand in, half are judged, which takes a few seconds to embed
-SEQUENCES = 600  # of each sampler, over all classes; at least two a class
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A sampler; where validation chose it, each one's balanced accuracy on so many public ``texts``."""
-
-    sampler: Sampler
-    scores: Mapping[Sampler, float]
-    texts: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """For whoever plans a run or reads its report; "" where nothing was validated."""
-        if not self.scores:
-            return ""
-        found = " and ".join(f"{100 * score:.1f} % with {name!r}" for name, score in self.scores.items())
-        return (
-            f'Sampler: "auto" stands for "{self.sampler}": on {self.texts} public texts, models of the sequences alone'
-            f" reach a balanced accuracy of {found}."
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class _StandIn:
-    """Public texts in place of private records, with the attributes that a statistic reads."""
-
-    texts: Sequence[str]
-    labels: Int64
-    embeddings: Float32
-    units: Int64
-    unit_hashes: np.ndarray
-    local_model: str = ""
-    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-
-def validated(
-    table: Table,
-    labels: Sequence[str],
-    embed: Embed,
-    *,
-    records: int,
-    histogram: Statistic,
-    vocabulary: Sequence[str],
-    vocabulary_sigma: float,
-    keep: Callable[[Float64], Int64],
-    samplers: Mapping[Sampler, tuple[FourierFeatures, float]],
-    length: int,
-    sharpness: float,
-) -> Choice:
-    """The better sampler on ``table``, public texts with labels; ties go to the first.
-
-    Args:
-        records: as many as the stand-ins count for.
-        vocabulary_sigma: planned noise of the ``histogram`` over the ``vocabulary``; ``keep`` chooses from its counts.
-        samplers: of each sampler the densities' statistic and its planned noise.
-        length, sharpness: of the sequences and their draws.
-    """
-    rng = np.random.default_rng(0xA070)
-    order = rng.permutation(len(table))[:MOST_TEXTS]
-    half, held = table.take(order[: len(order) // 2].tolist()), table.take(order[len(order) // 2 :].tolist())
-    assert half.labels is not None
-    assert held.labels is not None
-    numbers = {name: number for number, name in enumerate(labels)}
-    standin = _StandIn(
-        half.texts,
-        np.array([numbers[label] for label in half.labels], dtype=np.int64),
-        np.zeros((len(half), 0), dtype=np.float32),
-        np.arange(len(half)),
-        np.arange(len(half)).astype(np.uint64),
-    )
-
-    def noisy(statistic: Statistic, inputs: PublicInputs, sigma: float) -> Float64:
-        rows = statistic.rows(standin, inputs, {})
-        exact = contribute(statistic, rows, scale=statistic.base_scale).values / statistic.base_scale
-        return exact * (records / len(half)) + rng.normal(0.0, sigma, len(exact))
-
-    counts = noisy(histogram, PublicInputs(texts={"vocabulary": vocabulary}), vocabulary_sigma)
-    kept = tuple(vocabulary[term] for term in keep(counts))
-    if len(kept) < 2:
-        return Choice(SAMPLERS[0], dict.fromkeys(SAMPLERS, 1.0 / len(labels)), len(held))
-    vectors = publishable(embed(kept))
-    inputs = PublicInputs(
-        texts={"terms": kept},
-        embeddings={"terms": LabelledEmbeddings(vectors, np.full(len(kept), -1, dtype=np.int64))},
-    )
-    judged = embed(held.texts)
-    count = max(2, SEQUENCES // len(labels))
-    scores: dict[Sampler, float] = {}
-    for name, (features, sigma) in samplers.items():
-        densities = Densities(features, noisy(features, inputs, sigma), vectors)
-        draw = densities.independent if name == "independent" else densities.iterative
-        texts, of = [], []
-        for label, named in enumerate(labels):
-            for row in draw(label, count, min(length, len(kept)), rng, sharpness=sharpness):
-                texts.append(joined([kept[term] for term in row]))
-                of.append(named)
-        model = task_model.train(embed(texts), of, head="linear", seed=0)
-        scores[name] = task_model.evaluate(model, judged, held.labels).balanced_accuracy
-    return Choice(max(scores, key=lambda name: scores[name]), scores, len(held))

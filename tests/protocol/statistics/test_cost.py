@@ -40,7 +40,6 @@ from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualV
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.metadata import MetadataHistograms
-from undersong_protocol.statistics.outer_products import OuterProducts
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_protocol.statistics.terms import TermHistogram
 
@@ -115,11 +114,6 @@ def teacher_votes(size: int) -> tuple[Statistic, PublicInputs]:
     return TeacherVotes(size, min(size, 70)), public
 
 
-def outer_products(size: int) -> tuple[Statistic, PublicInputs]:
-    rows = min(size, 64)
-    return OuterProducts(rows), PublicInputs({}, {"projection": numbers(rows, WIDTH), "means": numbers(1, WIDTH)})
-
-
 def metadata(size: int) -> tuple[Statistic, PublicInputs]:
     public = PublicInputs({"keywords": embedded(size, SMALL)}, {"length_edges": np.arange(float(size + 1))})
     return MetadataHistograms(SMALL, size, size), public
@@ -139,7 +133,6 @@ PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     "label_histogram": lambda size: (LabelHistogram(min(size, LARGEST_LABELS)), PublicInputs()),
     "length_histogram": lambda size: (LengthHistogram(tuple(range(min(size, 1024)))), PublicInputs()),
     "metadata_histograms": metadata,
-    "outer_products": outer_products,
     "teacher_votes": teacher_votes,
     "term_histogram": lambda size: (
         TermHistogram(2 * size, size),
@@ -184,7 +177,7 @@ def peak_bytes(statistic: Statistic, public: PublicInputs, count: int, *, one_un
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "one_unit"),
-    slow_but(product(PLANNED, [False, True]), [*product(PLANNED, [False]), ("outer_products", True)]),
+    slow_but(product(PLANNED, [False, True]), [*product(PLANNED, [False]), ("embedding_sum", True)]),
 )
 @pytest.mark.usefixtures("small_blocks")
 def test_no_buffer_grows_with_the_records_times_a_number_of_the_plan(name: str, one_unit: bool) -> None:

@@ -80,8 +80,6 @@ def test_a_party_as_the_unit_is_one_teacher_and_summed_users_are_refused():
         ({}, {"labels": tuple(map(str, range(500)))}, "teachers"),
         ({"teachers": 100, "embedding_size": 4}, {"labels": tuple("abcdefgh"), "epsilon": 40.0}, "teachers"),
         ({"teachers": 100, "embedding_size": 16}, {"labels": tuple("abcdefgh"), "epsilon": 40.0}, "moments"),
-        ({"teachers": 100, "embedding_size": 16, "covariance": 4},
-         {"labels": tuple("abcdefghijkl"), "epsilon": 40.0}, "teachers"),  # outer products take a part of the budget
     ],
 )  # fmt: skip
 def test_auto_chooses_from_the_plan_alone(options, facts, kind):
@@ -155,7 +153,6 @@ def words_have_directions(monkeypatch):
     [
         ("teachers", {}, ["labels", "teachers"]),
         ("moments", {}, ["labels", "moments"]),
-        ("moments", {"covariance": 4}, ["labels", "moments", "covariance"]),
         ("votes", {}, ["labels", "votes"]),
         ("random", {}, ["labels"]),
     ],
@@ -188,9 +185,9 @@ def test_a_run_asks_exactly_its_plan_and_keeps_what_is_near(tmp_path, kind, chan
         assert not figures  # nothing that could score a text it has not seen
 
 
-@pytest.mark.parametrize(("changes", "kind"), [({}, "moments"), ({"covariance": 4}, "moments"), ({}, "auto")])
-def test_another_embedding_size_than_planned_is_refused_before_anything_is_asked(tmp_path, monkeypatch, changes, kind):
-    task = write_task(tmp_path, discriminator=kind, **{"embedding_size": 384, **changes})
+@pytest.mark.parametrize("kind", ["moments", "auto"])
+def test_another_embedding_size_than_planned_is_refused_before_anything_is_asked(tmp_path, monkeypatch, kind):
+    task = write_task(tmp_path, discriminator=kind, embedding_size=384)
     for spends in ("private_sum", "write"):
         monkeypatch.setattr(f"tests.doubles.bench.CountingRun.{spends}", lambda *_: pytest.fail("too late"))
     with pytest.raises(ConfigurationError, match="gives 48 coordinates") as refused:

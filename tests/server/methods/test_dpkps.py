@@ -181,9 +181,3 @@ def test_laplace_noise_plans_at_any_epsilon_and_wastes_none_of_it(epsilon, ensem
     plan = plan_sums(requests, Privacy(epsilon=epsilon, delta=1e-5), quorum)
     plan.verify()
     assert 0.999 * epsilon < plan.epsilon() <= epsilon
-
-
-def test_the_number_of_records_is_refused_where_it_stood_before_and_sent_to_its_place(tmp_path):
-    with pytest.raises(ConfigurationError, match="expected_records is one number for all methods") as refused:
-        write_task(tmp_path, expected_records=500)
-    assert "write it under [privacy]" in refused.value.remedy

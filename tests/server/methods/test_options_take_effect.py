@@ -164,7 +164,6 @@ CASES = [
         ("tutor=none", "plan", [*TEACHERS, "accounting=paper"]),
         ("tutor_epsilon=0.1", "plan", [*TEACHERS, "accounting=paper", "stated_epsilon=4.0"]),
         ("noise=false", "plan", [*TEACHERS, "accounting=paper", "stated_epsilon=4.0"]),
-        ("covariance=4", "plan"),
         ("embedding_size=24", "plan"),
         ("votes=2", "vectors", ["discriminator=votes"]),
     ),
@@ -240,8 +239,6 @@ ELSEWHERE = {  # options whose effect a test of their own shows, in a file besid
     ("discriminator", "student_model"): "test_discriminator.py::test_a_fine_tuned_student_needs_teachers_and_a_folder"
     "_with_a_model",
     ("wasp", "base_contrast"): "test_papers.py::test_base_models_are_shown_bad_examples_by_the_preset_alone",
-    ("dpkps", "validation"): "test_paper_options.py::test_noise_of_the_validation_is_the_plan_s_for_the_records"
-    "_expected",
 }
 
 

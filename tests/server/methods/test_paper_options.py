@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from zlib import crc32
 
 import numpy as np
 import pytest
 
 from tests.doubles.bench import run_method
-from tests.doubles.parties import embed
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import GOOD_WORDS, VOCABULARY, topic_writer
 from tests.server.methods.test_dpkps import write_task
 from tests.server.methods.test_prompts import OPTIONS
-from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.phrases import words as words_of
-from undersong_server.methods import augpe, dpga, dpkps, wasp
-from undersong_server.methods.dpkps import Choice
+from undersong_server.methods import augpe, dpga, wasp
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts.metadata import shares_by_label
 from undersong_server.methods.parts.selection import places_by_label
@@ -203,61 +198,9 @@ def test_six_public_texts_of_all_classes_are_shown_and_do_not_tell_the_class(ran
         ran("dpkps", ["method.shots=shots.jsonl"])
 
 
-@pytest.mark.parametrize("worse", ["independent", "iterative"])
-def test_auto_takes_the_sampler_that_validates_better_on_public_text_and_says_so(tmp_path, monkeypatch, worse):
-    def at_random(self, label, count, length, rng, *, sharpness):
-        return np.array([rng.permutation(self.terms)[:length] for _ in range(count)])
-
-    def by_words(texts):  # texts with the same words are near each other
-        words = [[np.random.default_rng(crc32(word.encode())).normal(size=48) for word in words_of(t)] for t in texts]
-        sums = np.array([np.sum(found, axis=0) for found in words])
-        return quantise(0.99 * sums / np.linalg.norm(sums, axis=1, keepdims=True))
-
-    monkeypatch.setattr(f"undersong_server.methods.parts.keyphrases.Densities.{worse}", at_random)
-    monkeypatch.setattr(dpkps, "public_embedder", lambda _model: by_words)
-    monkeypatch.setattr(dpkps, "_validated", dpkps._validated.__wrapped__)
-    monkeypatch.setattr(dpkps, "SEQUENCES", 60)
-    task = write_task(tmp_path, sampler="auto", validation="pool.jsonl", pairs=256, sharpness=1.0)
-    run_plan = plan_run(task)
-    chosen = "iterative" if worse == "independent" else "independent"
-    assert run_plan.plan["densities"].parameters["averaged"] == (chosen == "independent")
-    (_, said) = plan_figures(run_plan).to_json()["method_notes"]
-    assert said.startswith(f'Sampler: "auto" stands for "{chosen}": on 60 public texts')
-    _, run = run_method(task, run_plan, seed=0)
-    assert run.records["remarks"] == [(0, said)]
-    assert {len(terms) for _, terms in run.records["sequences"][0][1]} == {2}
-
-
-def test_auto_needs_a_public_file_with_labels(tmp_path):
-    with pytest.raises(ConfigurationError, match="needs validation"):
-        write_task(tmp_path, sampler="auto")
-    with pytest.raises(ConfigurationError, match=r"nowhere\.jsonl: no such file"):
-        plan_run(write_task(tmp_path, sampler="auto", validation="nowhere.jsonl"))
+def test_a_file_of_shots_that_is_missing_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match=r"nowhere\.jsonl: no such file"):
         plan_run(write_task(tmp_path, shots="nowhere.jsonl"))
-
-
-def test_noise_of_the_validation_is_the_plan_s_for_the_records_expected(tmp_path, monkeypatch):
-    seen = {}
-
-    def validated(table, *_arguments, **given):
-        seen.update(given, texts=table.texts)
-        return Choice("independent", {})
-
-    monkeypatch.setattr(dpkps, "validated", validated)
-    monkeypatch.setattr(dpkps, "public_embedder", lambda _model: embed)
-    write_task(tmp_path, sampler="auto", validation="few.jsonl")
-    shown = ["public a text 1 apple", "public b text 2 nail"]
-    rows = [{"text": text, "label": "ab"[n]} for n, text in enumerate(shown)]
-    (tmp_path / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = load(tmp_path / "task.toml", ["privacy.expected_records=77"])
-    planned = plan_run(task).plan
-    assert (list(seen["texts"]), seen["records"]) == (shown, 77)
-    assert seen["vocabulary_sigma"] == planned["vocabulary"].sigma
-    features, sigma = seen["samplers"]["independent"]
-    assert (features.averaged, sigma) == (True, planned["densities"].sigma)
-    features, sigma = seen["samplers"]["iterative"]
-    assert sigma == pytest.approx(np.sqrt(len(features.lengths)) * planned["densities"].sigma)
 
 
 def test_aug_pe_with_the_private_vocabulary_puts_its_terms_into_the_first_prompts(ran):

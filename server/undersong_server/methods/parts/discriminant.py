@@ -20,7 +20,6 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.privacy import accounting
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.statistics.outer_products import symmetric
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_server.evaluation.scores import discrimination, precision_and_recall
 from undersong_server.evaluation.task_model import FineTunedModel, fine_tune
@@ -31,9 +30,6 @@ LEVELS = (0.0, *(float(level) for level in np.logspace(-4, 1, 11)))
 VOTE_LEVELS = tuple(float(level) for level in np.logspace(-4, 0, 13))  # of the variance of votes, to the largest
 RESIDUAL = 0.3  # share of the votes' variance (without noise) that no linear score explains
 OWN_SHARE = 1.0  # prior variance of a class's deviation beside that of the common direction, for votes
-FITTING = 0.95  # share of the candidates whose projection has at most norm 1
-CURVATURES = (0.2, 5.0)  # bounds of the records' variances relative to the candidates'
-DAMPING = 0.25  # of the quadratic part: whole, it lost on both data sets of docs/discriminator.md
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,22 +39,15 @@ class Discriminator:
     Attributes:
         whitening: to coordinates in which the public candidates of every class have mean 0.
         directions: float64 [classes, d].
-        projection, curvature: float64 [p, d] and symmetric [p, p], whose quadratic form is added; None where only means
-            were asked for.
     """
 
     whitening: Whitening
     directions: Float64
-    projection: Float64 | None = None
-    curvature: Float64 | None = None
 
     def scores(self, _texts: Sequence[str], embeddings: Float32, classes: Int64) -> Float64:
         """Scores of texts with their embeddings, float32 [n, d], and given classes, int64 [n]: float64 [n]."""
         x = self.whitening(embeddings, classes).astype(np.float64)
         found: Float64 = np.einsum("nd,nd->n", x, self.directions[classes])
-        if self.projection is not None and self.curvature is not None:
-            y = projected(self.whitening, self.projection, embeddings, classes)
-            found = found + np.einsum("np,np->n", y @ self.curvature, y)
         return found
 
 
@@ -130,47 +119,6 @@ def linear_discriminant(
         shared = np.zeros(observed.shape[1])
     difference = shared + own * variances * precision * (observed - shared)
     return Discriminator(whitening, whitening.whitened_direction(difference / variances))
-
-
-def projection(whitening: Whitening, embeddings: Float32, classes: Int64, size: int) -> Float64:
-    """The ``size`` axes in which candidates vary most, float64 [p, d], so scaled that nearly all fit into norm 1."""
-    axes = whitening.axes[:, ::-1][:, :size].T
-    norms = np.linalg.norm((embeddings - whitening.means[classes]) @ axes.T, axis=1)
-    result: Float64 = axes / max(float(np.quantile(norms, FITTING)), 1e-12)
-    return result
-
-
-def projected(whitening: Whitening, projection: Float64, embeddings: Float32, classes: Int64) -> Float64:
-    """The vectors of which undersong_protocol.statistics.outer_products takes products: float64 [n, p], norms <= 1."""
-    y = (embeddings - whitening.means[classes]) @ projection.T
-    result: Float64 = y / np.maximum(np.linalg.norm(y, axis=1, keepdims=True), 1.0)
-    return result
-
-
-def curved(
-    found: Discriminator, projection: Float64, embeddings: Float32, classes: Int64, products: Float64, noise: float
-) -> Discriminator:
-    """Adds the difference of second moments about the public means, as in a quadratic discriminant, damped.
-
-    Relative to the candidates' own second moments (the identity, in suitable axes), what the noise explains is taken
-    away coordinate by coordinate, and eigenvalues are kept within ``CURVATURES``.
-
-    Args:
-        embeddings, classes: of the public candidates.
-        products: noisy mean of the records' outer products, upper triangle, float64 [p (p + 1) / 2]; ``noise`` is the
-            deviation of each.
-    """
-    size = len(projection)
-    y = projected(found.whitening, projection, embeddings, classes)
-    values, vectors = np.linalg.eigh(y.T @ y / len(y))
-    axes = vectors / np.sqrt(np.maximum(values, 1e-9 * max(float(values[-1]), 1e-12)))
-    relative = axes.T @ symmetric(products, size) @ axes - np.eye(size)
-    # Off the diagonal a coordinate carries half the variance; rotating leaves that as it is, but for the scaling.
-    variance = noise**2 / 2 * np.outer((axes * axes).sum(axis=0), (axes * axes).sum(axis=0)) * (1 + np.eye(size))
-    signal = max(float((relative**2).sum() - variance.sum()), 0.0) / size**2
-    values, vectors = np.linalg.eigh(np.eye(size) + relative * signal / (signal + variance))
-    inner = (vectors * (1.0 - 1.0 / np.clip(values, *CURVATURES))) @ vectors.T
-    return replace(found, projection=projection, curvature=0.5 * DAMPING * axes @ inner @ axes.T)
 
 
 def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Float64) -> float:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from undersong_common.embedding import quantise
-from undersong_protocol.statistics.outer_products import symmetric
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_server.evaluation.scores import discrimination
 from undersong_server.methods.parts import discriminant
@@ -96,38 +95,6 @@ def test_the_student_learns_clear_votes_and_nothing_from_noise():
         Whitening(*candidates(), CLASSES), *candidates(30), np.zeros(30), sigma=5.0, teachers=9, classes=CLASSES
     )
     assert not silent.directions.any()
-
-
-def test_outer_products_tell_what_means_cannot():
-    """Records with the candidates' means and half the spread in the widest axes."""
-    x, classes = candidates()
-    narrow = np.where(np.arange(WIDTH) >= 9, 0.3, 1.0)
-
-    def real(seed):
-        base, of = candidates(seed=seed)
-        centre = 0.4 * np.eye(WIDTH)[of]
-        return quantise(centre + (base - centre) * narrow), of
-
-    records, of = real(1)
-    whitening = Whitening(x, classes, CLASSES)
-    sums = np.stack([records[of == label].sum(axis=0) for label in range(CLASSES)])
-    means = discriminant.linear_discriminant(whitening, sums, np.bincount(of).astype(float), sigma=0.0, count_sigma=0.0)
-    projection = discriminant.projection(whitening, x, classes, 4)
-    y = discriminant.projected(whitening, projection, records, of)
-    upper = np.triu_indices(4)
-    products = (y.T @ y / len(y))[upper] * np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
-    assert np.allclose(symmetric(products, 4), y.T @ y / len(y))
-    both = discriminant.curved(means, projection, x, classes, products, 1e-6)
-    drowned = discriminant.curved(means, projection, x, classes, products, 10.0)
-    test, test_of = real(7)
-    other, other_of = candidates(seed=8)
-
-    def area(found):
-        return discrimination(found.scores((), test, test_of), test_of, found.scores((), other, other_of), other_of)[1]
-
-    assert area(means) < 0.6
-    assert area(both) > 0.75
-    assert np.abs(drowned.curvature).max() < 0.05 * np.abs(both.curvature).max()
 
 
 def test_discrimination_counts_pairs_within_classes():
