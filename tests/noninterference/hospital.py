@@ -340,6 +340,8 @@ class Pair:
             if reading.failed:
                 raise Interference(f"{_kind(message)}: a vector could not be computed and is zeros")
         one, two = answers
+        if all(wire.Reply.FromString(each.reply).refusal.kind == wire.Refusal.INTERNAL for each in answers):
+            raise AssertionError(f"{_kind(message)} meets an error that the party did not foresee")  # or a test's own
         if one.first_rung_s != two.first_rung_s:
             raise Interference(f"{_kind(message)}: the replies leave on rungs of different ladders")
         vectors = [_masked(answer.reply) for answer in answers]

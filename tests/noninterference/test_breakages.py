@@ -106,9 +106,9 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     tables: list[Any] = []
 
-    def propose(original: Any, self: Party, message: Any) -> Any:
+    def propose(original: Any, self: Party, *given: Any) -> Any:
         tables.append(_computation(self).data)
-        return original(self, message)
+        return original(self, *given)
 
     wrapped(monkeypatch, Party, "_propose", propose)
 
@@ -121,8 +121,8 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @broken("the receipt carries the head of the data set's ledger")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    def close(original: Any, self: Party, message: Any) -> wire.Reply:
-        reply: wire.Reply = original(self, message)
+    def close(original: Any, self: Party, *given: Any) -> wire.Reply:
+        reply: wire.Reply = original(self, *given)
         body = {**json.loads(reply.receipt.body), "ledger_head": self._ledger.head}
         reply.receipt.body = json.dumps(body).encode()
         return reply
@@ -132,9 +132,9 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @broken("records are read when a sum is opened, before the charge")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_sum(original: Any, self: Party, message: Any) -> Any:
+    def open_sum(original: Any, self: Party, message: Any, *given: Any) -> Any:
         _ = _records(self, self._manifest(message.manifest_hash)).embeddings
-        return original(self, message)
+        return original(self, message, *given)
 
     wrapped(monkeypatch, Party, "_open_sum", open_sum)
 

@@ -200,14 +200,16 @@ class ComputingProcess(Computation):
 
     def _bury(self, words: str) -> None:
         """The process is gone, or of no use: says so in this party's log. Another one is started when it is needed."""
-        assert self._process is not None
-        self._process.kill()
-        code = self._process.wait()
+        why = "it cannot be started"
+        if self._process is not None:
+            self._process.kill()
+            code = self._process.wait()
+            why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         log.error(
             "%sthe process that computes vectors has ended (%s) and is started again; where memory is short, give this"
             " machine more",
             words,
-            signal.Signals(-code).name if code < 0 else f"exit code {code}",
+            why,
         )
         self._close()
 

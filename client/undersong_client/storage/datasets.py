@@ -319,10 +319,14 @@ def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
 
 def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) -> None:
     """Raises ConfigurationError where records that a run was answered from would count as held out."""
-    if declared.hold_out > home.settings.hold_out and ledger is not None and ledger.charges():
+    before = home.settings
+    chosen_by = "user_field" if declared.user_field or before.user_field else "text_field"
+    others = declared.hold_out > before.hold_out or getattr(declared, chosen_by) != getattr(before, chosen_by)
+    if declared.hold_out and others and ledger is not None and (ledger.totals() or ledger.lost_budgets):
         raise ConfigurationError(
-            f"{home.ledger}: runs were answered from all records: none of them can be held out any more",
-            "leave --hold-out as it was; judge a corpus by other records: undersong-party corpus check --held-out FILE",
+            f"{home.ledger}: runs were answered from records that would be held out now",
+            "leave --hold-out and the column that it goes by as they were; judge a corpus by other records:"
+            " undersong-party corpus check --held-out FILE",
             code="hold-out-too-late",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import pickle
@@ -131,6 +132,22 @@ def test_where_it_fails_the_vector_is_zeros_at_a_public_time_and_another_is_star
     assert ask(computing) == [7, 7, 7]
     assert computing.pid != first
     assert "private note" not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_where_it_cannot_be_started_the_vector_is_zeros_too(process, caplog, monkeypatch):
+    computing = process(partial(Scripted, ""))
+    with monkeypatch.context() as full:
+
+        def refused(*_given, **_named):
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+        full.setattr(computing_process.subprocess, "Popen", refused)
+        assert ask(computing) == ZEROS
+        assert "labels: this party answers with zeros" in caplog.text
+        computing._started_at -= 60.0
+        computing.keep_running()
+        assert "Cannot allocate memory" in caplog.text
+    assert ask(computing) == [7, 7, 7]
 
 
 @pytest.mark.slow

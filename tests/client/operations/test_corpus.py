@@ -53,15 +53,24 @@ def test_records_are_held_out_by_patient_and_no_run_reads_them(party, tmp_path):
     assert not home.held_out.exists()
 
 
-def test_nothing_is_held_out_of_records_that_were_answered_from(party, tmp_path):
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((), (*FIELDS, "--hold-out", 10)), (("--hold-out", 20), ("--label-field", "label", "--hold-out", 20))],
+    ids=["none before", "chosen by another column"],
+)
+@pytest.mark.parametrize("lost", [False, True])
+def test_nothing_is_held_out_of_records_that_were_answered_from(party, tmp_path, before, after, lost):
     notes = write_notes(tmp_path / "notes.jsonl", records=40)
-    command("data", "add", notes, *FIELDS, "--home", party)
+    command("data", "add", notes, *FIELDS, *before, "--home", party)
     command("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--home", party)
     ledger = Ledger.read(PartyHome(party).ledger)
-    ledger.charge(Charge("run", "00" * 32, "votes/1", 0, (Gaussian(5.0),)))
+    charge = Charge("run", "00" * 32, "votes/1", 0, (Gaussian(5.0),))
+    ledger.lose([charge]) if lost else ledger.charge(charge)
     ledger.close("run", "00" * 32)
-    command("data", "add", notes, *FIELDS, "--hold-out", 10, "--new-version", "--home", party, code=2)
-    assert not PartyHome(party).held_out.exists()
+    sealed = datasets.load(PartyHome(party)).table
+    said = command("data", "add", notes, *after, "--new-version", "--home", party, code=2)
+    assert "would be held out now" in said
+    assert datasets.load(PartyHome(party)).table == sealed
 
 
 def test_a_copied_corpus_is_found_and_an_honest_one_is_not(party, tmp_path):
