@@ -172,7 +172,9 @@ class RunFolder:
 
     def planned(self) -> Planned:
         """The plan. Raises ConfigurationError where the folder holds no run."""
-        value = self._read("plan.json")
+        value = read_json(self.path / "plan.json")
+        if value is None:
+            raise self._missing()
         return Planned(**{**value, "roster": tuple(value["roster"])})
 
     def request(self, action: Action) -> None:
@@ -187,13 +189,12 @@ class RunFolder:
 
     def status(self) -> RunStatus:
         """The last status that was written. Raises ConfigurationError where the folder holds no run."""
-        return _STATUS.validate_python(self._read("status.json"))  # keys of a newer program are ignored
+        if not self.exists:  # create() may have been killed after it wrote the status
+            raise self._missing()
+        return _STATUS.validate_python(read_json(self.path / "status.json") or {})  # keys of a newer program are ignored
 
-    def _read(self, name: str) -> dict[str, Any]:
-        value = read_json(self.path / name)
-        if value is None:
-            raise ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")
-        return value
+    def _missing(self) -> ConfigurationError:
+        return ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")
 
     def write_status(self, status: RunStatus, *, durable: bool = False) -> None:
         """Writes the status, stamped with the time."""

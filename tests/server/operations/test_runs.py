@@ -87,6 +87,16 @@ def test_requested_actions_are_numbered_and_a_run_that_ended_takes_none(home, ta
         runs.status(home, "../second")
 
 
+def test_a_run_that_was_killed_before_its_plan_was_written_is_no_run(home):
+    folder = folder_of(home, "half planned")
+    folder.path.mkdir(parents=True)
+    folder.write_status(RunStatus())
+    for refused in (runs.status, runs.show, runs.start, runs.stop, runs.put_away, lambda *of: next(watch(*of))):
+        with raises(ConfigurationError, "no-run"):
+            refused(home, "half planned")
+    assert sorted(path.name for path in folder.path.iterdir()) == ["status.json"]
+
+
 def test_a_status_is_read_as_it_was_written(home, task):
     runs.plan(home, task, RunOptions(name="third"))
     waiting = Awaited((AwaitedParty("beta", True, 2.5), AwaitedParty("gamma", False, None)), 1.0, 4.0, 3, "waiting")
