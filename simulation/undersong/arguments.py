@@ -3,7 +3,7 @@
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, TypeVar, cast, get_type_hints
@@ -24,42 +24,61 @@ _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)  # neither "3" n
 def checked(function: _Function) -> _Function:
     """A function that names every unfit argument first, and the extra of a package that it misses.
 
-    It raises ConfigurationError (code "argument").
+    It takes numpy's numbers, and whatever can be iterated for a list. It raises ConfigurationError (code "argument").
     """
 
     @functools.wraps(function)
     def called(*given: Any, **named: Any) -> Any:
         signature, hints = inspect.signature(function), _hints(function)
         try:
-            arguments = signature.bind(*given, **named).arguments
+            bound = signature.bind(*given, **named)
         except TypeError as error:
             raise ConfigurationError(f"us.{function.__name__}: {error}", "see its help()", code=CODE) from None
-        several = inspect.Parameter.VAR_POSITIONAL
+        kinds = {name: signature.parameters[name].kind for name in hints}
         hints |= {
             name: GenericAlias(tuple, (hints[name], ...))
-            for name in hints
-            if signature.parameters[name].kind is several
+            for name, kind in kinds.items()
+            if kind is inspect.Parameter.VAR_POSITIONAL
         }
-        known = {name: value for name, value in arguments.items() if name in hints}
+        free = inspect.Parameter.VAR_KEYWORD  # these are checked where it is known what takes them
+        known = {name: _plain(bound.arguments[name]) for name in bound.arguments if kinds.get(name, free) is not free}
         ConfigurationError.raise_together(_faults(known, hints), code=CODE)
+        bound.arguments |= known
         with extras.named():
-            return function(*given, **named)
+            return function(*bound.args, **bound.kwargs)
 
     return cast("_Function", called)
 
 
-def check_options(given: Mapping[str, Any], options: type) -> None:
-    """Raises ConfigurationError that names every argument that ``options``, a dataclass, has not, or that is unfit."""
+def check_options(given: Mapping[str, Any], options: type) -> dict[str, Any]:
+    """Returns the arguments of ``options``, a dataclass, in Python's own types.
+
+    Raises ConfigurationError that names every argument that it has not, or that is unfit.
+    """
     hints = _hints(options)
     for name in given.keys() - hints:
         raise ConfigurationError(f"there is no argument {name!r}", nearest(name, hints), code="unknown-argument")
-    ConfigurationError.raise_together(_faults(given, hints), code=CODE)
+    known = {name: _plain(value) for name, value in given.items()}
+    ConfigurationError.raise_together(_faults(known, hints), code=CODE)
+    return known
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy as Python's own; ranges, iterators and sets as lists, sets sorted."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Set):
+        value = sorted(sorted(value, key=str), key=lambda each: each if isinstance(each, int | float) else 0)
+    if isinstance(value, list | tuple | range | Iterator):
+        parts = [_plain(each) for each in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    return value
 
 
 def _hints(declared: Any) -> dict[str, Any]:
     frame = getattr(sys.modules.get("pandas"), "DataFrame", Path)  # pandas is loaded where there is a DataFrame
     hints = get_type_hints(declared, localns={"Frame": frame}, include_extras=True)
-    return {name: hint for name, hint in hints.items() if name not in ("return", "options")}
+    return {name: hint for name, hint in hints.items() if name != "return"}
 
 
 def _faults(given: Mapping[str, Any], hints: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -413,13 +413,15 @@ def _attack_power(detection: Detection, signal: float, mu: float, refutes: Calla
     """The largest share of the planned noise at which the attack on the sums is expected to refute the promise."""
     from scipy.stats import norm
 
-    def refuted(share: float) -> bool:
-        right = float(norm.cdf((signal - mu / 2) / share) + norm.cdf(mu / 2 / share)) / 2
+    def refuted(right: float) -> bool:
         return refutes(replace(detection, right=(right,) * len(detection.right)))
 
     shares = np.geomspace(1.0, LEAST_NOISE, 50)
-    first = bisect_left(shares, True, key=refuted)  # less noise is refuted more easily
-    return float(shares[first]) if first < len(shares) else None
+    # A record that moves its score by less than the threshold is found less often with less noise.
+    right = (norm.cdf((signal - mu / 2) / shares) + norm.cdf(mu / 2 / shares)) / 2
+    rising = np.sort(right)
+    least = bisect_left(rising, True, key=refuted)  # more right guesses refute more
+    return float(shares[right >= rising[least]][0]) if least < len(rising) else None
 
 
 def _epsilon_with(plan: Plan, share: float) -> float:

@@ -223,7 +223,7 @@ def evaluate(
     >>> us.evaluate(run, test=test).scores["model"].tolist()
     ['panel']
     """
-    check_options({name: each for name, each in options.items() if name not in TABLES}, EvaluationOptions)
+    options |= check_options({name: each for name, each in options.items() if name not in TABLES}, EvaluationOptions)
     simulated = corpus if isinstance(corpus, Simulation) else None
     folder = corpus.folder if isinstance(corpus, Published) else Path(str(corpus))
     text = options.pop("text_field", text) or (simulated.text if simulated else "text")
@@ -255,10 +255,10 @@ def compare(
     ['wasp', 'mixture']
     """
     methods = [methods] if isinstance(methods, str) else methods
-    check_options({"methods": methods, **options}, ComparisonOptions)
-    command = f"undersong.compare(task, {list(methods)!r})"
+    options = check_options({"methods": methods, **options}, ComparisonOptions)
+    command = f"undersong.compare(task, {list(options['methods'])!r})"
     with shown(progress) as display:
-        return compare_by(task, ComparisonOptions(methods=methods, **options), command, display)
+        return compare_by(task, ComparisonOptions(**options), command, display)
 
 
 def compare_by(task: Task, options: ComparisonOptions, command: str, progress: Progress) -> Comparison:

@@ -16,7 +16,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
 from undersong_server.operations.releases import Verdict
 from undersong_server.operations.tasks import TaskPlan
-from undersong_server.release.files import JSONL_NAME, REPORT_NAME, charges, published_manifest
+from undersong_server.release.files import JSONL_NAME, REPORT_NAME, charges
 from undersong_server.runs.planning import PlanFigures
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class Published(Shown):
     @property
     def ledger(self) -> Frame:
         """Each party's charges for each private sum, from its signed receipt."""
-        return pandas_package().DataFrame(charges(published_manifest(self.folder)))
+        return pandas_package().DataFrame(charges(self.folder))
 
     @property
     def report(self) -> Page:

@@ -103,9 +103,10 @@ def test_values_come_with_the_numbers_of_their_calls_and_shared_arguments_are_se
 def test_a_cluster_keeps_its_own_number_of_cores(ray):
     with (
         Cluster("ray://127.0.0.1:1") as cluster,
-        raises(ConfigurationError, "ray-unreachable"),
+        raises(ConfigurationError, "ray-unreachable") as refused,
     ):
         list(cluster.each(joined, [("one",)]))
+    assert refused.value.problem.startswith("--ray ray://127.0.0.1:1: ")
     assert not ray.begun
 
 
@@ -160,8 +161,9 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 
 
 def test_what_ray_says_of_a_cluster_that_is_not_there_is_told(ray):
-    with Cluster("auto") as cluster, raises(ConfigurationError, "ray-unreachable"):
+    with Cluster("auto") as cluster, raises(ConfigurationError, "ray-unreachable") as refused:
         _ = cluster.cores
+    assert refused.value.problem == "--ray auto: no cluster was found"
 
 
 def test_a_process_has_one_connection(ray):

@@ -8,16 +8,32 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
+from tests.doubles.coded import raises
 from tests.doubles.flower_memory import FlowerInMemory
 from tests.doubles.parties import make_party, make_tables, public_of
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
 from undersong_client.flower_app import address_of, requests_of
+from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.codec import RECORD, REPLIES
 from undersong_protocol.wire.framing import Limits
 from undersong_protocol.wire.messages import federation_pb2 as wire
-from undersong_server.flower.app import FlowerRunDriver, FlowerTransport
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.flower.app import FlowerRunDriver, FlowerRunSettings, FlowerTransport, planned_run
 
 pytestmark = pytest.mark.heavy
+
+
+def test_names_that_are_missing_are_not_everybody(tmp_path):
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma")).path
+    given = {"coordinator": home, "task-file": make_task(tmp_path), "run": "asked"}
+    for names in (",", " ", " , "):
+        with raises(ConfigurationError, "not-enrolled"):
+            planned_run(FlowerRunSettings(**given, parties=names), 1)
+    assert planned_run(FlowerRunSettings(**given), 1) == "asked"
+    assert CoordinatorHome(home).run("asked").planned().roster == ("alpha", "beta", "gamma")
+
 
 QUESTION = b"a request"
 

@@ -75,6 +75,18 @@ PRIVATE = Table(
 )
 
 
+@pytest.mark.parametrize("signal", [0.5, 1.5, 1.9, 2.0, 3.0, 4.0])
+def test_the_power_of_an_attack_is_the_largest_share_of_the_noise_that_it_refutes(signal):
+    from scipy.stats import norm
+
+    detection, mu = module.Detection(0, 1, 0, 1, (0.5,)), 4.0
+    shares = np.geomspace(1.0, module.LEAST_NOISE, 50)
+    right = (norm.cdf((signal - mu / 2) / shares) + norm.cdf(mu / 2 / shares)) / 2
+    for least in (0.4, 0.55, 0.7, 0.74, 0.75, 0.9, 0.999, 1.1):
+        first = next((share for share, found in zip(shares, right, strict=True) if found >= least), None)
+        assert module._attack_power(detection, signal, mu, lambda each: each.right[0] >= least) == first  # noqa: B023
+
+
 def test_every_kind_of_canary_is_planted_at_one_party() -> None:
     made = make_canaries(PRIVATE, ["cardiac", "injury"], WORDS, 8, np.random.default_rng(0), rows=3)
     assert [canary.kind for canary in made] == [*KINDS, *KINDS]

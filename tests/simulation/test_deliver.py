@@ -31,7 +31,7 @@ from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.kinds.ngram import NgramGenerator, NgramSettings
 from undersong_server.operations import tasks as task_files
 from undersong_server.progress import Silent
-from undersong_server.release.files import OUTPUT_NAMES, charges, published_manifest
+from undersong_server.release.files import OUTPUT_NAMES, charges
 from undersong_server.runs import task as tasks
 
 pytestmark = pytest.mark.heavy
@@ -96,7 +96,7 @@ def test_every_output_is_there_and_agrees(finished):
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["private"] is True
     assert set(manifest["receipts"]) == {"site-0", "site-1", "site-2"}
-    ledger = charges(manifest)
+    ledger = charges(out)
     for party in ("site-0", "site-1", "site-2"):
         assert [entry["query"] for entry in ledger if entry["party"] == party and entry["kind"] == "charge"] == [
             "votes/1",
@@ -150,10 +150,10 @@ def test_the_state_of_the_parties_is_readable_by_its_owner_only(finished):
 def test_the_same_command_again_changes_no_text_and_charges_nothing(finished):
     folder, delivered = finished
     before = (folder / "out" / "synthetic.jsonl").read_bytes()
-    ledger = charges(published_manifest(folder / "out"))
+    ledger = charges(folder / "out")
     again = run(folder / "task" / "task.toml", folder / "out")
     assert (folder / "out" / "synthetic.jsonl").read_bytes() == before
-    assert charges(published_manifest(folder / "out")) == ledger
+    assert charges(folder / "out") == ledger
     assert again.report.plan_hash == delivered.report.plan_hash
 
 
@@ -319,7 +319,7 @@ def test_one_file_is_dealt_to_any_number_of_parties_and_one_without_records_answ
 def test_what_is_published_of_a_ledger_names_no_data_set(finished):
     folder, _ = finished
     out = folder / "out"
-    entries = charges(published_manifest(out))
+    entries = charges(out)
     assert {entry["kind"] for entry in entries} == {"charge", "close"}
     tables = private_tables(tasks.load(folder / "task" / "task.toml"), 3)
     for name, table in tables.items():

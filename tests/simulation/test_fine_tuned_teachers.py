@@ -9,7 +9,7 @@ from tests.doubles.tiny_bert import write_bert
 from undersong.deliver import deliver
 from undersong_common.errors import ConfigurationError
 from undersong_server.progress import Silent
-from undersong_server.release.files import charges, published_manifest
+from undersong_server.release.files import charges
 from undersong_server.runs import task as tasks
 
 pytestmark = pytest.mark.heavy
@@ -36,7 +36,7 @@ def test_a_simulation_ends_with_two_charges_a_party_and_no_private_text(tmp_path
     write_bert(tmp_path / "task" / "bert", WORDS)
     delivered = run(tmp_path, teacher_model="bert")
     assert len(delivered.report.samples) >= 30
-    ledger = charges(published_manifest(tmp_path / "out"))
+    ledger = charges(tmp_path / "out")
     for party in ("site-0", "site-1", "site-2"):
         charged = [entry["query"] for entry in ledger if entry["party"] == party and entry["kind"] == "charge"]
         assert charged == ["labels", "teachers"]

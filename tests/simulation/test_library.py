@@ -416,8 +416,33 @@ def test_every_function_checks_its_first_argument(call):
         call(3)
 
 
+GRIDS = [
+    *({"seeds": each} for each in (range(2), {1, 0}, np.arange(2), np.int64(2), (np.int32(0), np.int64(1)))),
+    {"seeds": range(2), "parties": range(3, 4), "records": {30}, "epsilons": np.array([1, 4])},
+    {"seeds": range(2), "parties": [np.int64(3)], "records": np.array([30]), "epsilons": {4.0, np.float32(1)}},
+]
+
+
+@pytest.mark.parametrize("given", [*GRIDS, {"seeds": (seed for seed in (0, 1)), "epsilons": iter([1, 4])}])
+def test_whatever_has_numbers_is_a_grid_s_axis(some_task, monkeypatch, given):
+    taken = []
+    monkeypatch.setattr(front, "compare_by", lambda _task, options, *_: taken.append(options))
+    us.compare(some_task, iter(["wasp", "mixture"]), **given)
+    options = taken[0]
+    assert (list(options.methods), list(options.every_seed)) == (["wasp", "mixture"], [0, 1])
+    axes = [list(options.epsilons), list(options.parties), list(options.records)]
+    assert all(axis in ([], wanted) for axis, wanted in zip(axes, ([1, 4], [3], [30]), strict=True))
+    assert {type(each) for axis in (options.every_seed, *axes) for each in axis} <= {int, float}
+
+
+def test_numbers_and_labels_of_numpy_are_arguments():
+    made = task(parties=np.int64(3), epsilon=np.float32(4), labels=frame(2)["topic"].unique())
+    assert made.settings().task.labels == LABELS
+    assert us.try_(made, "good", texts=np.int64(2))["label"].tolist() == list(LABELS)
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"epsilon": "4"}, {"generators": [3]}, {"labels": "ab"}, {"parties": 2.5}, {"test": 1}]
+    "wrong", [{"epsilon": "4"}, {"generators": [3]}, {"labels": "ab"}, {"parties": 2.5}, {"test": 1}, {"options": 3}]
 )
 def test_a_tasks_arguments_are_named(wrong):
     with raises(ConfigurationError, "argument"):

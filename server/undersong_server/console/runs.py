@@ -332,11 +332,15 @@ def _whole(text: str) -> int:
 def _series(
     names: Sequence[str], rows: Sequence[Sequence[float]], noise: Sequence[Sequence[float]]
 ) -> list[dict[str, Any]]:
-    """Each name's column of ``rows``, with a band of what the noise alone may add or take within 0 and 1."""
+    """Each name's column of ``rows``, with a band of what the noise alone may add or take.
+
+    The band ends at 0 and 1, but holds the value: noise can take a share of votes beyond these.
+    """
     found: list[dict[str, Any]] = []
     for name, values, deviations in zip(names, zip(*rows, strict=True), zip(*noise, strict=True), strict=True):
         ends = [(value, NOISE_DEVIATIONS * each) for value, each in zip(values, deviations, strict=True)]
-        low, high = [max(0.0, value - each) for value, each in ends], [min(1.0, value + each) for value, each in ends]
+        low = [min(value, max(0.0, value - each)) for value, each in ends]
+        high = [max(value, min(1.0, value + each)) for value, each in ends]
         found.append({"name": name, "unit": "%", "values": list(values), "low": low, "high": high})
     return found
 

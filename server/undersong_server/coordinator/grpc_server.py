@@ -179,7 +179,7 @@ class GrpcServer:
         handler = grpc.stream_stream_rpc_method_handler(self._connect)
         method = framing.METHOD.rpartition("/")[2]
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(framing.SERVICE, {method: handler}),))
-        health_pb2_grpc.add_HealthServicer_to_server(_Health(self._admit, self._clock), server)
+        health_pb2_grpc.add_HealthServicer_to_server(_Health(self._admit, self._clock, stopping.is_set), server)
         inner = server.add_secure_port("127.0.0.1:0", self._credentials())
         gate = self._gate = Gate(inner, self._refusals)
         await gate.listen(*self._address)
@@ -494,16 +494,22 @@ class GrpcServer:
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """gRPC's health protocol, for callers with a certificate: who gets an answer is served."""
+    """gRPC's health protocol, for callers with a certificate."""
 
-    def __init__(self, admit: Callable[[Any], Awaitable[Peer]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, admit: Callable[[Any], Awaitable[Peer]], clock: Callable[[], float], stopping: Callable[[], bool]
+    ) -> None:
         self._admit = admit
         self._clock = clock
+        self._stopping = stopping
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's own name
         await self._admit(context)
         await context.send_initial_metadata(((framing.CLOCK_METADATA, f"{self._clock():.3f}"),))
-        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+        if request.service not in ("", framing.SERVICE):
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        status = health_pb2.HealthCheckResponse
+        return status(status=status.NOT_SERVING if self._stopping() else status.SERVING)
 
 
 async def _hello(context: Any, peer: Peer) -> wire.Hello:

@@ -107,7 +107,9 @@ def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
         RunOptions(
             name=settings.run or None,
             suffix=f"{flower_run:x}",
-            parties=[name.strip() for name in settings.parties.split(",") if name.strip()] or None,
+            parties=[name.strip() for name in settings.parties.split(",") if name.strip()]
+            if settings.parties
+            else None,
             seed=settings.seed,
             patience_s=settings.patience_s,
             insecure_noise_seed=settings.insecure_noise_seed if settings.insecure_noise_seed >= 0 else None,

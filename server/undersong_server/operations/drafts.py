@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
 
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, UndersongError
@@ -462,10 +463,21 @@ def _section(
     return FormSection(at, name, help_ or title, tuple(fields), kind)
 
 
+class _Schemas(GenerateJsonSchema):
+    """Makes schemas of models that may hold what JSON has no words for, such as functions of another package."""
+
+    def emit_warning(self, *_: Any) -> None:
+        """Says nothing of a default without JSON: only the type is read."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        return {}
+
+
 @cache
 def _schemas(model: type[BaseModel]) -> Mapping[str, Mapping[str, Any]]:
-    """JSON schema of each field of a model, by name."""
-    found: Mapping[str, Mapping[str, Any]] = model.model_json_schema().get("properties", {})
+    """JSON schema of each field of a model, by name; empty for a field that has none."""
+    schema = model.model_json_schema(by_alias=False, schema_generator=_Schemas)
+    found: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
     return found
 
 
@@ -609,7 +621,7 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
 def _plain(value: Any) -> Any:

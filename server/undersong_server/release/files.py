@@ -116,10 +116,22 @@ def published_manifest(folder: Path) -> dict[str, Any]:
     return value
 
 
-def charges(published: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the entries of every party's signed receipt, each with the party's name, from a ``manifest.json``."""
-    receipts = sorted(published["receipts"].items())
-    return [{"party": party, **entry} for party, found in receipts for entry in json.loads(found["body"])["entries"]]
+def charges(folder: Path) -> list[dict[str, Any]]:
+    """Returns the entries of every party's signed receipt, each with the party's name, of a published data set.
+
+    Raises ConfigurationError if its manifest holds no such receipts.
+    """
+    published = published_manifest(folder)
+    try:
+        return [
+            {**entry, "party": party}
+            for party, found in sorted(published["receipts"].items())
+            for entry in json.loads(found["body"], object_pairs_hook=once)["entries"]
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        raise ConfigurationError(
+            f"{folder / MANIFEST_NAME}: its receipts cannot be read", FRESH, code="receipts-unreadable"
+        ) from None
 
 
 def sha256_of(path: Path) -> str | None:
@@ -141,16 +153,18 @@ def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
     """The corpus in both formats, by file name, with its attributes as columns; equal samples give equal bytes."""
-    rows = [_row(sample) for sample in samples]
-    names = (*RESERVED_COLUMNS, *(name for name, _ in samples[0].attributes)) if samples else RESERVED_COLUMNS
+    attributes = dict.fromkeys(name for sample in samples for name, _ in sample.attributes)
+    names = (*RESERVED_COLUMNS, *attributes)
+    rows = [_row(sample, attributes) for sample in samples]
     lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
     return {JSONL_NAME: "".join(lines).encode("utf-8"), PARQUET_NAME: _parquet(names, rows)}
 
 
-def _row(sample: Sample) -> tuple[str | int, ...]:
+def _row(sample: Sample, attributes: Iterable[str]) -> tuple[str | int, ...]:
     # A lone surrogate (half an emoji, from a broken answer) is no text and would stop either format.
     text = sample.text.encode("utf-8", "replace").decode("utf-8")
-    values = (value for _, value in sample.attributes)
+    has = dict(sample.attributes)  # of a method of another package, perhaps not each attribute
+    values = (has.get(name, "") for name in attributes)
     return (text, sample.label, sample.generator, sample.round, sample.kind, *values)
 
 

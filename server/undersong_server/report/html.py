@@ -6,6 +6,7 @@ and nothing else: even a text that slipped past the escaping could not run or lo
 
 import base64
 import hashlib
+import math
 from collections.abc import Sequence
 from importlib import resources
 
@@ -57,12 +58,14 @@ def _lengths(data: ReportData) -> Markup:
     if not data.samples:
         return Markup("")
     words = np.array([len(sample.text.split()) for sample in data.samples])
-    shown = np.minimum(words, int(np.quantile(words, 0.99)))
+    shown = np.minimum(words, math.ceil(np.quantile(words, 0.99)))
     size = -(-(int(np.ptp(shown)) + 1) // LENGTH_GROUPS)
     counts = np.bincount((shown - shown.min()) // size)
+    least = [str(shown.min() + size * place) for place in range(len(counts))]
+    least[-1] += " or more" if words.max() > shown.max() else ""
     return charts.series_chart(
         f"Lengths of the texts in words, median {np.median(words):g}",
-        [str(shown.min() + size * place) for place in range(len(counts))],
+        least,
         {"texts": [(float(count), 0.0) for count in counts]},
         axis=f"words (median {np.median(words):g})",
         width=420,

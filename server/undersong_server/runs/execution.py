@@ -136,7 +136,7 @@ def _compare_attributes(run: RunContext, corpus: Sequence[Sample]) -> None:
     """Notes for the report the opened shares of each attribute's values, and those of the corpus in brackets."""
     for each in run.setting.attributes:
         for _, opened in run.records.get(f"shares of {each.name}", []):
-            has = Counter(dict(sample.attributes)[each.name] for sample in corpus)
+            has = Counter(dict(sample.attributes).get(each.name) for sample in corpus)
             shares = ", ".join(
                 f"{value or 'missing'} {share:.0%} ({has[value] / len(corpus):.0%})"
                 for value, share in zip(each.possible, opened, strict=True)

@@ -85,7 +85,9 @@ def plan_run(task: Task) -> RunPlan:
     )
     if task.attributes and not method.reads_attributes:
         raise ConfigurationError(
-            f"the method {task.method.name!r} does not read [[attributes]]", "take them out, or use another method"
+            f"the method {task.method.name!r} does not read [[attributes]]",
+            "take them out, or use another method",
+            code="attributes-unread",
         )
     options = task.options
     requests = method.plan(options, setting)

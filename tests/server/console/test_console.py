@@ -601,9 +601,9 @@ def test_a_chart_has_the_runs_numbers(console, home, tasks):
     used = {"kept": 1, "retried": 0, "dropped": 0, "prompt_tokens": 0, "completion_tokens": 0, "price_usd": 0.0}
     speed = {"answered": 6, "busy_s": 3.0, "timed": 4, "latency_s": 5.0}
     folder.tell("usage", {"usage": {"good": {**used, **speed}, "poor": used}})
-    folder.tell(
-        "sum", {"name": "votes/1", "sigma": 2.0, "survivors": ["alpha"], "shares": [0.6, 0.4], "noise": [0.1, 0.1]}
-    )
+    for number, shares in enumerate(([0.6, 0.4], [0.95, 0.05], [1.5, -0.5])):
+        told = {"name": f"votes/{number}", "sigma": 2.0, "survivors": ["alpha"], "shares": shares, "noise": [0.1, 0.1]}
+        folder.tell("sum", told)
     text = console.get("/runs/one/drawn").text
     import html
 
@@ -617,7 +617,13 @@ def test_a_chart_has_the_runs_numbers(console, home, tasks):
     assert "1.25 s a call" in speed
     assert "/generators/test" in console.get("/generators").text
     shares = next(each for each in charts if each["across"] == "private sum with votes")
-    assert shares["series"][0]["low"] == [pytest.approx(0.4)]
+    bands = [(each["low"], each["values"], each["high"]) for each in shares["series"]]
+    assert bands[0] == (
+        [pytest.approx(0.4), pytest.approx(0.75), 1.3],
+        [0.6, 0.95, 1.5],
+        [pytest.approx(0.8), 1.0, 1.5],
+    )
+    assert bands[1][0] == [pytest.approx(0.2), 0.0, -0.5]
     spent = next(each for each in charts if each["across"] == "private sum")
     assert spent["series"][0]["values"][1] == pytest.approx(spent["series"][1]["values"][1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -10,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 
 import grpc
 import pytest
@@ -21,7 +23,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
 from undersong_protocol.wire import framing
 from undersong_protocol.wire.messages import transport_pb2 as wire
-from undersong_server.coordinator import grpc_transport
+from undersong_server.coordinator import grpc_server, grpc_transport
 from undersong_server.coordinator.parties import RENEWALS_AN_HOUR, Registry
 from undersong_server.operations.enrolment import parties
 
@@ -404,8 +406,32 @@ def test_health_says_serving_to_who_has_a_certificate(served, keys):
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     with grpc.secure_channel(f"localhost:{served.port}", keys.for_grpc) as channel:
-        reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
-    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        check = partial(health_pb2_grpc.HealthStub(channel).Check, timeout=5)
+        for service in ("", framing.SERVICE):
+            reply = check(health_pb2.HealthCheckRequest(service=service))
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError) as refused:
+            check(health_pb2.HealthCheckRequest(service="undersong.Other"))
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_health_says_that_a_coordinator_stops_while_one_is_asked():
+    from grpc_health.v1 import health_pb2
+
+    class Asked:
+        async def send_initial_metadata(self, metadata):
+            self.sent = dict(metadata)
+
+    async def admitted(_context):
+        return None
+
+    stopping = threading.Event()
+    asked, health = Asked(), grpc_server._Health(admitted, lambda: 3.0, stopping.is_set)
+    for wanted in ("SERVING", "NOT_SERVING"):
+        reply = asyncio.run(health.Check(health_pb2.HealthCheckRequest(), asked))
+        assert health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status) == wanted
+        assert asked.sent == {framing.CLOCK_METADATA: "3.000"}
+        stopping.set()
 
 
 def test_what_a_party_says_of_itself_is_in_the_registry(served, keys):

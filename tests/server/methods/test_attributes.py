@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from tests.doubles import bench
+from tests.doubles.coded import raises
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import attributes
+from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.runs import execution
 from undersong_server.runs import task as tasks
@@ -72,6 +74,21 @@ def test_orders_and_corpus_have_the_attributes_of_the_records(task_file, monkeyp
     assert {row["gender"] for row in rows} == {"female", "male", ""}
 
 
+def test_texts_of_another_package_need_no_attributes():
+    sex = Attribute("sex", ("f", "m"), column=True)
+    said = []
+    run = SimpleNamespace(
+        setting=Setting(("a",), ("one",), attributes=(sex,)),
+        records={"shares of sex": [(0, [0.5, 0.25, 0.25])]},
+        record=lambda *each: said.append(each[-1]),
+    )
+    samples = [Sample(f"text {n}", "a", "one", 0, "", (("sex", "m"),) if n else ()) for n in range(2)]
+    execution._compare_attributes(run, samples)
+    assert said[0].endswith("f 50% (0%), m 25% (50%), missing 25% (0%)")
+    rows = [json.loads(line) for line in corpus_files(samples)["synthetic.jsonl"].decode().splitlines()]
+    assert [row["sex"] for row in rows] == ["", "m"]
+
+
 def test_a_run_spends_its_plan(task_file):
     from undersong_common.privacy import accounting
 
@@ -94,7 +111,7 @@ def test_a_missing_value_is_drawn_and_not_named():
 
 
 def test_a_method_that_does_not_read_attributes_refuses_them(task_file):
-    with pytest.raises(ConfigurationError):
+    with raises(ConfigurationError, "attributes-unread"):
         plan_run(tasks.load(task_file, ["method={name='mixture', samples=120}"]))
 
 

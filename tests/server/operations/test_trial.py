@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_a_trial_shows_prompts_answers_texts_and_cost(tmp_path: Path) -> None:
         assert found.exit_code == 0
         assert len(json.loads(found.stdout)["texts"]) == 2
         shown = CliRunner().invoke(app, ["try", "far", str(task), "--texts", "2"])
-        assert " s, 36 tokens, US$ 0.0360" in shown.stdout
+        assert re.search(r"^1 of 2 kept, [0-9.]+ s, 36 tokens, US\$ 0\.0360$", shown.stdout, re.MULTILINE)
 
 
 def test_an_embedded_generator_is_tried_without_prompts_and_an_unknown_one_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import examples
 from undersong_common.errors import ConfigurationError
 from undersong_server.prompts import rendering
 from undersong_server.prompts.rendering import FIELDS, Prompts, TaskWords, mask_words
@@ -161,7 +162,8 @@ def test_language_and_attributes_stand_in_every_prompt_that_asks_for_a_text() ->
 @pytest.mark.parametrize("style", ["chat", "completion"])
 def test_the_prompts_of_a_batch_differ(kind: str, style: Any) -> None:
     prompts = Prompts(TaskWords(description="a note", labels=("cardiac", "trauma")))
-    assert len({prompts.render(kind, style=style, number=1000 + i, **FULL).text for i in range(500)}) == 500
+    count = examples(500, 2000)
+    assert len({prompts.render(kind, style=style, number=1000 + i, **FULL).text for i in range(count)}) == count
     assert prompts.combinations > 10_000
     alike = Prompts(TaskWords(description="a note", labels=("cardiac", "trauma")), variety=False)
     assert len({alike.render("zero_shot", style=style, number=i, label="trauma").text for i in range(20)}) == 1

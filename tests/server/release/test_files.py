@@ -11,6 +11,7 @@ from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_server.generators.author import Usage
 from undersong_server.pool import RESERVED_COLUMNS, Sample
+from undersong_server.release.files import charges
 from undersong_server.report.data import FEWER, GeneratorUse
 
 SAMPLES = [
@@ -94,3 +95,24 @@ def test_a_generators_line_says_how_many_prompts_had_to_show_less():
     used = Usage(calls=3, fewer_examples=2, notes=Counter({"repeat": 1}))
     assert GeneratorUse("far", "openai", used).notes == [f"{FEWER}: 2", "repeat: 1"]
     assert GeneratorUse("far", "openai", Usage(calls=3)).notes == []
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        *({}, {"receipts": []}, {"receipts": {"a": 1}}, {"receipts": {"a": {}}}, {"receipts": {"a": {"body": 3}}}),
+        *({"receipts": {"a": {"body": each}}} for each in ("{", "[]", "{}", '{"entries": 3}', '{"entries": ["x"]}')),
+        {"receipts": {"a": {"body": '{"entries": [], "entries": [{"party": "b"}]}'}}},
+    ],
+)
+def test_receipts_that_cannot_be_read_are_named(tmp_path, manifest):
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with raises(ConfigurationError, "receipts-unreadable") as caught:
+        charges(tmp_path)
+    assert str(tmp_path / "manifest.json") in caught.value.problem
+
+
+def test_a_charge_is_its_party_s(tmp_path):
+    body = json.dumps({"entries": [{"party": "another", "query": "votes"}]})
+    (tmp_path / "manifest.json").write_text(json.dumps({"receipts": {"alpha": {"body": body}}}))
+    assert charges(tmp_path) == [{"party": "alpha", "query": "votes"}]
