@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tests.doubles.authority import Authority, name
 from tests.doubles.coded import raises
@@ -250,7 +251,16 @@ def test_deep_and_long_files_are_refused() -> None:
                 read(data)
 
 
+def test_pairs_are_no_object(authority: Authority) -> None:
+    value = json.loads(authority.package_bytes("alpha"))
+    with pytest.raises(ConfigurationError, match="damaged"):
+        Package.parse(json.dumps(list(value.items())).encode())
+
+
 def test_no_secret_shows(authority: Authority) -> None:
     package = authority.package("alpha")
     assert package.token.hex() not in repr(package)
     assert str(package.token) not in repr(package)
+    with pytest.raises(ValidationError) as refused:
+        Package(**{**dict(package), "token": package.token[:20]})
+    assert repr(package.token)[2:12] not in str(refused.value)

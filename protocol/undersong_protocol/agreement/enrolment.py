@@ -158,7 +158,7 @@ _Key = Annotated[_Bytes, Field(min_length=32, max_length=32), AfterValidator(_ch
 class _File(BaseModel):
     """A signed file. Its values are its body; an unknown key would be signed for and ignored, so it is refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
     kind: ClassVar[str]
 
     def _signed(self, key: Ed25519PrivateKey) -> bytes:
@@ -178,7 +178,7 @@ class _File(BaseModel):
             )
         damaged = ConfigurationError(f"the {kind} is damaged or incomplete", "have the file sent again, unchanged")
         try:
-            value = dict(json.loads(data.decode("utf-8")))
+            value = {**json.loads(data.decode("utf-8"))}
         except (ValueError, TypeError, RecursionError):
             raise damaged from None
         found = value.pop("kind", None)

@@ -14,6 +14,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held
 from undersong_protocol.agreement.enrolment import (
+    MOST_ADDRESSES,
     TOKEN_BYTES,
     EnrolmentRequest,
     Grant,
@@ -22,7 +23,7 @@ from undersong_protocol.agreement.enrolment import (
     check_party_name,
 )
 from undersong_server import defaults
-from undersong_server.authority import Authority
+from undersong_server.authority import AUTHORITY_DAYS, PARTY_DAYS, Authority
 from undersong_server.coordinator.parties import ENROLLED, Registry
 from undersong_server.runs.folder import RunFolder, read_json, replace_json
 
@@ -98,6 +99,10 @@ class CoordinatorHome:
                 f"{path}: holds a coordinator already", "name another --home", code="coordinator-exists"
             )
         check_party_name(settings.name)
+        if not 1 <= len(settings.addresses) <= MOST_ADDRESSES:
+            raise ConfigurationError(
+                f"{len(settings.addresses)} addresses", f"give 1 to {MOST_ADDRESSES}", code="address-count"
+            )
         for address in settings.addresses:
             check_address(address)
         host_port(settings.bind)
@@ -155,9 +160,11 @@ class CoordinatorHome:
             again: of a party that is enrolled and has lost its keys.
             contact: whom to telephone there; "" keeps what was noted.
 
-        Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``.
+        Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``, and for ``days``
+        beyond the authority's own life.
         """
         authority = self.authority()
+        _check_days(days)
         expires = int(now + days * 86400)
         token = os.urandom(TOKEN_BYTES)
         with closing(self.registry()) as registry:
@@ -204,8 +211,8 @@ class CoordinatorHome:
             else:
                 request.check_token(registry.token(request.party, now=now))
             authority = self.authority()
-            lifetime = {} if days is None else {"days": days}
-            issued = authority.issue_party(request.party, request.tls_key(), now=now, **lifetime)
+            lifetime = _check_days(PARTY_DAYS if days is None else days)
+            issued = authority.issue_party(request.party, request.tls_key(), now=now, days=lifetime)
             registry.enrol(
                 request.party,
                 request.identity,
@@ -292,3 +299,13 @@ def host_port(address: str) -> tuple[str, int]:
             f"{address!r} is not host:port", "write for example 0.0.0.0:7443", code="invalid-address"
         )
     return match[1] or match[2], int(match[3])
+
+
+def _check_days(days: float) -> float:
+    if not 0 < days <= AUTHORITY_DAYS:
+        raise ConfigurationError(
+            f"--days is {days:g}",
+            f"give at most {AUTHORITY_DAYS}: so long the authority lives",
+            code="days-out-of-range",
+        )
+    return days

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import closing
 
@@ -36,6 +37,26 @@ def test_a_coordinator_is_made_once_and_shown(home):
         coordinator.create(home, name="clinics", addresses=["example.org:7443"])
     with raises(ConfigurationError, "no-coordinator"):
         coordinator.show(home / "elsewhere")
+
+
+@pytest.mark.parametrize("days", [1e8, 1e300, math.inf, math.nan, -1.0])
+def test_days_beyond_the_authority_s_life_are_refused_before_anything_is_registered(home, days):
+    with raises(ConfigurationError, "days-out-of-range"):
+        enrolment.invite(home, "heart", days=days)
+    assert not enrolment.parties(home)
+    package = Package.parse(enrolment.invite(home, "heart").package)
+    identity = Ed25519PrivateKey.generate()
+    request = EnrolmentRequest.make("heart", new_tls_key(), identity, package.token).sign(identity)
+    with raises(ConfigurationError, "days-out-of-range"):
+        enrolment.sign(home, request, fingerprint=EnrolmentRequest.parse(request).fingerprint, days=days)
+    assert [facts.party.state for facts in enrolment.parties(home)] == ["invited"]
+
+
+@pytest.mark.parametrize("count", [0, 17])
+def test_a_coordinator_has_as_many_addresses_as_a_package_holds(tmp_path, count):
+    with raises(ConfigurationError, "address-count"):
+        coordinator.create(tmp_path / "other", name="clinics", addresses=[f"h{n}.org:7443" for n in range(count)])
+    assert not (tmp_path / "other").exists()
 
 
 def test_nobody_answers_for_the_health_of_a_coordinator_that_is_not_served(home):
