@@ -45,7 +45,7 @@ test: check
 	$(PYTEST)
 
 test-all: check docs $(RELEASE_STAMP)
-	$(PYTEST) -m ''
+	$(PYTEST) -m '' -o timeout=1200
 
 # A hostile coordinator against two copies of a party, with fresh seeds: an hour, or `make soak SOAK_S=600`.
 SOAK_S ?= 3600

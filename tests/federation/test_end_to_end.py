@@ -15,18 +15,19 @@ SEED = 7
 REDUCED = ["--set", "method.samples=60", "--set", "method.rounds=3"]
 
 
+@pytest.mark.timeout(1200)
 def test_five_hospitals_enrol_approve_run_export_and_verify_as_the_simulation_does(clinic, tmp_path):
-    check(clinic, clinic.task, REDUCED, tmp_path, 150.0)
+    check(clinic, clinic.task, REDUCED, tmp_path, 600.0)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_the_whole_clinic_equals_its_simulation(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     notes = some_notes(tmp_path / "notes", 1000)
     with Federation(tmp_path, notes, noise_seed=SEED, approval="each") as federation:
         federation.set_up()
-        check(federation, CLINIC / "task.toml", [], tmp_path, 280.0)
+        check(federation, CLINIC / "task.toml", [], tmp_path, 1200.0)
 
 
 def check(federation, task, changes, folder, timeout_s):

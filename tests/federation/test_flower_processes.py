@@ -85,7 +85,7 @@ def check(federation, folder, run):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_a_superlink_and_three_supernodes_run_the_clinic_and_export(hospitals, tmp_path):
     folders = {name: each.home for name, each in hospitals.hospitals.items()}
     with Flower(tmp_path / "flower", folders, environment_of(tmp_path)) as flower:
@@ -98,14 +98,14 @@ def test_a_superlink_and_three_supernodes_run_the_clinic_and_export(hospitals, t
                 "insecure-noise-seed": SEED,
             }
         )
-        finished(hospitals, flower, "spring", 600.0)
+        finished(hospitals, flower, "spring", 1800.0)
         notes = [json.loads(line)["text"] for each in hospitals.hospitals.values() for line in each.notes.open()]
         assert not any(note in flower.text() for note in notes)
     check(hospitals, tmp_path, "spring")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_flwr_run_on_a_simulating_superlink(hospitals, tmp_path):
     with Flower(tmp_path / "flower", {}, environment_of(tmp_path), simulation=True) as flower:
         flower.run(
@@ -119,12 +119,12 @@ def test_flwr_run_on_a_simulating_superlink(hospitals, tmp_path):
             "--federation-config",
             "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=2",
         )
-        finished(hospitals, flower, "spring", 400.0)
+        finished(hospitals, flower, "spring", 1200.0)
     check(hospitals, tmp_path, "spring")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_the_simulation_engine_writes_what_the_simulation_in_one_process_writes(hospitals, tmp_path):
     notes = json.dumps([str(each.notes) for each in hospitals.hospitals.values()])
     arguments = ["--set", f"data.path={notes}", "--insecure-noise-seed", SEED]

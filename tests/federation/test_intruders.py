@@ -53,7 +53,7 @@ def still_serves(served, keys):
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")
         stream.answer(lambda request: request)
-        return served.transport.exchange({"heart": b"echo"}, timeout_s=10.0) == {"heart": b"echo"}
+        return served.transport.exchange({"heart": b"echo"}, timeout_s=60.0) == {"heart": b"echo"}
 
 
 def refusals(caplog):
@@ -355,7 +355,7 @@ def test_a_thousand_silent_streams_of_one_party(served, home, keys):
             await asyncio.sleep(0.01)
 
     def comes_in():
-        end = time.monotonic() + 10.0
+        end = time.monotonic() + longest_s
         while True:
             try:
                 return still_serves(served, keys)
@@ -363,6 +363,10 @@ def test_a_thousand_silent_streams_of_one_party(served, home, keys):
                 assert time.monotonic() < end
                 time.sleep(0.1)
 
+    calm = time.monotonic()
+    assert still_serves(served, keys)
+    # A machine that is busy with other work is slow without an attack too.
+    longest_s = max(10.0, 30.0 * (time.monotonic() - calm))
     begun = time.monotonic()
     attacker = threading.Thread(target=lambda: asyncio.run(attack()))
     attacker.start()
@@ -374,9 +378,9 @@ def test_a_thousand_silent_streams_of_one_party(served, home, keys):
         time.sleep(0.5)
     assert len(opened) == 1000
     assert 0 < max(held) <= STREAMS_OF_A_PARTY
-    assert max(times) < 10.0
-    wait_for(lambda: not served.server._streams, 20.0)
-    assert time.monotonic() - begun < 120.0
+    assert max(times) < longest_s
+    wait_for(lambda: not served.server._streams, 2 * longest_s)
+    assert time.monotonic() - begun < 12 * longest_s
     time.sleep(1 / STREAMS_A_SECOND)
     with Stream(served.port, loud.for_grpc) as stream:
         stream.hello("vast")

@@ -172,6 +172,8 @@ def add(
     declared = declared.absolute()
     path = declared.path
     reading = sources.read(declared)
+    # Of the whole file: a part of it, chosen by another folder's key, would be a data set that nobody knows.
+    name = checkpoint_name(reading.table, checkpoints)
     kept_in, held_out = hold_out(reading.table, keys.secret(home, "data"), declared.hold_out)
     reading = replace(reading, table=kept_in)
     data = DataSet(reading.table, keys.secret(home, "data"))
@@ -179,7 +181,7 @@ def add(
         confirm(cautions.of_standing_consent(policy, data.table, declared.user_field))
     elif not len(data.table):
         confirm([cautions.EMPTY])
-    kept = LedgerCheckpoints(home, path, checkpoint_name(data.table, checkpoints), checkpoints)
+    kept = LedgerCheckpoints(home, path, name, checkpoints)
     heads = kept.read()
     restored = None
     if source is not None and source.named:

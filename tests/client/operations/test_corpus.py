@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder, command, write_notes
+from undersong_client.cli.options import checkpoints_folder
+from undersong_client.consent import policy
 from undersong_client.home import PartyHome
 from undersong_client.operations import corpus
 from undersong_client.storage import datasets
@@ -71,6 +74,21 @@ def test_nothing_is_held_out_of_records_that_were_answered_from(party, tmp_path,
     said = command("data", "add", notes, *after, "--new-version", "--home", party, code=2)
     assert "would be held out now" in said
     assert datasets.load(PartyHome(party)).table == sealed
+
+
+@pytest.mark.parametrize("percent", [0, 25])
+@pytest.mark.usefixtures("party")
+def test_a_new_folder_that_holds_out_other_records_has_no_fresh_budget(tmp_path, percent):
+    notes = write_notes(tmp_path / "notes.jsonl", records=40)
+    for name in ("first", "second"):
+        command("init", "alpha", "--home", tmp_path / name)
+    command("data", "add", notes, *FIELDS, "--hold-out", 25, "--home", tmp_path / "first")
+    home = PartyHome(tmp_path / "first")
+    ledger, kept = datasets.open_ledger(home, policy.read(home), checkpoints_folder(), at=2.0)
+    ledger.lose([Charge("run", "00" * 32, "votes/1", 0, (Gaussian(5.0),))])
+    kept.keep(ledger)
+    again = ("data", "add", shutil.copy(notes, tmp_path / "copied.jsonl"), *FIELDS, "--hold-out", percent)
+    assert "restore-ledger" in command(*again, "--home", tmp_path / "second", code=3)
 
 
 def test_a_copied_corpus_is_found_and_an_honest_one_is_not(party, tmp_path):
