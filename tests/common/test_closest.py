@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-import undersong_server.evaluation.metrics as module
+import undersong_common.closeness as module
 from undersong_common.closeness import closest_distances, closest_records
 
 
