@@ -25,7 +25,7 @@ from undersong_common.privacy import noise
 from undersong_common.privacy.noise import DiscreteGaussian, DiscreteLaplaceShare, IntegerNoise
 from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
 from undersong_protocol.secagg import ring, shamir
-from undersong_protocol.secagg.prg import add_masks
+from undersong_protocol.secagg.masking import add_masks
 
 SIGMAS = (3, 47.5, 143, 452, 2_000, 4_096, 20_000, 50_000, 1_000_000)
 TARGET_US = 0.3

@@ -42,9 +42,9 @@ from undersong_common.errors import InternalError
 from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
 from undersong_protocol.secagg import kem, keys
 from undersong_protocol.secagg.coordinator import private_sum
+from undersong_protocol.secagg.masking import add_masks
 from undersong_protocol.secagg.parameters import Member, SumParameters, default_threshold
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
-from undersong_protocol.secagg.prg import add_masks
 from undersong_protocol.statistics.vectors import GridVector
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 

@@ -32,6 +32,7 @@ import scipy.sparse as sp
 
 from undersong import noise_checks
 from undersong.canaries import Canary, attack_corpus, make_canaries, planted
+from undersong.noise_checks import CONFIDENCE, Detection, orthogonal_scores
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.grid_vectors import grid_vector
 from undersong_client.records.private import PrivateRecords
@@ -47,7 +48,6 @@ from undersong_protocol.secagg import party as secagg_party
 from undersong_protocol.secagg.noise_share import NoisePlan, NoiseSeeds, laplace_scale, noise_plan
 from undersong_protocol.statistics import PublicInputs, Rows
 from undersong_protocol.statistics.vectors import GridVector, NoisySum, NoisyVector
-from undersong_server.evaluation.intervals import CONFIDENCE, Detection, orthogonal_scores
 from undersong_server.federation.driver import opened_sum
 from undersong_server.progress import Progress, Silent
 from undersong_server.runs import task as tasks

@@ -20,7 +20,7 @@ from undersong import references
 from undersong.records import check_units, dealt, table_of
 from undersong.simulation import LayeredCache, simulate
 from undersong.workspace import Workspace
-from undersong_common import closeness, embedders
+from undersong_common import embedders, overlap
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError
@@ -357,7 +357,7 @@ def measured(
             found["wrong_labels"] = corpus_label_errors(embeddings, labels, seed=seed).share
         if min(len(texts), len(reference)) < rows:
             return found
-        ours, theirs = closeness.equal_choice(len(texts), len(reference), rows=rows, seed=seed)
+        ours, theirs = overlap.equal_choice(len(texts), len(reference), rows=rows, seed=seed)
         synthetic, real = embeddings[ours], reference[theirs]
         chosen = [texts[row] for row in ours]
         found["frechet"] = metrics.frechet_distance(synthetic, real) if rows > 1 else None

@@ -25,8 +25,8 @@ from undersong_server.evaluation.scores import FIGURES
 from undersong_server.methods import mixture
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
+from undersong_server.release.files import SimulationSigner
 from undersong_server.release.publish import publish, report_data
-from undersong_server.release.signature import SimulationSigner
 from undersong_server.report.data import Accuracy, Measure, ReportData, measures_of
 from undersong_server.runs import planning
 from undersong_server.runs.planning import build_author, cap_faults, cap_warnings

@@ -15,7 +15,7 @@ from undersong_client.page.application import PartyPaths
 from undersong_client.page.application import build as build_page
 from undersong_common.embedding import Embedder
 from undersong_server.console.application import build as build_console
-from undersong_server.console.context import ConsoleContext
+from undersong_server.console.runs import ConsoleContext
 
 CONSOLE_SCREENS = {
     "home": "/",

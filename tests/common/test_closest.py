@@ -7,8 +7,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-import undersong_common.closeness as module
-from undersong_common.closeness import closest_distances, closest_records
+import undersong_common.overlap as module
+from undersong_common.overlap import closest_distances, closest_records
 
 
 def directions(rows: int, seed: int) -> np.ndarray:

@@ -32,7 +32,7 @@ def run(folder, **data):
 
 
 def test_a_simulation_ends_with_two_charges_a_party_and_no_private_text(tmp_path, monkeypatch):
-    monkeypatch.setattr("undersong_protocol.statistics.fine_tuned_teachers.STEPS", 4)
+    monkeypatch.setattr("undersong_protocol.statistics.teacher_votes.STEPS", 4)
     write_bert(tmp_path / "task" / "bert", WORDS)
     delivered = run(tmp_path, teacher_model="bert")
     assert len(delivered.report.samples) >= 30

@@ -13,11 +13,10 @@ from undersong_client.home import PartyHome
 from undersong_client.records import snapshot, sources
 from undersong_client.records.declared import Declared
 from undersong_client.storage import datasets
-from undersong_common.closeness import ClosestRecords, closest_distances, closest_records
 from undersong_common.embedding import Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, auc_interval
-from undersong_common.overlap import Overlap, find_overlap
+from undersong_common.overlap import ClosestRecords, Overlap, closest_distances, closest_records, find_overlap
 from undersong_common.personal_data import PersonalData, patterns, personal_data
 from undersong_common.table import Table, read_table
 

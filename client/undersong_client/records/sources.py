@@ -6,14 +6,19 @@ patients who take no part.
 """
 
 import json
+import os
+import re
+import shlex
+import stat
+import subprocess
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from undersong_client.records import command, fhir, sql
-from undersong_client.records.declared import Declared, Skip, Skipped, json_lines, value_at
+from undersong_client.records import fhir
+from undersong_client.records.declared import VARIABLE, Declared, Skip, Skipped, json_lines, value_at
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, rows_of, table_of
 
@@ -113,12 +118,12 @@ def _rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
             f"{declared.data}: --database needs a query", "write the query to a file that ends in .sql", code="no-query"
         )
     if path.suffix == ".sql":
-        rows = sql.select(path, declared.database)
+        rows = select(path, declared.database)
     elif path.is_dir() or (set(path.suffixes) & {".ndjson", ".jsonl"} and _is_fhir(path)):
         rows = fhir.rows(declared, skip)
     else:
         rows = rows_of(path, declared.encoding)
-    return command.rows(declared, rows) if declared.row_filter else rows
+    return filtered(declared, rows) if declared.row_filter else rows
 
 
 def _is_fhir(path: Path) -> bool:
@@ -164,7 +169,7 @@ def _without(table: Table, declared: Declared) -> tuple[Table, Exclusion]:
 def _identifiers(declared: Declared) -> frozenset[str]:
     path = Path(declared.exclusions)
     if path.suffix == ".sql":
-        found = [str(next(iter(row.values()))) for row in sql.select(path, declared.database)]
+        found = [str(next(iter(row.values()))) for row in select(path, declared.database)]
     else:
         try:
             found = path.read_text("utf-8-sig").splitlines()
@@ -175,3 +180,133 @@ def _identifiers(declared: Declared) -> frozenset[str]:
                 code="no-exclusions",
             ) from None
     return frozenset(name.strip().removeprefix(_ID_PREFIX) for name in found if name.strip())
+
+
+# A hospital's own filter as a source: every row in as a line of JSON, the rows that count out.
+
+
+def filtered(declared: Declared, given: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yields the rows that the command writes.
+
+    The command is started without a shell. What it says on standard error is not shown: it may hold a record. Raises
+    ConfigurationError where it cannot be started, fails, or writes anything but one JSON object a line.
+    """
+    command = shlex.split(declared.row_filter)
+    lines = b"".join(json.dumps(row, default=str).encode("utf-8") + b"\n" for row in given)
+    try:
+        done = subprocess.run(command, input=lines, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)  # noqa: S603 - the hospital's own command
+    except (OSError, IndexError) as error:
+        said = getattr(error, "strerror", None) or "it names no program"
+        raise ConfigurationError(f"the filter cannot be started: {said}", "check --filter", code="filter") from None
+    if done.returncode:
+        raise ConfigurationError(
+            f"the filter ended with code {done.returncode}", "run it by hand with one row", code="filter"
+        )
+    for number, line in enumerate(done.stdout.splitlines(), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise ConfigurationError(
+                f"the filter's line {number} is not a JSON object", "one object a line, in UTF-8", code="filter"
+            )
+        yield row
+
+
+# A database as a source, through SQLAlchemy: one query, read only and streamed.
+
+ROWS_AT_ONCE = 1000
+_COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+# Statements that make the transaction read only, by the dialect; PostgreSQL has an option of SQLAlchemy's for it.
+_READ_ONLY = {
+    "sqlite": "PRAGMA query_only = ON",
+    "mysql": "SET SESSION TRANSACTION READ ONLY",
+    "mariadb": "SET SESSION TRANSACTION READ ONLY",
+    "oracle": "SET TRANSACTION READ ONLY",
+}
+
+
+def select(query: Path, database: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a query, one after the other, in a transaction that is read only and rolled back.
+
+    Args:
+        query: file with one SELECT.
+        database: file that holds the URL, or ``env:NAME``.
+
+    Raises ConfigurationError; neither the URL nor anything that the database says is in it.
+    """
+    statement = _statement(query)
+    try:
+        import sqlalchemy
+        from sqlalchemy.exc import SQLAlchemyError
+    except ImportError:
+        raise ConfigurationError(
+            f"{query}: databases need the package SQLAlchemy", "install undersong with the extra sql", code="no-package"
+        ) from None
+    url = _url(query, database)
+    try:
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool, hide_parameters=True)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{query}: the database's driver {error.name!r} is not installed",
+            "the extra sql brings PostgreSQL's (postgresql+psycopg://); install any other one beside undersong",
+            code="no-package",
+        ) from None
+    except (SQLAlchemyError, ValueError):
+        raise ConfigurationError(
+            f"{query}: the database's URL cannot be read",
+            "write it as, for example, postgresql+psycopg://reader@host/omop",
+            code="database-url",
+        ) from None
+    try:
+        with engine.connect() as opened:
+            dialect = engine.dialect.name
+            options = {"postgresql_readonly": True} if dialect == "postgresql" else {}
+            connection = opened.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE, **options)
+            if dialect in _READ_ONLY:
+                connection.exec_driver_sql(_READ_ONLY[dialect])
+            for row in connection.execute(sqlalchemy.text(statement)).mappings():
+                yield dict(row)
+            connection.rollback()
+    except SQLAlchemyError as error:
+        # `from None`: the database's words may hold a value of the query
+        raise ConfigurationError(
+            f"{query}: the database refused the query or the connection ({type(error).__name__})",
+            "run the query with the database's own program, with the same account",
+            code="database",
+        ) from None
+
+
+def _statement(query: Path) -> str:
+    try:
+        text = query.read_text("utf-8").strip().rstrip(";")
+    except (OSError, UnicodeDecodeError):
+        raise ConfigurationError(f"{query}: cannot be read", "one SELECT, in UTF-8", code="no-query") from None
+    bare = _COMMENTS.sub(" ", text).lstrip("( \n\t").upper()
+    if not bare.startswith(("SELECT", "WITH")):
+        raise ConfigurationError(f"{query}: is no SELECT", "write one query that reads", code="no-query")
+    return text.replace(":", r"\:")  # SQLAlchemy would read it as the name of a parameter
+
+
+def _url(query: Path, database: str) -> str:
+    if database.startswith(VARIABLE):
+        url = os.environ.get(database.removeprefix(VARIABLE), "")
+    else:
+        path = Path(database)
+        try:
+            loose = bool(database) and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+            url = path.read_text("utf-8").strip() if database else ""
+        except (OSError, UnicodeDecodeError):
+            url, loose = "", False
+        if loose:
+            raise ConfigurationError(
+                f"{path}: others may read the database's URL", f"chmod 600 {path}", code="database-url"
+            )
+    if not url:
+        raise ConfigurationError(
+            f"{query}: no URL of the database",
+            "name a file that holds it, or env:NAME of a variable: --database",
+            code="database-url",
+        )
+    return url

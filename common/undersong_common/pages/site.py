@@ -25,8 +25,7 @@ from markupsafe import Markup
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.logs import place_of
 from undersong_common.pages.accounts import Account, Accounts, Role, Session, TooManyAttempts
-from undersong_common.pages.frame import LARGEST_BODY_BYTES, POLICY, Frame
-from undersong_common.pages.rendering import environment
+from undersong_common.pages.frame import LARGEST_BODY_BYTES, POLICY, Frame, environment
 from undersong_common.pages.store import FILE_NAME, AuditLog, Downloads, PageStore
 from undersong_common.printable import printable, with_iso_times
 from undersong_common.version import VERSION
@@ -60,7 +59,7 @@ class PageSettings:
         menu: (address, name, least role) of each screen.
         packages: modules whose templates belong to this page.
         notice: stands above every screen; "" for none.
-        actions: as of :func:`undersong_common.pages.rendering.environment`.
+        actions: as of :func:`undersong_common.pages.frame.environment`.
     """
 
     title: str

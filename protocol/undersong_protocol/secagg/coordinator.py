@@ -18,7 +18,7 @@ from undersong_common.printable import counted
 from undersong_protocol.secagg import kem, keys, ring, shamir, sid
 from undersong_protocol.secagg.evidence import check_void_certificate, evidence_bytes, is_void
 from undersong_protocol.secagg.graph import Topology, graph_seed
-from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys
+from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, Sign, add_masks
 from undersong_protocol.secagg.messages import (
     Advert,
     Parsed,
@@ -35,7 +35,6 @@ from undersong_protocol.secagg.messages import (
 from undersong_protocol.secagg.noise_share import check_opening, remove_opened
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import ROLLS
-from undersong_protocol.secagg.prg import Sign, add_masks
 from undersong_protocol.secagg.transitions import Stage, coordinator_rule
 from undersong_protocol.statistics.vectors import Ring
 from undersong_protocol.wire.messages import secagg_pb2 as wire

@@ -23,7 +23,7 @@ from undersong_common.printable import counted
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg import kem, keys, shamir, sid
 from undersong_protocol.secagg.graph import graph_seed
-from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, masked_body, seal_pair
+from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, Sign, masked_body, seal_pair
 from undersong_protocol.secagg.messages import (
     COORDINATOR,
     advertise_request,
@@ -37,7 +37,6 @@ from undersong_protocol.secagg.messages import (
 )
 from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise
 from undersong_protocol.secagg.parameters import Entropy, SumParameters
-from undersong_protocol.secagg.prg import Sign
 from undersong_protocol.secagg.state import Answered, PartyState, Peer, Replies
 from undersong_protocol.secagg.transitions import SECRETS, PartyRule, Phase, Stage, party_rule
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector

@@ -60,7 +60,7 @@ def serve(
         from undersong_common.pages.serving import Listening, print_link
         from undersong_common.pages.serving import serve as serve_page
         from undersong_server.console.application import build
-        from undersong_server.console.context import ConsoleContext
+        from undersong_server.console.runs import ConsoleContext
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"the console needs the package {error.name}", "install it: pip install 'undersong[coordinator,console]'"

@@ -9,9 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from undersong_common.closeness import ClosestRecords
 from undersong_common.intervals import Interval, over_seeds
-from undersong_common.overlap import CONTAINED, JACCARD, RUN_WORDS, Overlap
+from undersong_common.overlap import CONTAINED, JACCARD, RUN_WORDS, ClosestRecords, Overlap
 from undersong_common.personal_data import PersonalData
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.evaluate import NOT_PRIVATE, Distances, EvaluationReport

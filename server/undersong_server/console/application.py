@@ -15,8 +15,7 @@ from undersong_common.pages.accounts import ROLES, Role
 from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, is_number, json_answer
 from undersong_common.pages.stream import Stream
 from undersong_server import defaults
-from undersong_server.console.context import ConsoleContext
-from undersong_server.console.runs import RunScreens
+from undersong_server.console.runs import ConsoleContext, RunScreens
 from undersong_server.operations import coordinator, enrolment, following, overview, runs, tasks
 from undersong_server.operations.enrolment import PartyFacts
 

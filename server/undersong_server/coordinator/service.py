@@ -20,7 +20,7 @@ from undersong_server.coordinator.home import CoordinatorHome, Serving, host_por
 from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metrics
 from undersong_server.coordinator.parties import REVOKED
 from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
-from undersong_server.release.signature import Signer
+from undersong_server.release.files import Signer
 from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, RunFolder, RunStatus
 
 log = logging.getLogger(__name__)

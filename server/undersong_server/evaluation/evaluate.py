@@ -10,15 +10,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from undersong_common import closeness
+from undersong_common import overlap
 from undersong_common.arrays import Float32
-from undersong_common.closeness import ClosestRecords, closest_records
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.intervals import over_seeds
 from undersong_common.model_files import model_folder
-from undersong_common.overlap import Overlap, find_overlap
+from undersong_common.overlap import ClosestRecords, Overlap, closest_records, find_overlap
 from undersong_common.personal_data import PersonalData, personal_data, presidio
 from undersong_common.printable import finite
 from undersong_common.table import Table, read_table
@@ -292,7 +291,7 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
 
 def _distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
     synthetic, table = corpus.table, reference.table
-    chosen, others = closeness.equal_choice(len(corpus.x), len(reference.x), seed=seed)
+    chosen, others = overlap.equal_choice(len(corpus.x), len(reference.x), seed=seed)
     ours, real = corpus.x[chosen], reference.x[others]
     rows = len(ours)
     near = {} if rows <= 5 else neighbourhoods(ours, real)

@@ -31,7 +31,7 @@ from undersong_server.coordinator.run_driver import RunDriver, tell_ending
 from undersong_server.defaults import RunOptions, public_cache_path
 from undersong_server.federation.driver import Lazily, Transport
 from undersong_server.operations import enrolment, releases, runs
-from undersong_server.release.signature import Signer
+from undersong_server.release.files import Signer
 from undersong_server.runs.folder import AwaitedParty, RunFolder
 from undersong_server.runs.planning import Planned
 

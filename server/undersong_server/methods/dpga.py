@@ -29,16 +29,16 @@ from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting
 from undersong_server.methods.parts import dpga_paper
-from undersong_server.methods.parts.keywords import keywords as keywords_of
-from undersong_server.methods.parts.keywords import keywords_by_label
 from undersong_server.methods.parts.metadata import (
     RANGE_EDGES,
     Metadata,
+    keywords_by_label,
     length_edges,
     length_range,
     shares_by_label,
     shares_of_counts,
 )
+from undersong_server.methods.parts.metadata import keywords as keywords_of
 from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.methods.parts.selection import highest, largest_remainder, places_by_label
 from undersong_server.methods.parts.suppression import mean_similarity, suppressed

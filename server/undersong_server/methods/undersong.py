@@ -14,18 +14,20 @@ from pydantic import Field
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import SumRequest
+from undersong_protocol.statistics.attributes import COLUMNS, VALUES, AttributeMarginals
 from undersong_protocol.statistics.classifier_votes import ClassifierVotesInBlocks
 from undersong_protocol.statistics.corpus_comparison import CorpusComparison
-from undersong_protocol.statistics.corrected_votes import EqualVotes
+from undersong_protocol.statistics.corrected_votes import EqualVotes, hubness_correction
 from undersong_protocol.statistics.histogram import LabelHistogram
-from undersong_protocol.statistics.hubness import hubness_correction
 from undersong_protocol.statistics.vectors import NoisySum
+from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts import attributes, consistency, shares, undersong_choices
-from undersong_server.methods.parts.label_shares import label_shares, records_of, records_shares, shrink_to_mean
+from undersong_server.methods.parts import consistency, shares, undersong_choices
+from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import highest, largest_remainder, sample_without_replacement
+from undersong_server.methods.parts.shares import label_shares, records_of, records_shares, shrink_to_mean
 from undersong_server.methods.parts.undersong_choices import TUNING, usefulness
 from undersong_server.pool import Sample
 
@@ -53,7 +55,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     generators, labels = len(setting.generators), len(setting.labels)
     asked: list[SumRequest] = []
     if labels or setting.attributes:
-        counted = attributes.marginals(setting) if setting.attributes else LabelHistogram(labels)
+        counted = attribute_marginals(setting) if setting.attributes else LabelHistogram(labels)
         asked.append(SumRequest("labels", counted, TUNING.part_labels))
     several, voted = labels > 1 and generators > 1, generators == 1 or labels < 2 or options.written > 1
     for t, size in enumerate(np.cumsum(options.per_round())[:-1].tolist()):
@@ -138,8 +140,8 @@ class State:
         if "labels" not in self.asked:
             return
         labels = len(self.run.setting.labels)
-        opened = self.run.private_sum("labels", attributes.published(self.run))
-        self.values = attributes.shares(self.run, opened.natural[labels:])
+        opened = self.run.private_sum("labels", attribute_inputs(self.run))
+        self.values = attribute_shares(self.run, opened.natural[labels:])
         if labels:
             counts = replace(opened, values=opened.values[:labels])
             self.shares = label_shares(counts)
@@ -170,8 +172,8 @@ class State:
         setting, orders = self.run.setting, []
         for k, generator in enumerate(setting.generators):
             for label in np.repeat(np.arange(wanted.shape[1]), wanted[k]):
-                named = attributes.drawn(setting, self.values, rng)
-                terms = attributes.terms(setting, named)
+                named = drawn_attributes(setting, self.values, rng)
+                terms = attribute_terms(setting, named)
                 good = sample_without_replacement(rng, self.examples[label], TUNING.examples)
                 kind = "contrast" if good else "metadata" if terms else "zero_shot"
                 name = (setting.labels or ("",))[label]
@@ -299,3 +301,46 @@ METHOD = Method(
     reads_attributes=True,
     asks_first=lambda _options, setting: bool(setting.labels),
 )
+
+
+# A task's attributes in a method: the sum that counts them, and the values that orders name.
+
+
+def attribute_marginals(setting: Setting) -> AttributeMarginals:
+    """Returns the statistic that counts labels and attributes."""
+    sizes = [tuple(len(each.possible) for each in setting.attributes if each.column is kind) for kind in (False, True)]
+    return AttributeMarginals(len(setting.labels), *sizes)
+
+
+def attribute_inputs(run: RunContext) -> list[Input]:
+    """Returns the inputs of that sum: the lists' values as embeddings, the columns' names and values as texts."""
+    inputs, writer = [], run.setting.generators[0]
+    lists = [each for each in run.setting.attributes if not each.column]
+    texts = [part for each in run.setting.attributes if each.column for part in (each.name, *each.values)]
+    if lists:
+        values = [Sample(value, "", writer, 0, "value") for each in lists for value in each.values]
+        numbers = np.repeat(np.arange(len(lists)), [len(each.values) for each in lists])
+        inputs.append(run.publish_vectors(VALUES, "attribute values", run.embeddings(values), numbers))
+    return [*inputs, run.publish_texts(COLUMNS, texts)] if texts else inputs
+
+
+def attribute_shares(run: RunContext, counts: Float64) -> list[Float64]:
+    """Returns and records the shares of each attribute's values, from the noisy counts of all, in the sum's order."""
+    found, before = [], 0
+    for each in run.setting.attributes:
+        found.append(shares_of_counts(counts[before : before + len(each.possible)]))
+        before += len(each.possible)
+        run.record(f"shares of {each.name}", 0, found[-1].tolist())
+    return found
+
+
+def drawn_attributes(setting: Setting, of: Sequence[Float64], rng: np.random.Generator) -> tuple[tuple[str, str], ...]:
+    """Draws one value of each attribute by its shares: (name, value) each; "" is a column's missing value."""
+    numbers = [int(rng.choice(len(share), p=share)) for share in of]
+    return tuple((each.name, each.possible[n]) for each, n in zip(setting.attributes, numbers, strict=True))
+
+
+def attribute_terms(setting: Setting, chosen: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Returns the words of a prompt: a list's value, a column's name with its value, nothing of a missing one."""
+    columns = {each.name for each in setting.attributes if each.column}
+    return tuple(f"{name} {value}" if name in columns else value for name, value in chosen if value)

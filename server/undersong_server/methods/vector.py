@@ -20,8 +20,8 @@ from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts.label_shares import label_shares, records_of, records_shares
 from undersong_server.methods.parts.selection import largest_remainder
+from undersong_server.methods.parts.shares import label_shares, records_of, records_shares
 from undersong_server.pool import Sample
 
 PART_COUNTS, PART_VECTORS = 1.0, 9.0  # parts of the budget

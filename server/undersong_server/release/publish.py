@@ -15,13 +15,13 @@ from undersong_server.release.files import (
     MANIFEST_NAME,
     REPORT_NAME,
     SEQUENCES_NAME,
+    Signer,
+    SimulationSigner,
     corpus_files,
     write_files,
 )
-from undersong_server.release.signature import Signer, SimulationSigner
-from undersong_server.report.card import render_card
 from undersong_server.report.data import Accuracy, GeneratorUse, Measure, PrivacyStatement, ReportData
-from undersong_server.report.html import render_html
+from undersong_server.report.html import render_card, render_html
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
 

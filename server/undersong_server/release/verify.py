@@ -30,12 +30,15 @@ from undersong_protocol.agreement.receipt import Receipt, check_receipt
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_server.release.files import (
     CORPUS_NAMES,
+    ENROLLED,
     HASHED_NAMES,
     MANIFEST_NAME,
+    PublisherSignature,
+    check_simulation,
     published_manifest,
+    read_signature,
     sha256_of,
 )
-from undersong_server.release.signature import ENROLLED, PublisherSignature, check_simulation, read_signature
 from undersong_server.runs.planning import register_named_statistics
 
 # What a value of another type or size than expected raises, wherever it is first used.

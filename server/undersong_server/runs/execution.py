@@ -25,7 +25,7 @@ from undersong_server.federation.driver import (
 from undersong_server.generators.author import Author, Usage
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Observe, RunContext
-from undersong_server.methods.parts import lengths
+from undersong_server.methods.parts import metadata
 from undersong_server.pool import Sample, each_once
 from undersong_server.progress import Progress
 from undersong_server.runs.planning import RunPlan
@@ -102,8 +102,8 @@ def execute(
     )
     signatures = measure("agreement", federation.agree)
     method = methods.load(run_plan.task.method.name)
-    if lengths.NAME in {planned.name for planned in run_plan.plan.sums}:
-        author.draw_words_by(lengths.draw_by(run.private_sum(lengths.NAME, [])))
+    if metadata.NAME in {planned.name for planned in run_plan.plan.sums}:
+        author.draw_words_by(metadata.draw_by(run.private_sum(metadata.NAME, [])))
     returned = method.run(run_plan.task.options, run)
     listed = returned if isinstance(returned, Sequence) else [returned]
     if wrong := [type(each).__name__ for each in listed if not isinstance(each, Sample)]:

@@ -27,7 +27,7 @@ from undersong_server.generators.orders import DrawWords, Order, Requests
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import papers
-from undersong_server.methods.parts.lengths import NAME, with_lengths
+from undersong_server.methods.parts.metadata import NAME, with_lengths
 from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts

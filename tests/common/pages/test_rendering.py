@@ -1,6 +1,6 @@
 """How values are shown: commands as such, numbers beside their units, and nothing as markup."""
 
-from undersong_common.pages.rendering import environment
+from undersong_common.pages.frame import environment
 
 
 def shown(template, value):

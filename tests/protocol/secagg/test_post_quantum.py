@@ -29,10 +29,9 @@ from tests.doubles.secagg import (
 from undersong_common.errors import PeerFault, UndersongError
 from undersong_protocol.secagg import kem, keys, ring
 from undersong_protocol.secagg.coordinator import SumAborted
-from undersong_protocol.secagg.masking import SEALED_PAIR_BYTES, MaskKeys, seal_pair
+from undersong_protocol.secagg.masking import SEALED_PAIR_BYTES, MaskKeys, Sign, add_masks, seal_pair
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
-from undersong_protocol.secagg.prg import Sign, add_masks
 from undersong_protocol.secagg.transitions import Phase, Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 

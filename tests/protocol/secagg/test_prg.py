@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from undersong_common.errors import InternalError
 from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
-from undersong_protocol.secagg import prg
-from undersong_protocol.secagg.prg import add_masks
+from undersong_protocol.secagg import masking
+from undersong_protocol.secagg.masking import add_masks
 
 KEYS = st.binary(min_size=32, max_size=32)
 WORDS = st.sampled_from(["uint32", "uint64"])
@@ -50,7 +50,7 @@ def test_chunks_meet_without_gap(word: str, extra: int) -> None:
 @pytest.mark.parametrize("gcm", [True, False])
 @pytest.mark.parametrize("word", ["uint32", "uint64"])
 def test_many_short_masks_are_the_same_masks(gcm: bool, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prg, "gcm_is_faster", lambda: gcm)
+    monkeypatch.setattr(masking, "gcm_is_faster", lambda: gcm)
     count, keys = 8_193, [bytes([k]) * 32 for k in range(9)]
     masked = np.arange(count).astype(word)
     add_masks(masked, [(key, -1 if key[0] % 2 else 1) for key in keys])

@@ -15,7 +15,7 @@ from tests.doubles.coded import raises
 from undersong_common.errors import PeerFault, RoundAborted
 from undersong_common.privacy import noise
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.secagg import graph, noise_share, prg, ring, shamir
+from undersong_protocol.secagg import graph, masking, noise_share, ring, shamir
 from undersong_protocol.statistics.vectors import GridVector
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "primitives.json").read_text())
@@ -33,10 +33,10 @@ def test_stream() -> None:
 @pytest.mark.parametrize("case", GOLDEN["mask"], ids=lambda case: case["word"])
 def test_mask(case: dict[str, Any]) -> None:
     accumulator = np.array(case["start"], dtype=case["word"])
-    prg.add_masks(accumulator, [(bytes.fromhex(case["add"]), 1), (bytes.fromhex(case["subtract"]), -1)])
+    masking.add_masks(accumulator, [(bytes.fromhex(case["add"]), 1), (bytes.fromhex(case["subtract"]), -1)])
     assert accumulator.tolist() == case["result"]
     long = np.zeros(case["long_words"], dtype=case["word"])
-    prg.add_masks(long, [(bytes.fromhex(case["add"]), 1)])
+    masking.add_masks(long, [(bytes.fromhex(case["add"]), 1)])
     assert hashlib.sha256(long.astype(long.dtype.newbyteorder("<")).tobytes()).hexdigest() == case["long_sha256"]
 
 

@@ -29,11 +29,10 @@ from undersong_common.errors import InternalError, PeerFault, UndersongError
 from undersong_protocol.secagg import keys, ring, sid
 from undersong_protocol.secagg.coordinator import SumAborted
 from undersong_protocol.secagg.evidence import check_evidence
-from undersong_protocol.secagg.masking import MaskKeys
+from undersong_protocol.secagg.masking import MaskKeys, Sign, add_masks
 from undersong_protocol.secagg.messages import from_bitmap, to_bitmap
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
-from undersong_protocol.secagg.prg import Sign, add_masks
 from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.statistics.vectors import Ring
 from undersong_protocol.wire.messages import secagg_pb2 as wire

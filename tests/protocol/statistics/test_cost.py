@@ -29,8 +29,8 @@ from undersong_protocol.statistics import (
     TopQVotes,
     attributes,
     contribution,
+    corrected_votes,
     fourier,
-    hubness,
     nearest,
 )
 from undersong_protocol.statistics.attributes import AttributeMarginals
@@ -80,7 +80,7 @@ def top_q_votes(size: int) -> tuple[Statistic, PublicInputs]:
     return TopQVotes(min(size, 30), size), PublicInputs({"candidates": embedded(size)})
 
 
-def corrected_votes(size: int, kind: type[CorrectedVotes] = CorrectedVotes) -> tuple[Statistic, PublicInputs]:
+def votes_corrected(size: int, kind: type[CorrectedVotes] = CorrectedVotes) -> tuple[Statistic, PublicInputs]:
     public = PublicInputs({"candidates": embedded(size)}, {"hubness correction": numbers(size)})
     return kind(min(size, 30), size), public
 
@@ -125,9 +125,9 @@ PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     "classifier_votes": classifier_votes,
     "classifier_votes_in_blocks": lambda size: classifier_votes(size, ClassifierVotesInBlocks),
     "corpus_comparison": corpus_comparison,
-    "corrected_votes": corrected_votes,
+    "corrected_votes": votes_corrected,
     "embedding_sum": lambda size: (EmbeddingSum(WIDTH, min(size, LARGEST_LABELS)), PublicInputs()),
-    "equal_votes": lambda size: corrected_votes(size, EqualVotes),
+    "equal_votes": lambda size: votes_corrected(size, EqualVotes),
     "fourier_features": lambda size: fourier_features(size, averaged=False),
     "fourier_features, averaged": lambda size: fourier_features(size, averaged=True),
     "label_histogram": lambda size: (LabelHistogram(min(size, LARGEST_LABELS)), PublicInputs()),
@@ -155,7 +155,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         (contribution, "BLOCK_ROWS", 64),
         (attributes, "BLOCK_ROWS", 64),
         (nearest, "BLOCK_SCORES", 2**14),
-        (hubness, "BLOCK_ELEMENTS", 2**14),
+        (corrected_votes, "BLOCK_ELEMENTS", 2**14),
     ):
         monkeypatch.setattr(module, name, value, raising=False)
 

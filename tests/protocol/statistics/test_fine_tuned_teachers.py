@@ -13,7 +13,7 @@ from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.agreement.plan import Privacy
-from undersong_protocol.statistics import PublicFacts, PublicInputs, fine_tuned_teachers
+from undersong_protocol.statistics import PublicFacts, PublicInputs, teacher_votes
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 
@@ -32,9 +32,9 @@ def model(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
     """A model of one layer needs large steps, and few of them."""
-    settings = dataclasses.replace(fine_tuned_teachers.SETTINGS, learning_rate=2e-2, epochs=1)
-    monkeypatch.setattr(fine_tuned_teachers, "SETTINGS", settings)
-    monkeypatch.setattr(fine_tuned_teachers, "STEPS", 6)
+    settings = dataclasses.replace(teacher_votes.SETTINGS, learning_rate=2e-2, epochs=1)
+    monkeypatch.setattr(teacher_votes, "SETTINGS", settings)
+    monkeypatch.setattr(teacher_votes, "STEPS", 6)
 
 
 def public():
@@ -117,7 +117,7 @@ def scores_of_shard(model, others, threads, noise):
     import torch
 
     found = {}
-    original = fine_tuned_teachers._scores
+    original = teacher_votes._scores
 
     def seen(*arguments):
         found[arguments[-1]] = original(*arguments)
@@ -131,15 +131,15 @@ def scores_of_shard(model, others, threads, noise):
     torch.set_num_threads(threads)
     try:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(fine_tuned_teachers, "_scores", seen)
-            fine_tuned_teachers.votes(
+            patched.setattr(teacher_votes, "_scores", seen)
+            teacher_votes.votes(
                 [row[0] for row in rows],
                 np.array([LABELS.index(row[1]) for row in rows]),
                 shards,
-                fine_tuned_teachers.Candidates(
+                teacher_votes.Candidates(
                     contrast.texts["contrast"], contrast.numbers["contrast: classes"].astype(np.int64)
                 ),
-                fine_tuned_teachers.Candidates(asked, asked_of.astype(np.int64)),
+                teacher_votes.Candidates(asked, asked_of.astype(np.int64)),
                 model=str(model),
                 teachers=3,
                 half=True,
@@ -174,7 +174,7 @@ def test_torch_s_random_state_stays_as_it_was(model):
 
 @pytest.mark.parametrize("half", [True, False])
 def test_teachers_tell_records_from_candidates(model, half, monkeypatch):
-    monkeypatch.setattr(fine_tuned_teachers, "STEPS", 40)
+    monkeypatch.setattr(teacher_votes, "STEPS", 40)
     statistic = dataclasses.replace(STATISTIC, teachers=2, half=half)
     rows = statistic.rows(private(ROWS, model), inputs(), {})
     votes = rows.take(np.arange(len(rows)))
@@ -206,14 +206,14 @@ def test_nothing_of_a_teacher_or_of_a_text_is_left(model, tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("half", [True, False])
 def test_a_teacher_that_diverged_votes_nothing(model, half, monkeypatch):
-    monkeypatch.setattr(fine_tuned_teachers.fine_tuning, "logits", lambda *_: np.full((8, 2), np.nan))
+    monkeypatch.setattr(teacher_votes.fine_tuning, "logits", lambda *_: np.full((8, 2), np.nan))
     rows = dataclasses.replace(STATISTIC, half=half).rows(private(ROWS, model), inputs(), {})
     assert not rows.take(np.arange(len(rows))).any()
 
 
 def test_classes_of_candidates_weigh_as_the_shard_s():
     own, contrast = np.array([0, 0, 0, 2]), np.array([0] * 50 + [1] * 50)
-    rows, weights = fine_tuned_teachers._drawn(own, contrast, np.random.default_rng(0))
+    rows, weights = teacher_votes._drawn(own, contrast, np.random.default_rng(0))
     assert weights[:12].sum() == pytest.approx(3 / 8)
     assert set(contrast[rows[:12]]) == {0}
     assert weights[12:].sum() == pytest.approx(1 / 8)  # no candidate has class 2: all of them stand for it
@@ -242,9 +242,9 @@ def test_unusable_public_inputs_are_refused_by_name(changes, complaint):
 
 def test_empty_shards_are_trained_as_others_are_and_vote_nothing(model, monkeypatch):
     trained = []
-    original = fine_tuned_teachers._scores
+    original = teacher_votes._scores
     monkeypatch.setattr(
-        fine_tuned_teachers, "_scores", lambda *arguments: trained.append(arguments[-1]) or original(*arguments)
+        teacher_votes, "_scores", lambda *arguments: trained.append(arguments[-1]) or original(*arguments)
     )
     assert len(STATISTIC.rows(private(ROWS[:1], model), inputs(), {})) == 1
     assert trained == list(range(5))

@@ -14,8 +14,13 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
-from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
-from undersong_protocol.statistics.hubness import CORRECTION, hubness_correction, nearest
+from undersong_protocol.statistics.corrected_votes import (
+    CORRECTION,
+    CorrectedVotes,
+    EqualVotes,
+    hubness_correction,
+    nearest,
+)
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 
 FACTS = PublicFacts(embedding_size=12, labels=3)

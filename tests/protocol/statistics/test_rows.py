@@ -27,7 +27,7 @@ from tests.noninterference.public_examples import FINE_TUNED, labels_of, malform
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol import statistics
-from undersong_protocol.statistics import PublicFacts, PublicInputs, Statistic, fine_tuned_teachers
+from undersong_protocol.statistics import PublicFacts, PublicInputs, Statistic, teacher_votes
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.examples import WORDS
@@ -41,9 +41,9 @@ EVERY = pytest.mark.parametrize("name", names())
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """For the teachers that are fine-tuned: one layer, and few steps."""
     with pytest.MonkeyPatch.context() as patched:
-        few = dataclasses.replace(fine_tuned_teachers.SETTINGS, epochs=1)
-        patched.setattr(fine_tuned_teachers, "SETTINGS", few)
-        patched.setattr(fine_tuned_teachers, "STEPS", 2)
+        few = dataclasses.replace(teacher_votes.SETTINGS, epochs=1)
+        patched.setattr(teacher_votes, "SETTINGS", few)
+        patched.setattr(teacher_votes, "STEPS", 2)
         yield write_bert(tmp_path_factory.mktemp("bert"), WORDS)
 
 

@@ -11,7 +11,7 @@ from undersong_server.coordinator.grpc_transport import Presence, Waiting
 from undersong_server.coordinator.metrics import Metrics
 from undersong_server.coordinator.run_driver import GrpcRunDriver
 from undersong_server.journal import Journal
-from undersong_server.release.signature import Signer
+from undersong_server.release.files import Signer
 from undersong_server.runs.folder import RunFolder, RunStatus
 from undersong_server.runs.planning import Planned
 

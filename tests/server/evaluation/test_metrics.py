@@ -6,7 +6,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undersong_common import closeness
+from undersong_common import overlap
 from undersong_server.evaluation import metrics
 from undersong_server.evaluation.scores import score
 
@@ -34,11 +34,11 @@ def test_frechet_distance_of_a_set_to_itself_is_zero_also_with_fewer_rows_than_d
 def test_frechet_distance_refuses_unequal_sizes():
     with pytest.raises(ValueError, match="bias"):
         metrics.frechet_distance(cloud(10), cloud(11))
-    a, b = closeness.equal_rows(cloud(10), cloud(25), seed=4)
+    a, b = overlap.equal_rows(cloud(10), cloud(25), seed=4)
     assert len(a) == len(b) == 10
-    assert closeness.equal_rows(cloud(10), cloud(25), rows=7)[0].shape == (7, 12)
+    assert overlap.equal_rows(cloud(10), cloud(25), rows=7)[0].shape == (7, 12)
     with pytest.raises(ValueError, match="cannot draw"):
-        closeness.equal_rows(cloud(10), cloud(25), rows=11)
+        overlap.equal_rows(cloud(10), cloud(25), rows=11)
 
 
 @given(st.integers(2, 9), st.integers(0, 1000))

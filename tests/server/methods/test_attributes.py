@@ -13,8 +13,8 @@ from tests.doubles.tasks import make_replay_task
 from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
+from undersong_server.methods import undersong
 from undersong_server.methods.interface import Attribute, Setting
-from undersong_server.methods.parts import attributes
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.runs import execution
@@ -102,12 +102,12 @@ def test_a_missing_value_is_drawn_and_not_named():
     sex, tone = Attribute("sex", ("f", "m"), column=True), Attribute("tone", ("calm",), column=False)
     setting = Setting(("a",), ("one",), attributes=(tone, sex))
     run = SimpleNamespace(setting=setting, record=lambda *_: None)
-    opened = attributes.shares(run, np.array([9.0, 0.0, 0.0, 5.0]))
+    opened = undersong.attribute_shares(run, np.array([9.0, 0.0, 0.0, 5.0]))
     assert [share.tolist() for share in opened] == [[1.0], [0.0, 0.0, 1.0]]
-    named = attributes.drawn(setting, opened, np.random.default_rng(0))
+    named = undersong.drawn_attributes(setting, opened, np.random.default_rng(0))
     assert named == (("tone", "calm"), ("sex", ""))
-    assert attributes.terms(setting, named) == ("calm",)
-    assert attributes.terms(setting, (("tone", "calm"), ("sex", "m"))) == ("calm", "sex m")
+    assert undersong.attribute_terms(setting, named) == ("calm",)
+    assert undersong.attribute_terms(setting, (("tone", "calm"), ("sex", "m"))) == ("calm", "sex m")
 
 
 def test_a_method_that_does_not_read_attributes_refuses_them(task_file):

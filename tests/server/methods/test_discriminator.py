@@ -218,7 +218,7 @@ def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_p
         near = np.array([text.startswith("near") for text in queries.texts])
         return np.tile(near, (settings["teachers"], 1))
 
-    monkeypatch.setattr("undersong_protocol.statistics.fine_tuned_teachers.votes", votes)
+    monkeypatch.setattr("undersong_protocol.statistics.teacher_votes.votes", votes)
     monkeypatch.setattr("tests.doubles.bench.Records.local_model", "a folder", raising=False)
     samples, run = run_method(task, run_plan, seed=0)
     assert run.asked == ["labels", "teachers"]

@@ -21,7 +21,7 @@ from undersong_server.generators.interface import Answer
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
 from undersong_server.methods.interface import Attribute, Setting
-from undersong_server.methods.parts import attributes, consistency, label_shares, shares, undersong_choices
+from undersong_server.methods.parts import consistency, shares, undersong_choices
 from undersong_server.methods.parts.undersong_choices import TUNING, usefulness
 from undersong_server.methods.undersong import Options, plan
 from undersong_server.runs.planning import plan_run
@@ -112,9 +112,7 @@ def test_the_method_is_small():
         undersong,
         undersong_choices,
         shares,
-        label_shares,
         consistency,
-        attributes,
     )
     cleaning = (cleaned_mixture.cleaned, cleaned_mixture._out_of)
     assert sum(map(code_lines, (*parts, *cleaning))) <= 500

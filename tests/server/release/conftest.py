@@ -7,7 +7,7 @@ import pytest
 from tests.doubles.parties import public_of
 from tests.doubles.published import PARTIES, federated
 from tests.doubles.stream import make_home
-from undersong_server.release.signature import Signer
+from undersong_server.release.files import Signer
 
 
 @pytest.fixture(scope="session")

@@ -29,8 +29,7 @@ from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.cli.app import app
 from undersong_server.release import files as papers
-from undersong_server.release.files import HASHED_NAMES
-from undersong_server.release.signature import KEY, SIMULATION, TAG, Signer, SimulationSigner
+from undersong_server.release.files import HASHED_NAMES, KEY, SIMULATION, TAG, Signer, SimulationSigner
 from undersong_server.release.verify import MOST_SHOWN, verify
 
 CONFIRMED, CONFIGURATION, FALSE, UNCONFIRMED = 0, 2, 3, 8

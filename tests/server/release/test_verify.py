@@ -23,7 +23,7 @@ from undersong_protocol.agreement import receipt
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.cli.app import app
-from undersong_server.release.signature import Signer
+from undersong_server.release.files import Signer
 from undersong_server.release.verify import verify
 
 

@@ -20,7 +20,6 @@ from undersong_server.generators.author import Usage
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import charts, html
-from undersong_server.report.card import render_card
 from undersong_server.report.data import (
     Accuracy,
     GeneratorUse,
@@ -29,7 +28,7 @@ from undersong_server.report.data import (
     ReportData,
     measures_of,
 )
-from undersong_server.report.html import render_html, spread
+from undersong_server.report.html import render_card, render_html, spread
 from undersong_server.report.screen import final_screen
 from undersong_server.runs.task import PublicationSection
 

@@ -1,11 +1,22 @@
 """Shares, length ranges and draws from noisy label, length and keyword counts (DPGA-TextSyn); all post-processing."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from random import Random
 
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.agreement.plan import SumRequest
+from undersong_protocol.statistics import LengthHistogram
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_server.generators.reading import listed
 
 # In words; each bin is at most half as wide again as the one before, so that a range found by them is close.
 RANGE_EDGES = (
@@ -130,3 +141,121 @@ class Metadata:
         if not self.keywords or not self.keywords[label]:
             return ()
         return (self.keywords[label][int(rng.choice(len(self.keywords[label]), p=self.keyword_shares[label]))],)
+
+
+# The lengths of the private texts, from one noisy histogram that any method may be given: 2 % of its budget.
+
+NAME = "lengths"
+
+
+def with_lengths(requests: Sequence[SumRequest], share: float) -> list[SumRequest]:
+    """The requests, and before them the histogram with its share of the budget; their shares keep their ratios.
+
+    Raises ConfigurationError for sums that divide their budget themselves.
+    """
+    asked = SumRequest(NAME, LengthHistogram(RANGE_EDGES), 1.0)
+    if any(request.epsilon is not None or request.noise_multiplier is not None for request in requests):
+        raise ConfigurationError(
+            "privacy.lengths: the method divides its budget itself",
+            'set privacy.lengths = false, or accounting = "joint"',
+        )
+    total = sum(request.budget_share for request in requests)
+    return [replace(asked, budget_share=total * share / (1.0 - share), law=requests[0].law), *requests]
+
+
+def draw_by(opened: NoisySum) -> Callable[[Random], int]:
+    """Draws lengths in words as the opened histogram has them: a bin by its share, any length within it alike.
+
+    Bins outside the range that stands out of the noise are left out.
+    """
+    low, high = length_range(opened.natural, opened.sigma)
+    edges = np.array(RANGE_EDGES)
+    inside = (edges[:-1] >= low) & (edges[1:] <= high)
+    shares = shares_of_counts(np.where(inside, opened.natural, 0.0))
+    likely = np.where(inside, shares, 0.0)
+    weights = (likely if likely.sum() > 0 else inside.astype(np.float64)).tolist()
+    bins = list(pairwise(RANGE_EDGES))
+
+    def draw(random: Random) -> int:
+        first, beyond = random.choices(bins, weights)[0]
+        return max(1, random.randrange(first, beyond))
+
+    return draw
+
+
+# Keywords of each label from a generator's answers: lists that it wrote, or the distinctive words of its texts.
+
+SHORTEST_LETTERS = 4  # of a distinctive word, which "the" and "is" are not
+
+_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+
+
+def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
+    """At most ``most`` different keywords of each label, from what was answered for it.
+
+    A language model answers with a list. The embedded generators follow no instructions and answer with texts of the
+    label: keywords are then the words that are frequent in its texts and rare in the others' (tf-idf over labels).
+
+    >>> keywords([["card lost, card stolen, PIN blocked"], ["my transfer is late", "a late transfer"]], 2)
+    [['card lost', 'card stolen'], ['late', 'transfer']]
+    """
+    texts: list[list[str]] = []
+    lists: list[list[str]] = []
+    for given in answers:
+        texts.append([])
+        lists.append([])
+        for answer in given:
+            items = listed(answer)
+            if items:
+                lists[-1] += items
+            else:
+                texts[-1].append(answer)
+    return [_different([*items, *words], most) for items, words in zip(lists, _distinctive(texts, most), strict=True)]
+
+
+def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) -> list[list[str]]:
+    """At most ``most`` keywords of each label from answers that hold one JSON object of lists; no two labels share one.
+
+    >>> keywords_by_label(['Sure: {"a card": ["lost", "Stolen"], "fee": ["lost", "yearly"]}'], ["a_card", "fee"], 9)
+    [['lost', 'Stolen'], ['yearly']]
+    """
+    found: list[list[str]] = [[] for _ in labels]
+    numbers = {_folded(label): number for number, label in enumerate(labels)}
+    taken: set[str] = set()
+    for answer in answers:
+        try:
+            values = json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
+        except ValueError:
+            continue
+        for label, items in values.items():
+            number = numbers.get(_folded(label), -1)
+            for item in items if number >= 0 and isinstance(items, list) else ():
+                if isinstance(item, str) and item.casefold() not in taken and len(found[number]) < most:
+                    taken.add(item.casefold())
+                    found[number].append(item)
+    return found
+
+
+def _folded(label: str) -> str:
+    return label.replace("_", " ").strip().casefold()
+
+
+def _distinctive(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
+    counted = [Counter(word for text in own for word in set(_words(text))) for own in texts]
+    labels_with = Counter(word for counts in counted for word in counts)
+
+    def rank(counts: Counter[str], word: str) -> tuple[float, str]:
+        return -counts[word] * math.log((1 + len(texts)) / labels_with[word]), word
+
+    return [sorted(counts, key=lambda word, counts=counts: rank(counts, word))[:most] for counts in counted]  # type: ignore[misc]
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in _WORD.findall(text.casefold()) if len(word) >= SHORTEST_LETTERS]
+
+
+def _different(items: Sequence[str], most: int) -> list[str]:
+    found: dict[str, str] = {}
+    for item in items:
+        found.setdefault(item.casefold(), item)
+    return list(found.values())[:most]

@@ -16,8 +16,7 @@ from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LabelHistogram
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.kinds.ngram import NgramGenerator
-from undersong_server.methods.parts.lengths import draw_by, with_lengths
-from undersong_server.methods.parts.metadata import RANGE_EDGES
+from undersong_server.methods.parts.metadata import RANGE_EDGES, draw_by, with_lengths
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 

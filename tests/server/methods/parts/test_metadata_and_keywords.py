@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undersong_server.methods.parts.keywords import keywords
 from undersong_server.methods.parts.metadata import (
     RANGE_EDGES,
     Metadata,
+    keywords,
     length_edges,
     length_range,
     shares_by_label,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from undersong_protocol.statistics.vectors import NoisySum
-from undersong_server.methods.parts.label_shares import label_shares, records_shares, shrink_to_mean
+from undersong_server.methods.parts.shares import label_shares, records_shares, shrink_to_mean
 
 
 def opened(values, sigma):
