@@ -217,6 +217,8 @@ def add(
     facts = Facts(data.fingerprint, kept.name, state_folder, len(texts), model, lengths.long, lengths.cut)
     if reading.exclusion is not None:
         _log_exclusion(home, data, reading.exclusion, at)
+    # Before: whoever is interrupted here and answers a run holds out no record of it afterwards.
+    home.change(hold_out=_still_out(declared, home.settings))
     snapshot.seal(home, data.table, facts)
     if len(held_out):
         snapshot.seal(home, held_out, replace(facts, rows=len(held_out)), held_out=True)
@@ -319,12 +321,17 @@ def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
         ledger.close(each.run, each.manifest, at=at)
 
 
+def _still_out(declared: Declared, before: Any) -> int:
+    """Per cent of the records that were held out with the settings ``before`` and stay so."""
+    chosen_by = "user_field" if declared.user_field or before.user_field else "text_field"
+    same = getattr(declared, chosen_by) == getattr(before, chosen_by)
+    return min(declared.hold_out, before.hold_out) if same else 0
+
+
 def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) -> None:
     """Raises ConfigurationError where records that a run was answered from would count as held out."""
-    before = home.settings
-    chosen_by = "user_field" if declared.user_field or before.user_field else "text_field"
-    others = declared.hold_out > before.hold_out or getattr(declared, chosen_by) != getattr(before, chosen_by)
-    if declared.hold_out and others and ledger is not None and (ledger.totals() or ledger.lost_budgets):
+    answered = ledger is not None and (ledger.totals() or ledger.lost_budgets)
+    if answered and declared.hold_out > _still_out(declared, home.settings):
         raise ConfigurationError(
             f"{home.ledger}: runs were answered from records that would be held out now",
             "leave --hold-out and the column that it goes by as they were; judge a corpus by other records:"

@@ -76,6 +76,30 @@ def test_nothing_is_held_out_of_records_that_were_answered_from(party, tmp_path,
     assert datasets.load(PartyHome(party)).table == sealed
 
 
+@pytest.mark.parametrize("other", [(*FIELDS, "--hold-out", 0), ("--label-field", "label", "--hold-out", 20)])
+def test_who_is_interrupted_while_other_records_are_sealed_holds_out_none_that_a_run_reads(
+    party, tmp_path, monkeypatch, other
+):
+    notes = write_notes(tmp_path / "notes.jsonl", records=40)
+    add = ("data", "add", notes, "--new-version", "--home", party)
+    command(*add, *FIELDS, "--hold-out", 20)
+    command("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--home", party)
+    seal = datasets.snapshot.seal
+    with monkeypatch.context() as killed:
+
+        def sealed(*given, **named):
+            seal(*given, **named)
+            raise MemoryError
+
+        killed.setattr(datasets.snapshot, "seal", sealed)
+        command(*add, *other, code=None)
+    ledger = Ledger.read(PartyHome(party).ledger)
+    assert ledger.fingerprint == datasets.snapshot.facts(PartyHome(party)).fingerprint, "it would be answered from"
+    ledger.charge(Charge("run", "00" * 32, "votes/1", 0, (Gaussian(5.0),)))
+    ledger.close("run", "00" * 32)
+    assert "would be held out now" in command(*add, *FIELDS, "--hold-out", 20, code=2)
+
+
 @pytest.mark.parametrize("percent", [0, 25])
 @pytest.mark.usefixtures("party")
 def test_a_new_folder_that_holds_out_other_records_has_no_fresh_budget(tmp_path, percent):
