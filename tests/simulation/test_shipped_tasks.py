@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.doubles.chat_server import ChatServer, completion, serving
@@ -43,10 +45,9 @@ def with_texts(path: Path, folder: Path, url: str) -> Path:
     """The task, its endpoints at ``url``, with made-up rows in all its files below ``folder``."""
     written = folder / "task.toml"
     text = path.read_text(encoding="utf-8").replace('root = ""', f"root = {json.dumps(str(folder))}")
-    for port, name in ((8001, "first"), (8002, "second")):
-        text = text.replace(f'"http://localhost:{port}/v1"', json.dumps(url)).replace(
-            f'model = "{name}"', 'model = "tiny"'
-        )
+    for port in (8001, 8002):
+        text = text.replace(f'"http://localhost:{port}/v1"', json.dumps(url))
+    text = re.sub(r'model = "(first|second|writer)"', 'model = "tiny"', text)
     written.write_text(text, encoding="utf-8")
     loaded = tasks.load(written)
     for number, file in enumerate(dict.fromkeys([*loaded.files, *public_files(loaded)])):
@@ -56,10 +57,12 @@ def with_texts(path: Path, folder: Path, url: str) -> Path:
             for row in range(A_LABEL)
         ]
         file.parent.mkdir(parents=True, exist_ok=True)
-        lines = (
-            json.dumps({**row, "text": row[loaded.data.text], "label": row[str(loaded.data.label)]}) for row in rows
-        )
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        table = pd.DataFrame(rows)
+        if file.suffix == ".csv":
+            table.to_csv(file, index=False)
+        else:
+            named = table.assign(text=table[loaded.data.text], label=table[str(loaded.data.label)])
+            named.to_json(file, orient="records", lines=True)
     return written
 
 
@@ -82,7 +85,11 @@ def test_every_method_has_its_small_run() -> None:
 
 @pytest.mark.parametrize(
     ("path", "method"),
-    [(path, method) for path in (*TASKS, CLINIC) for method in (SMALL if path == CLINIC else WEIGHED)],
+    [
+        (path, method)
+        for path in (*(each for each in TASKS if len(tasks.load(each).generators) > 1), CLINIC)
+        for method in (SMALL if path == CLINIC else WEIGHED)
+    ],
     ids=lambda value: getattr(value, "stem", value),
 )
 def test_all_generators_of_a_shipped_task_write_together(path, method, tmp_path, monkeypatch):
