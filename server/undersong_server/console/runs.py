@@ -228,6 +228,7 @@ class RunScreens:
         address = f"/runs/new/{draft.identity}"
         act, _, place = visit.form.get("do", "check").partition(" ")
         section, _, number = place.partition(".")
+        there = "?checked=yes"
         if act == "plan":
             return self._plan(visit, draft, address)
         if act == "discard":
@@ -235,14 +236,19 @@ class RunScreens:
             return visit.go("/runs/new", "The draft is removed.")
         if act == "add":
             draft = drafts.add_table(draft, section, visit.form.get("kind", ""))
+            there = f"#{section}-{len(draft.data[section]) - 1}"
         elif act == "remove":
             draft = drafts.remove_table(draft, section, _whole(number))
+            there = "#generators" if section == "generators" else "#further"
         elif act == "try":
             surroundings = {"environment": self._context.environment, "public_cache": self._context.public_cache}
             draft = drafts.try_generator(draft, _whole(number), self._limits(draft), **surroundings)
             visit.note("generator test", str(draft.trial["generator"]))
+            there = "#trial"
+        elif act == "rows":
+            there = f"#label-{len(draft.label_rows) - 1}"
         drafts.save(self._home, draft)
-        return visit.go(f"{address}?checked=yes" if act == "check" else f"{address}#{section or 'labels'}")
+        return visit.go(f"{address}{there}")
 
     def _plan(self, visit: Visit, draft: drafts.Draft, address: str) -> str:
         checked = self._so_far(draft, checked=True)

@@ -50,7 +50,6 @@ REQUIRED = (
 UNITS = {"s": "seconds", "usd": "US$"}  # of a key, by its last part
 LONG_TEXT = 1_000  # characters; a text that may be longer has several lines
 MOST_FILES = 200  # most files that a form offers for a key
-generator_kinds = kinds.names  # the kinds that a form can add
 Control = Literal["text", "long", "number", "choice", "flag", "list", "pair", "file", "toml", "labels"]
 
 
@@ -350,6 +349,11 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
         node.pop(key, None)
     else:
         node[key] = value
+
+
+def generator_kinds() -> tuple[str, ...]:
+    """Kinds that a form can add: all but the functions of a notebook's process."""
+    return tuple(kind for kind in kinds.names() if kind != "function")
 
 
 def add_table(draft: Draft, section: str, kind: str) -> Draft:

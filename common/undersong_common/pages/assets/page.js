@@ -24,10 +24,46 @@
     stale.hidden = !words;
   }
 
-  /* A part in which somebody types is left alone. */
+  /* A part in which somebody types, or has typed or ticked something, is left alone. */
   function busy(part) {
     const at = document.activeElement;
-    return part.contains(at) && at.matches("input:not([type=checkbox]), textarea, select");
+    if (part.contains(at) && at.matches("input:not([type=checkbox]), textarea, select")) return true;
+    return [...part.querySelectorAll("input, textarea, select")].some((each) => each.options
+      ? each.selectedIndex !== Math.max(0, [...each.options].findIndex((option) => option.defaultSelected))
+      : each.value !== each.defaultValue || each.checked !== each.defaultChecked);
+  }
+
+  /* Where the focus is among the places that keys reach, and the same place after a reload or a renewal. */
+  const PLACES = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex]";
+  function alike(each) {
+    const words = each.matches("a, button, summary") ? [each.value, each.getAttribute("aria-label"), each.textContent.trim()] : [];
+    return [each.tagName, each.id, each.name, ...words].join("\n");
+  }
+  function focused(root) {
+    const at = document.activeElement;
+    if (at === document.body || !root.contains(at)) return null;
+    return { like: alike(at), nth: [...root.querySelectorAll(PLACES)].filter((each) => alike(each) === alike(at)).indexOf(at) };
+  }
+  function focusAgain(root, spot) {
+    const found = [...root.querySelectorAll(PLACES)].filter((each) => alike(each) === spot.like);
+    const place = found[spot.nth] || found[0] || root;
+    if (place === root) root.tabIndex = -1;
+    place.focus({ preventScroll: true });
+  }
+
+  /* After a form was sent, keys go on where its answer leads: the place that it names, a fault, the place as before, what it says. */
+  function arrive() {
+    const [path, spot, open] = JSON.parse(sessionStorage.getItem("sent") || "[]");
+    sessionStorage.removeItem("sent");
+    const told = document.querySelector("main > .notice.done");
+    if (path === location.pathname) {
+      for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+      const named = location.hash && document.getElementById(location.hash.slice(1));
+      const place = named ? (named.matches(PLACES) ? named : named.querySelector(PLACES)) : told && document.querySelector("[aria-invalid]");
+      if (place) return place.focus();
+      if (!told && spot) return focusAgain(document, spot);
+    }
+    if (told) { told.tabIndex = -1; told.focus(); }
   }
 
   const shown = Date.now();
@@ -86,7 +122,9 @@
     const id = event.target.id;
     if (id && event.target.isConnected) event.target.open ? unfolded.add(id) : unfolded.delete(id);
   }, true);
+  const kept = new Map();  // of each part that is being replaced, by its id: where the focus was in it
   document.body.addEventListener("htmx:beforeSwap", (event) => {
+    kept.set(event.detail.target.id, focused(event.detail.target));
     for (const each of event.detail.target.querySelectorAll("details[id]")) each.open ? unfolded.add(each.id) : unfolded.delete(each.id);
   });
   document.body.addEventListener("htmx:load", (event) => {
@@ -95,6 +133,9 @@
       const found = root.querySelector("#" + CSS.escape(id));
       if (found) found.open = true;
     }
+    const spot = kept.get(root.id);
+    kept.delete(root.id);
+    if (spot && document.activeElement === document.body) focusAgain(root, spot);
     prepare(root);
   });
 
@@ -108,6 +149,10 @@
   const go = document.querySelector("[data-go]");
   if (go) go.click();
 
+  /* What was typed last goes with its form, not after it. */
+  let sending = false;
+  document.body.addEventListener("htmx:beforeRequest", (event) => { if (sending) event.preventDefault(); });
+
   /* A form that is refused stays on the screen as it was typed, and says at its button why. */
   document.addEventListener("submit", async (event) => {
     const form = event.target;
@@ -120,6 +165,8 @@
       return;
     }
     event.preventDefault();
+    sending = true;
+    const spot = focused(document);  // a button that is disabled loses it
     const sent = new FormData(form);
     if (button && button.name) sent.append(button.name, button.value);
     document.querySelectorAll(".problem.refused").forEach((each) => each.remove());
@@ -134,12 +181,15 @@
     }
     if (told.location) {
       const there = new URL(told.location, location.href);
+      const open = [...document.querySelectorAll("details[id][open]")].map((each) => each.id);
+      if (there.pathname === location.pathname) sessionStorage.setItem("sent", JSON.stringify([there.pathname, spot, open]));
       const same = there.pathname + there.search === location.pathname + location.search;
       if (!same) return location.assign(there);
       history.replaceState(null, "", there);
       return location.reload();
     }
     disable(false);
+    sending = false;
     const why = document.createElement("div");
     why.className = "problem refused";
     why.setAttribute("role", "alert");
@@ -192,4 +242,5 @@
     if (root.matches && root.matches("[data-chart]")) draw(root);
   }
   prepare(document);
+  arrive();
 })();
