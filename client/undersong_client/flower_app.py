@@ -6,8 +6,6 @@ message lies in that folder (encrypted journal, ledger, outbox) and nothing in F
 more than its message needs.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,7 +75,7 @@ def _not_ready() -> bytes:
     return refusal.SerializeToString()
 
 
-def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> list[Answer]:
+def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> "list[Answer]":
     from undersong_client.answering.assemble import assemble
     from undersong_client.answering.journaled import JournaledParty
 

@@ -19,8 +19,6 @@
 Files are 0600 and folders 0700; anything looser is refused, because another user of the machine could have read it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -93,7 +91,7 @@ class PartySettings:
     drill_sha256: str = ""
     format: int = 1
 
-    def load_embedder(self) -> Embedder:
+    def load_embedder(self) -> "Embedder":
         """Raises ConfigurationError as :func:`undersong_common.embedders.load`."""
         from undersong_common import embedders
 
@@ -127,7 +125,7 @@ class PartyHome:
         return f"PartyHome({str(self.path)!r})"
 
     @classmethod
-    def create(cls, path: Path, settings: PartySettings) -> PartyHome:
+    def create(cls, path: Path, settings: PartySettings) -> "PartyHome":
         """An empty home. Raises ConfigurationError where the folder holds anything."""
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):

@@ -1,7 +1,5 @@
 """The party's keys, made here, never sent, readable by this user only; and its source of random bytes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,7 +50,7 @@ def secret(home: PartyHome, name: str) -> bytes:
     return value
 
 
-def identity(home: PartyHome) -> Ed25519PrivateKey:
+def identity(home: PartyHome) -> "Ed25519PrivateKey":
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(secret(home, "identity"))
@@ -85,7 +83,7 @@ def credential(home: PartyHome) -> Credential:
     return Credential(key, begin + rest)
 
 
-def new_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
+def new_tls_key(home: PartyHome) -> "EllipticCurvePrivateKey":
     """A fresh TLS key, kept aside until its certificate arrives; the one in use stays."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -96,7 +94,7 @@ def new_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
     return key
 
 
-def pending_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
+def pending_tls_key(home: PartyHome) -> "EllipticCurvePrivateKey":
     """The key whose certificate is awaited. Raises ConfigurationError where none is."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -119,12 +117,12 @@ def install(home: PartyHome, certificates: str) -> None:
     waiting.unlink()
 
 
-def from_system(_purpose: str) -> Entropy:
+def from_system(_purpose: str) -> "Entropy":
     """The operating system's generator: the only source of a run that means anything."""
     return os.urandom
 
 
-def insecure(seed: int, party: str) -> Callable[[str], Entropy]:
+def insecure(seed: int, party: str) -> "Callable[[str], Entropy]":
     """Reproducible bytes for tests: whoever knows ``seed`` removes every mask and all noise.
 
     Each purpose has its own stream, so that a continued run draws the same bytes in whatever order it asks.
@@ -132,7 +130,7 @@ def insecure(seed: int, party: str) -> Callable[[str], Entropy]:
 
     from undersong_common.privacy.stream import KeyStream
 
-    def for_purpose(purpose: str) -> Entropy:
+    def for_purpose(purpose: str) -> "Entropy":
         return KeyStream(tagged_hash("insecure noise seed", str(seed).encode(), party.encode(), purpose.encode())).read
 
     return for_purpose

@@ -13,8 +13,6 @@ lies on a coarser grid, 1/PUBLIC_GRID, a part of the finer one, so all of this h
 less than 5 bits on the wire, and everyone, the coordinator included, computes with exactly what was published.
 """
 
-from __future__ import annotations
-
 import hmac
 import logging
 import os
@@ -154,7 +152,7 @@ class Embedder:
         return f"Embedder({self.fingerprint[:12]})"
 
     @classmethod
-    def load(cls, model: str | Path = PACKAGED, max_windows: int = MAX_WINDOWS) -> Embedder:
+    def load(cls, model: str | Path = PACKAGED, max_windows: int = MAX_WINDOWS) -> "Embedder":
         """The packaged all-MiniLM-L6-v2, pinned file by file, or the model in a local folder.
 
         Raises:

@@ -7,8 +7,6 @@ embedding or a clean vector: messages are built from public names, counts and po
 It stays the same when the sentence changes. Nobody reads it on a screen; errors as JSON and log records carry it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 
@@ -47,7 +45,7 @@ class ConfigurationError(UndersongError):
     places: Mapping[str, str] = {}
 
     @classmethod
-    def together(cls, faults: Sequence[tuple[str, ...]], *, code: str = "") -> ConfigurationError:
+    def together(cls, faults: Sequence[tuple[str, ...]], *, code: str = "") -> "ConfigurationError":
         """One error that names every (problem, remedy), or (problem, remedy, path of the key at fault)."""
         remedies = filter(None, dict.fromkeys(remedy for _, remedy, *_ in faults))
         error = cls("\n".join(problem for problem, *_ in faults), "; ".join(remedies), code=code)

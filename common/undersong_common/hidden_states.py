@@ -8,8 +8,6 @@ length of a label's mean difference, these axes kept three quarters (docs/vector
     python -m undersong_common.hidden_states MODEL_FOLDER NEW_FOLDER --texts corpus.jsonl --layer 9 --size 64
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil
@@ -52,7 +50,7 @@ class Axes:
     back: Float32
 
     @classmethod
-    def read(cls, folder: Path) -> Axes:
+    def read(cls, folder: Path) -> "Axes":
         """Reads a prepared folder's files. Raises ConfigurationError if they are missing or do not fit each other."""
         from safetensors.numpy import load_file
 

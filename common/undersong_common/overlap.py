@@ -5,8 +5,6 @@ punctuation and spaces. Everything is set arithmetic on 64-bit hashes of word se
 files, except for the Jaccard step, which is a sparse product over pairs of neighbouring words.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from array import array
@@ -110,7 +108,7 @@ class _Corpus:
     starts: Int64
 
     @staticmethod
-    def read(texts: Sequence[str], vocabulary: dict[str, int]) -> _Corpus:
+    def read(texts: Sequence[str], vocabulary: dict[str, int]) -> "_Corpus":
         tokens, starts = array("q"), array("q", [0])
         for text in texts:
             tokens.extend([vocabulary.setdefault(word, len(vocabulary)) for word in words(text)])
@@ -124,14 +122,14 @@ class _Corpus:
     def lengths(self) -> Int64:
         return np.diff(self.starts)
 
-    def take(self, rows: Int64) -> _Corpus:
+    def take(self, rows: Int64) -> "_Corpus":
         """The texts of the given numbers."""
         lengths = self.lengths[rows]
         starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
         at = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
         return _Corpus(self.tokens[at], starts)
 
-    def padded(self, mark: int) -> _Corpus:
+    def padded(self, mark: int) -> "_Corpus":
         """The texts with ``mark`` before and after the words of each; a text without words stays empty."""
         some = self.lengths > 0
         ends = np.concatenate((self.starts[:-1][some], self.starts[1:][some]))

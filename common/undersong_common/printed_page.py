@@ -1,7 +1,5 @@
 """A page to read, print and sign: consent sheets and dossiers, as text and as one HTML file without script."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +89,7 @@ class Page:
         """The page as HTML, everything in it escaped; ``at``: the time at which it was made, in words."""
         return str(self._rendered("printed_page.html.j2", at=at, body=self.body(2)))
 
-    def body(self, level: int) -> Markup:
+    def body(self, level: int) -> "Markup":
         """The page below its title as HTML, for a page of its own or a part of one.
 
         Args:
@@ -99,14 +97,14 @@ class Page:
         """
         return self._rendered("printed_sections.html.j2", level=level)
 
-    def _rendered(self, name: str, **context: object) -> Markup:
+    def _rendered(self, name: str, **context: object) -> "Markup":
         from markupsafe import Markup
 
         shown = template("undersong_common.pages", name, "templates").render(page=self, **context)
         return Markup(shown)  # noqa: S704 - rendered
 
 
-def template(package: str, name: str, folder: str = "", **filters: Callable[..., Any]) -> Template:
+def template(package: str, name: str, folder: str = "", **filters: Callable[..., Any]) -> "Template":
     """A template in a package's folder; every value that it shows is escaped if it is HTML, and must be given."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

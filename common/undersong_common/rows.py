@@ -1,7 +1,5 @@
 """Tables and lists that a command prints, for a person at a terminal or for the next program."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ UNBOUNDED = 10_000
 PIPED_WIDTH = 160  # columns, if the output is no terminal
 
 
-def screen() -> Console:
+def screen() -> "Console":
     """Console for tables and panels: as wide as the terminal; wide enough for every column if there is none."""
     from rich.console import Console
 
@@ -56,7 +54,7 @@ class Rows:
         self._title = title
         self._left = len(headings) if left is None else left
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         table = self._table()
         if console.measure(table, options=options.update(width=UNBOUNDED)).maximum <= options.max_width:
             yield table
@@ -72,7 +70,7 @@ class Rows:
                 if cell:
                     yield Padding(Text(f"{heading}: {cell}" if heading else cell, overflow="fold"), (0, 0, 0, 2))
 
-    def _table(self) -> Table:
+    def _table(self) -> "Table":
         from rich.table import Table
         from rich.text import Text
 

@@ -4,8 +4,6 @@ JSONL (also named NDJSON), CSV (commas, semicolons or tabs) and TSV, each also c
 workbooks.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip
@@ -58,7 +56,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def take(self, rows: Sequence[int]) -> Table:
+    def take(self, rows: Sequence[int]) -> "Table":
         """The given rows, in that order."""
         return Table(
             tuple(self.texts[row] for row in rows),

@@ -5,8 +5,6 @@ coordinator's server certificate and one client certificate per party. The coord
 enrolment packages and grants. Every key file is 0600 in a 0700 folder.
 """
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import os
@@ -65,7 +63,7 @@ class Authority:
         return f"Authority({str(self._folder)!r})"
 
     @classmethod
-    def create(cls, folder: Path, name: str, server_names: Sequence[str], *, now: float) -> Authority:
+    def create(cls, folder: Path, name: str, server_names: Sequence[str], *, now: float) -> "Authority":
         """Makes every key and the server's certificate.
 
         Args:
@@ -100,7 +98,7 @@ class Authority:
         return authority
 
     @classmethod
-    def open(cls, folder: Path) -> Authority:
+    def open(cls, folder: Path) -> "Authority":
         """Opens the folder's authority. Raises ConfigurationError if there is none, or others may read its keys."""
         for name in (_CA_KEY, _SIGNING_KEY, _SERVER_KEY):
             path = folder / name

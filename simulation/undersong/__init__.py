@@ -10,8 +10,6 @@ that importing the package takes no time.
 2
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """One cell of a comparison: one real simulation, and what the panel's task models learn from its corpus."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -61,7 +59,7 @@ class Variant:
     training: references.Reference | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Variant:
+    def parse(cls, text: str) -> "Variant":
         """Reads ``METHOD[@GENERATOR][:key=value+key=value]``, a reference's likewise, or ``private-only``."""
         if text == PRIVATE_ONLY:
             return cls(text, "")

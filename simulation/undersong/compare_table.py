@@ -3,8 +3,6 @@
 A difference is called higher or lower only where its 95 % interval, over seeds and paired by seed, leaves out zero.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,7 +54,7 @@ class Grid:
     baseline: str
 
     @classmethod
-    def of(cls, options: ComparisonOptions, others: Sequence[str] = ()) -> Grid:
+    def of(cls, options: ComparisonOptions, others: Sequence[str] = ()) -> "Grid":
         """Checks what the caller gave.
 
         Args:
@@ -109,7 +107,7 @@ class Grid:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Grid:
+    def from_json(cls, value: dict[str, Any]) -> "Grid":
         return cls(
             tuple(Variant.parse(name) for name in value["methods"]),
             tuple(float(epsilon) for epsilon in value["epsilons"]),
@@ -118,7 +116,7 @@ class Grid:
             value["baseline"],
         )
 
-    def with_more(self, other: Grid) -> Grid:
+    def with_more(self, other: "Grid") -> "Grid":
         """Both grids as one, this one's values first; the reference stays."""
         return Grid(
             tuple(dict.fromkeys((*self.variants, *other.variants))),

@@ -5,8 +5,6 @@ journal, as a ClientApp process of a real federation does. What is public or the
 keys, embedding model, public blocks) an actor reads once.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -83,7 +81,7 @@ def over_flower(
     ended: list[Outcome | BaseException] = []
 
     @server.main()  # type: ignore[untyped-decorator]  # flwr has no types
-    def main(grid: Grid, context: Context) -> None:
+    def main(grid: Grid, context: "Context") -> None:
         try:
             transport = FlowerTransport(grid, identities=None, say=progress.say, outstanding=OUTSTANDING * count)
             _await_nodes(transport, len(names))
@@ -108,7 +106,7 @@ def over_flower(
     return ended[0]
 
 
-def _await_nodes(transport: FlowerTransport, count: int) -> None:
+def _await_nodes(transport: "FlowerTransport", count: int) -> None:
     """Blocks until every node has introduced itself: the engine adds them while the ServerApp runs already."""
     ends = time.monotonic() + NODES_S
     while len(transport.locate(timeout_s=NODES_S)) < count:
@@ -125,7 +123,7 @@ class _Actor:
 
     state: str
 
-    def __call__(self, message: Message, context: Context) -> Message:
+    def __call__(self, message: "Message", context: "Context") -> "Message":
         from undersong_client.flower_app import address_of, reply_to, requests_of
 
         state, partition = _state(self.state), context.node_config["partition-id"]
@@ -149,7 +147,7 @@ class _ActorState:
         register_installed_statistics()
 
     @cached_property
-    def _embedder(self) -> CachedEmbedder:
+    def _embedder(self) -> "CachedEmbedder":
         from undersong_common import embedders
         from undersong_common.embedding import CachedEmbedder
 

@@ -1,7 +1,5 @@
 """pandas DataFrames in and out; pandas itself is imported only where one is made (the extra ``notebook``)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,7 +39,7 @@ def to_jsonl(frame: Frame) -> str:
     return written if not written or written.endswith("\n") else written + "\n"
 
 
-def to_table(source: FrameOrPath | None, text: str, label: str | None, what: str) -> Table | Path | None:
+def to_table(source: "FrameOrPath | None", text: str, label: str | None, what: str) -> Table | Path | None:
     """A frame's texts and labels, or the file that was named in its place.
 
     Raises ConfigurationError that names the frame (by ``what``), the row and the remedy.

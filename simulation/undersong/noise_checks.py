@@ -5,8 +5,6 @@ are independent standard normals in a sound build, whichever the law. ``alarm`` 
 by one check over all sums, runs and parties. The tails are exact (binomial, chi-square, normal), or are bounds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +84,7 @@ class Shape:
     energies: Float64
     sizes: Int64
 
-    def __add__(self, other: Shape) -> Shape:
+    def __add__(self, other: "Shape") -> "Shape":
         return Shape(self.counts + other.counts, self.energies + other.energies, self.sizes + other.sizes)
 
 
@@ -200,7 +198,7 @@ class Detection:
     @classmethod
     def of_runs(
         cls, runs: Sequence[tuple[Bools, Float64]], threshold: float, alarm: float = 1.0 - CONFIDENCE
-    ) -> Detection:
+    ) -> "Detection":
         """Counts runs of (presence bool [c], scores float64 [c]) at a ``threshold`` that they did not choose.
 
         Each record must have been present by a fair coin of its own.

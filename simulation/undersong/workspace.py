@@ -1,7 +1,5 @@
 """A simulation's folder: which run it holds, the state that a continued run needs, and the parties made from it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -97,7 +95,7 @@ class Workspace:
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.state)
 
-    def __enter__(self) -> Workspace:
+    def __enter__(self) -> "Workspace":
         return self
 
     def __exit__(self, *_: object) -> None:

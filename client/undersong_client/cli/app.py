@@ -1,7 +1,5 @@
 """The hospital's command line, ``undersong-party``. Every command can be scripted; none asks where a flag would do."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator
@@ -184,7 +182,7 @@ def check(
     if "grpc" not in sys.modules:
         entry.only_tls_1_3()
 
-    def tell(finding: Finding) -> None:
+    def tell(finding: "Finding") -> None:
         if not as_json and not (quiet and finding.grade == "ok"):
             print(f"{finding.grade:8} {finding.name}: {printable(finding.says)}", flush=True)
             if finding.remedy:
@@ -256,7 +254,7 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
     return 0 if found.well else NOT_CONNECTED
 
 
-def _status_lines(found: DaemonStatus) -> Iterator[str]:
+def _status_lines(found: "DaemonStatus") -> Iterator[str]:
     """The daemon's own words, and what it has read of others, made printable."""
     facts = found.facts
     yield f"{found.party}: {found.state}{' (paused)' if found.paused and found.state != 'paused' else ''}"

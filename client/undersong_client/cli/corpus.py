@@ -1,7 +1,5 @@
 """``undersong-party corpus check``."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,7 +47,7 @@ def check(
     print_result(as_json, found.to_json() | {"note": NOT_PRIVATE}, *_lines(found), NOT_PRIVATE)
 
 
-def _lines(found: CorpusCheck) -> list[str]:
+def _lines(found: "CorpusCheck") -> list[str]:
     numbers = found.identifiers
     inside = sum((numbers.in_private or {}).values())
     lines = [
@@ -81,7 +79,7 @@ def _lines(found: CorpusCheck) -> list[str]:
     return lines
 
 
-def _copied(found: Overlap) -> str:
+def _copied(found: "Overlap") -> str:
     return (
         f"{len(found.verbatim)} texts word for word{_rows(found.verbatim)}, {len(found.near_verbatim)}"
         f" nearly{_rows(found.near_verbatim)}, {len(found.shared_run)} with eight words or more in a row"

@@ -1,7 +1,5 @@
 """``undersong-party data ...`` and ``undersong-party ledger``."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator
@@ -193,7 +191,7 @@ def add(
     print_result(as_json, added.to_json(), *lines)
 
 
-def _survey_lines(found: Survey, user_field: str) -> Iterator[str]:
+def _survey_lines(found: "Survey", user_field: str) -> Iterator[str]:
     empty = counted(found.empty, "without text is", "without text are")
     yield f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out"
     yield f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text"
@@ -216,7 +214,7 @@ def _survey_lines(found: Survey, user_field: str) -> Iterator[str]:
         yield f"not read: {len(rows)}, because {why}: {named}{further}"
 
 
-def _look_lines(look: Look, user_field: str) -> Iterator[str]:
+def _look_lines(look: "Look", user_field: str) -> Iterator[str]:
     yield from _survey_lines(look.survey, user_field)
     for label, characters, shape in look.examples:
         yield f"example, masked: {label + ', ' if label else ''}{characters} characters: {shape}"
@@ -309,7 +307,7 @@ def restore_ledger(
     print_result(as_json, restored.to_json(), *_restored_lines(restored))
 
 
-def _restored_lines(restored: Restored) -> Iterator[str]:
+def _restored_lines(restored: "Restored") -> Iterator[str]:
     yield f"the ledger counts again, with {counted(len(restored.ledger.entries()), 'entry', 'entries')}"
     if restored.runs:
         runs = ", ".join(printable(run) for run in restored.runs)
@@ -434,7 +432,7 @@ def ledger(
     show_lines([spending_words(facts.spending)])
 
 
-def _print_costs(facts: LedgerFacts) -> None:
+def _print_costs(facts: "LedgerFacts") -> None:
     """The burn-down: what each run cost, and what was left after it, all at one delta."""
     total = facts.spending.budget
     show_rows(

@@ -1,7 +1,5 @@
 """Options, paths and output that all commands of ``undersong-party`` share."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys
@@ -120,7 +118,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def spending_words(spending: Spending) -> str:
+def spending_words(spending: "Spending") -> str:
     """The spent and the remaining budget, in one line."""
     spent = "more than can be counted" if math.isinf(spending.spent) else f"epsilon {spending.spent:.4g}"
     if spending.budget is None or spending.left is None:

@@ -1,7 +1,5 @@
 """``undersong-party budget ...`` and ``undersong-party policy ...``: what this hospital allows."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -74,7 +72,7 @@ def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
     print_result(as_json, found.to_json(), *budget_lines(found))
 
 
-def budget_lines(found: BudgetFacts) -> list[str]:
+def budget_lines(found: "BudgetFacts") -> list[str]:
     """The budget, and what is left of it, for a person."""
     allowed = found.allowed
     lines = ["no budget is set: every run is refused"]
@@ -216,7 +214,7 @@ def distrust(name: StatisticName, home: HomeFolder = None, as_json: AsJson = Fal
     _print_policy(operations.rules.distrust(home_of(home), name), as_json)
 
 
-def _print_policy(found: PolicyFacts, as_json: bool) -> None:
+def _print_policy(found: "PolicyFacts", as_json: bool) -> None:
     value = found.to_json()
     lines = (f"{key}: {', '.join(item) if isinstance(item, list) else item}" for key, item in value.items())
     nothing = f"this policy allows nothing: {'; '.join(found.missing)}"

@@ -1,7 +1,5 @@
 """``undersong-party requests``, ``preview``, ``approve``, ``reject`` and ``revoke``: the runs that were proposed."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -64,7 +62,7 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     )
 
 
-def _standing(request: Request) -> str:
+def _standing(request: "Request") -> str:
     """The state of a proposed plan, for a table's cell."""
     parts = [request.decision + (f" ({request.reason})" if request.reason else "")]
     if request.ended_s:
@@ -126,7 +124,7 @@ RoleOption = Annotated[
 Reason = Annotated[str, typer.Option("--reason", help="Told to the operator.")]
 
 
-def _person(name: str, role: str, comment: str) -> Person:
+def _person(name: str, role: str, comment: str) -> "Person":
     import getpass
 
     from undersong_client.consent.people import Person
@@ -207,7 +205,7 @@ def revoke(
     )
 
 
-def _say(decided: Request, as_json: bool) -> None:
+def _say(decided: "Request", as_json: bool) -> None:
     run, words = printable(decided.run), printable(decided.words)
     said = f"{run}: {decided.decision}, signed (manifest {decided.manifest[:12]}, {words})"
     if decided.decision == "pending":

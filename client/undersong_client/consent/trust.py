@@ -1,7 +1,5 @@
 """The coordinator that a party trusts: its package is checked by the fingerprint, its grant is installed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -158,7 +156,7 @@ def certified_name(home: PartyHome) -> str:
     return enrolment.common_name(_in_use(home))
 
 
-def _in_use(home: PartyHome) -> Certificate:
+def _in_use(home: PartyHome) -> "Certificate":
     pem = keys.credential(home).certificates.decode("ascii").split("-----END CERTIFICATE-----")[0]
     return enrolment.certificate(pem + "-----END CERTIFICATE-----\n", "the certificate in use")
 

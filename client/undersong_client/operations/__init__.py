@@ -4,8 +4,6 @@ Every function takes the party's folder. Results are frozen values with ``to_jso
 must not leave the building.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

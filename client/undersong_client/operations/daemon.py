@@ -1,7 +1,5 @@
 """The daemon as this party's people see it: what it does, and whether it takes part."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -71,8 +69,8 @@ def resume(home: Path) -> None:
 
 
 def check(
-    home: Path, *, checkpoints: Path, offline: bool = False, tell: Callable[[Finding], None] = lambda _finding: None
-) -> tuple[Finding, ...]:
+    home: Path, *, checkpoints: Path, offline: bool = False, tell: "Callable[[Finding], None]" = lambda _finding: None
+) -> "tuple[Finding, ...]":
     """Everything that may stand in the way, each with its remedy. Call ``only_tls_1_3`` before gRPC is imported.
 
     Args:

@@ -1,7 +1,5 @@
 """The runs that were proposed to this party: read them, decide about them."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +41,7 @@ class Consent:
         return approvals.sheet_hash(self.figures)
 
     @property
-    def sheet(self) -> Page:
+    def sheet(self) -> "Page":
         from undersong_client.consent import preview
 
         return preview.sheet(self.figures)
@@ -110,7 +108,7 @@ def _consent(
     )
 
 
-def _ended(opened: PartyHome, known: Requests, request: Request, ledger: Ledger) -> dict[str, Any]:
+def _ended(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger") -> dict[str, Any]:
     """Cost of an ended run, and its receipt as the coordinator has it; None for what there is none of."""
     from undersong_client import keys
     from undersong_common.canonical import tagged_hash
@@ -133,7 +131,7 @@ def _ended(opened: PartyHome, known: Requests, request: Request, ledger: Ledger)
     return found
 
 
-def figures(opened: PartyHome, known: Requests, request: Request, ledger: Ledger | None) -> dict[str, Any]:
+def figures(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger | None") -> dict[str, Any]:
     """A request as figures (``consent.preview.figures``); what it costs where there is a ledger."""
     from undersong_client import keys
     from undersong_client.consent import plugins, policy, preview, trust

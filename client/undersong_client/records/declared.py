@@ -1,7 +1,5 @@
 """Declaration of a data set's source, and what its readers share."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -44,7 +42,7 @@ class Declared:
     hold_out: int = 0
 
     @classmethod
-    def of(cls, settings: Any) -> Declared:
+    def of(cls, settings: Any) -> "Declared":
         """The declaration that a party's settings hold."""
         return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
 
@@ -52,7 +50,7 @@ class Declared:
     def path(self) -> Path:
         return Path(self.data)
 
-    def absolute(self) -> Declared:
+    def absolute(self) -> "Declared":
         """The same with absolute paths, for a program that starts in another folder."""
 
         def absolute(at: str) -> str:

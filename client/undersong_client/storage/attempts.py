@@ -6,8 +6,6 @@ long reply is a row of its own and is written once. As part of the machine's sta
 written anew at each later stage. The replies of an attempt that ended early are deleted with its secrets.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable
@@ -257,7 +255,7 @@ class Attempts:
             return None
         return tuple(Input.from_wire(given) for given in wire.OpenSum.FromString(named).inputs)
 
-    def _begun(self, manifest: Manifest, query: str) -> _Begun:
+    def _begun(self, manifest: Manifest, query: str) -> "_Begun":
         kept = self._store.get(_begun_key(manifest, query))
         return _Begun(**json.loads(kept)) if kept else _Begun(-1, 0, 0.0)
 

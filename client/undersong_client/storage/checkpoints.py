@@ -7,8 +7,6 @@ The files are ``mark.json`` beside the data, and one named by the data set's con
 replaced as a whole: a crash leaves the one before.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -46,7 +44,7 @@ class Spending:
     left: float | None
 
     @classmethod
-    def of(cls, ledger: Ledger, delta: float | None = None) -> Spending:
+    def of(cls, ledger: Ledger, delta: float | None = None) -> "Spending":
         """At ``delta``; None: at that of the ledger's budget."""
         budget = ledger.budget
         delta = delta or (1e-5 if budget is None else budget.delta)
@@ -106,7 +104,7 @@ class LedgerCheckpoints:
                 )
             self._last = said.head
 
-    def leave(self, ledger: Ledger, newer: LedgerCheckpoints, whole: Budget | None) -> None:
+    def leave(self, ledger: Ledger, newer: "LedgerCheckpoints", whole: Budget | None) -> None:
         """The data set has a newer version, with checkpoints of its own, and these are not kept up any more.
 
         What is released from the newer version is not seen here. So whoever adds the old file anew, without the ledger,

@@ -10,8 +10,6 @@ write-ahead log, so that neither the file nor the log nor an old page of the dat
 the store's key. What a disk keeps of files that are gone is not in a program's hands (docs/threat-model.md, "Disks").
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sqlite3
@@ -86,7 +84,7 @@ class Store:
 
     # Compartments
 
-    def compartment(self, name: str) -> Compartment | None:
+    def compartment(self, name: str) -> "Compartment | None":
         """A compartment that was begun and has not ended; None where there is none.
 
         Raises ConfigurationError where its key does not open with the store's.
@@ -102,7 +100,7 @@ class Store:
         key = self._opened(f"{_COMPARTMENT}/{identity}", sealed, self._cipher)
         return Compartment(self, identity, AESGCM(key))
 
-    def begin_compartment(self, name: str) -> Compartment:
+    def begin_compartment(self, name: str) -> "Compartment":
         """A compartment with a fresh key, which is on the disk; what an earlier one of the name held is gone."""
         identity = _identity(self._scope, name)
         self._end_compartment(identity, {}, "")
@@ -122,7 +120,7 @@ class Store:
         if self._database.log_left:
             self._database.empty_log()
 
-    def compartments(self) -> list[Compartment]:
+    def compartments(self) -> "list[Compartment]":
         """Every compartment that has not ended and whose key opens with the store's, where they have keys at all."""
         if self._keys is None:
             return []

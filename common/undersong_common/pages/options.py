@@ -1,7 +1,5 @@
 """Options of the commands that serve a page: address, TLS, log-in by an organisation."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +44,7 @@ SECRET_VARIABLE = "UNDERSONG_OIDC_SECRET"  # noqa: S105 - the name of a variable
 
 
 def log_in_by_organisation(
-    site: Site, address: str, issuer: str, client: str, variable: str, claim: str, groups: str, roles: Sequence[str]
+    site: "Site", address: str, issuer: str, client: str, variable: str, claim: str, groups: str, roles: Sequence[str]
 ) -> None:
     """Adds the log-in by an identity provider to a page, if one is named. Arguments are the options' values.
 

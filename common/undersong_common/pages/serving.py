@@ -1,7 +1,5 @@
 """Serving a page: the socket, the server, and the one-time link that the terminal prints."""
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import socket
@@ -143,7 +141,7 @@ def print_link(folder: Path, person: str, role: str, *, address: str = "") -> No
     print(f"lets {person} ({role}) in once, within {LINK_S / 60:.0f} minutes", flush=True)
 
 
-def serve(site: Site, listening: Listening, listener: socket.socket) -> None:
+def serve(site: "Site", listening: Listening, listener: socket.socket) -> None:
     """Serves until SIGTERM or SIGINT. No request is logged: an address may name what is nobody else's business."""
     import uvicorn
 
@@ -159,7 +157,7 @@ def serve(site: Site, listening: Listening, listener: socket.socket) -> None:
     server.run(sockets=[listener])
 
 
-def configuration(site: Site, listening: Listening) -> uvicorn.Config:
+def configuration(site: "Site", listening: Listening) -> "uvicorn.Config":
     """Settings of the server of a page."""
     import uvicorn
 

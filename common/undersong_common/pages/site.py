@@ -1,7 +1,5 @@
 """A page's application: routes that know who asks, forms that are safe to send, parts that fail one by one."""
 
-from __future__ import annotations
-
 import hmac
 import logging
 import re
@@ -92,7 +90,7 @@ class Visit:
         form, files: what was sent: texts, and the bytes of files.
     """
 
-    site: Site
+    site: "Site"
     request: Request
     person: Account
     session: Session | None

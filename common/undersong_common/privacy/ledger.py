@@ -20,8 +20,6 @@ charge on, whether it is closed or not, and whatever is withdrawn or void (``spe
 Every method that writes returns once its entry is on the disk (``undersong_common.chain``).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -83,7 +81,7 @@ class Ledger:
         return f"Ledger({str(self.path)!r}, {len(self._chain.entries)} entries)"
 
     @classmethod
-    def open(cls, path: Path, fingerprint: str, budget: Budget | None = None, *, at: float = 0.0) -> Ledger:
+    def open(cls, path: Path, fingerprint: str, budget: Budget | None = None, *, at: float = 0.0) -> "Ledger":
         """Opens the ledger of a data set, or begins it.
 
         Args:
@@ -111,7 +109,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def read(cls, path: Path) -> Ledger:
+    def read(cls, path: Path) -> "Ledger":
         """Opens an existing ledger whatever its data set, to show or verify it.
 
         Raises ConfigurationError if there is none, PrivacyRefusal if its chain is broken.
@@ -126,7 +124,7 @@ class Ledger:
         return cls._existing(path)._chain.verify()
 
     @classmethod
-    def _existing(cls, path: Path) -> Ledger:
+    def _existing(cls, path: Path) -> "Ledger":
         if not path.exists():
             raise ConfigurationError(f"{path}: no such ledger", "check the path", code="no-ledger")
         return cls(path)

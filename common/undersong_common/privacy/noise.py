@@ -7,8 +7,6 @@ statistical distance per sample, which the accounting adds to delta; for the dis
 Known limit: a table look-up is not constant-time, see docs/threat-model.md.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -71,7 +69,7 @@ class CumulativeTable:
         return f"CumulativeTable(values={len(self.high)}, distance={float(self.distance):.3g})"
 
     @staticmethod
-    def of_weights(weights: Sequence[int], tail: Fraction) -> CumulativeTable:
+    def of_weights(weights: Sequence[int], tail: Fraction) -> "CumulativeTable":
         """The table of a law proportional to ``weights``; the exact law has mass at most ``tail`` beyond them.
 
         ``weights`` must be accurate to well below 2^-128 of their sum (the callers work with 256 fractional bits).
@@ -202,7 +200,7 @@ class DiscreteGaussian(IntegerNoise):
         self._set_variance(Fraction(sigma) ** 2)
 
     @classmethod
-    def of_variance(cls, variance: float | Fraction) -> DiscreteGaussian:
+    def of_variance(cls, variance: float | Fraction) -> "DiscreteGaussian":
         """The law of parameter sigma^2 = ``variance``, which a share's sigma seldom hits exactly."""
         law = cls.__new__(cls)
         law._set_variance(Fraction(variance))

@@ -10,8 +10,6 @@ run with all that it has charged and, while it is open, the price of its whole p
 values than the ledger does. Spending that cannot be shown any more counts as the whole budget, never as zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -172,7 +170,7 @@ class PlanPrice:
         return {"events": events_json(self.events), "alone": events_json(self.alone)}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> PlanPrice:
+    def from_json(cls, value: Mapping[str, Any]) -> "PlanPrice":
         return cls(events_from_json(value["events"]), events_from_json(value["alone"]))
 
 
@@ -209,7 +207,7 @@ class Charge:
         return {**vars(self), "events": events_json(self.events), "alone": events_json(self.alone)}
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Charge:
+    def from_json(cls, entry: Mapping[str, Any]) -> "Charge":
         """Reads an entry of kind ``charge``. Raises ValueError, KeyError or TypeError for a malformed one."""
         run, manifest, query, attempt = (entry[name] for name in ("run", "manifest", "query", "attempt"))
         # a receipt does not show what a vector shows to everyone else
@@ -249,7 +247,7 @@ class RunSpending:
     plan: PlanPrice = field(default_factory=PlanPrice)
     closed: bool = False
 
-    def at_most(self, other: RunSpending | None = None) -> RunSpending:
+    def at_most(self, other: "RunSpending | None" = None) -> "RunSpending":
         """Upper bound on the cost of this run, an open one with its plan, given also what another source knows."""
         bound = charged_of if self.closed else at_least
         events, alone = bound(self.events, self.plan.events), bound(self.alone, self.plan.alone)
@@ -261,7 +259,7 @@ class RunSpending:
         return {**vars(self), **PlanPrice(self.events, self.alone).to_json(), "plan": self.plan.to_json()}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RunSpending:
+    def from_json(cls, value: Mapping[str, Any]) -> "RunSpending":
         spent, plan = PlanPrice.from_json(value), PlanPrice.from_json(value["plan"])
         return cls(str(value["run"]), str(value["manifest"]), spent.events, spent.alone, plan, bool(value["closed"]))
 
@@ -347,7 +345,7 @@ class Statement:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Statement:
+    def from_json(cls, value: Mapping[str, Any]) -> "Statement":
         """Raises ValueError, KeyError, TypeError or ConfigurationError for anything but this version's statement."""
         if value["version"] != VERSION:
             raise ValueError(f"version {value['version']}")

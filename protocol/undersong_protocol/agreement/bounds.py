@@ -4,8 +4,6 @@ Both sides ask :func:`check`: a party before it signs, and an operator who plans
 its bounds. No check looks at a record.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -70,14 +68,14 @@ class Policy:
         return value
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Policy:
+    def from_json(cls, value: Mapping[str, Any]) -> "Policy":
         """Reads :meth:`to_json`. Raises ValueError for a malformed policy."""
         from pydantic import TypeAdapter  # only an operator reads a policy that another program wrote
 
         return TypeAdapter(cls).validate_python(value)
 
 
-def check_statistics(plan: Plan, policy: Policy) -> None:
+def check_statistics(plan: "Plan", policy: Policy) -> None:
     """Raises PrivacyRefusal for a statistic that the policy does not allow, or does not trust with that very source.
 
     Asked before anything of a plan is built: a statistic that is not allowed is neither imported nor computed with.
@@ -108,7 +106,7 @@ def check_statistics(plan: Plan, policy: Policy) -> None:
             )
 
 
-def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
+def check(plan: "Plan", roster: Sequence[Member], policy: Policy) -> None:
     """Raises PrivacyRefusal that names the first bound which a plan with these parties exceeds."""
     check_statistics(plan, policy)
     privacy, quorum = plan.privacy, plan.quorum
@@ -189,7 +187,7 @@ def weak_delta(delta: float) -> list[str]:
     ]
 
 
-def weak_plan(plan: Plan) -> list[str]:
+def weak_plan(plan: "Plan") -> list[str]:
     """One sentence for each weak choice in a plan, for its maker."""
     found = weak_delta(plan.privacy.delta) if math.isfinite(plan.privacy.epsilon) else []
     if plan.quorum.parties == 1:

@@ -11,8 +11,6 @@ A renewal is an EnrolmentRequest with ``renewal`` true, no token, signed by the 
 Nothing here reads a clock or a file: time and bytes are arguments. Whatever is read may be hostile.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
@@ -251,7 +249,7 @@ class Package(_File):
         return self._signed(key)
 
     @classmethod
-    def parse(cls, data: bytes) -> Package:
+    def parse(cls, data: bytes) -> "Package":
         """Reads and checks form and signature. Trust begins with the fingerprint, time with ``check_fresh``.
 
         Raises:
@@ -293,7 +291,7 @@ class EnrolmentRequest(_File):
     @classmethod
     def make(
         cls, party: str, tls_key: ec.EllipticCurvePrivateKey, identity: Ed25519PrivateKey, token: bytes | None
-    ) -> EnrolmentRequest:
+    ) -> "EnrolmentRequest":
         """A request for ``party``; ``token`` None makes it a renewal."""
         request = (
             x509.CertificateSigningRequestBuilder()
@@ -318,7 +316,7 @@ class EnrolmentRequest(_File):
         return self._signed(identity)
 
     @classmethod
-    def parse(cls, data: bytes) -> EnrolmentRequest:
+    def parse(cls, data: bytes) -> "EnrolmentRequest":
         """Reads and checks form, names and both signatures; the token is checked by ``check_token``.
 
         Raises:
@@ -389,7 +387,7 @@ class Grant(_File):
         return self._signed(key)
 
     @classmethod
-    def parse(cls, data: bytes, *, signing_key: bytes, ca_certificate: str) -> Grant:
+    def parse(cls, data: bytes, *, signing_key: bytes, ca_certificate: str) -> "Grant":
         """Reads and checks everything that does not depend on time.
 
         Args:

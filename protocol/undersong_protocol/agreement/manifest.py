@@ -1,7 +1,5 @@
 """The manifest: what everyone agrees on and signs before a run (docs/secagg.md, "Manifest")."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -64,7 +62,7 @@ class Manifest:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Manifest:
+    def from_bytes(cls, data: bytes) -> "Manifest":
         """Parses and checks the form. Raises PrivacyRefusal: a party signs nothing that it cannot read whole."""
         check_size("bytes in its manifest", len(data), LARGEST_MANIFEST_BYTES)
         try:

@@ -5,8 +5,6 @@ spends exactly (epsilon, delta); the result is shown to the operator, approved b
 manifest. A party does not believe the plan: :meth:`Plan.verify` recomputes sensitivity, scale, modulus and epsilon.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -357,7 +355,7 @@ class Plan:
         return {"privacy": privacy, "quorum": asdict(self.quorum), "sums": [planned.to_json() for planned in self.sums]}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Plan:
+    def from_json(cls, value: Mapping[str, Any]) -> "Plan":
         privacy = dict(value["privacy"])
         if privacy["epsilon"] is None:
             privacy["epsilon"] = math.inf

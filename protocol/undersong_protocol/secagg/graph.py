@@ -23,8 +23,6 @@ holds at least T - k/2 adversaries (else the arc's end lacks T share holders): a
 for the figures above. Party identities are enrolled, so it cannot draw again at will: each try is an attempt.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence, Set
@@ -180,7 +178,7 @@ class Topology:
         self._colluders = colluders
 
     @classmethod
-    def of(cls, parties: int, colluders: int, plan: Neighbourhood | None, seed: bytes) -> Topology:
+    def of(cls, parties: int, colluders: int, plan: Neighbourhood | None, seed: bytes) -> "Topology":
         """The complete graph, or the k-regular one of a 32-byte seed; cached, for it is the same at every party."""
         return _topology(parties, colluders, plan, b"" if plan is None else seed)
 

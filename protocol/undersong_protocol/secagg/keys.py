@@ -4,8 +4,6 @@ Two fresh X25519 keys per party: the *channel* key carries shares, the *mask* ke
 would let a reconstructed mask secret open the shares that its owner dealt.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from functools import lru_cache
@@ -68,7 +66,7 @@ _INNER_REST, _OUTER_REST = (bytes([pad]) * (_BLOCK_BYTES - sha256().digest_size)
 
 
 @lru_cache(maxsize=64)
-def _salted(salt: bytes) -> tuple[_Hash, _Hash]:
+def _salted(salt: bytes) -> "tuple[_Hash, _Hash]":
     """Both hashes under a transcript, begun once: every neighbour's keys are extracted with the same one."""
     block = (sha256(salt).digest() if len(salt) > _BLOCK_BYTES else salt).ljust(_BLOCK_BYTES, b"\0")
     return sha256(block.translate(_INNER)), sha256(block.translate(_OUTER))

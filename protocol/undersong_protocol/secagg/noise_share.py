@@ -10,8 +10,6 @@ against the anchor and says nothing about components 1..r. Component 0 has its o
 that is missing leaves its excess in the sum: more noise, never less.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable
@@ -103,7 +101,7 @@ class NoisePlan:
         object.__setattr__(self, "removal", len(components) > 1)
 
     @classmethod
-    def charged(cls, sigma_charged: float, parties: int, dropouts: int = 0, colluders: int = 0) -> NoisePlan:
+    def charged(cls, sigma_charged: float, parties: int, dropouts: int = 0, colluders: int = 0) -> "NoisePlan":
         """The plan whose honest noise may be charged as a continuous Gaussian of ``sigma_charged``: sigma^2 + 4."""
         return cls(sigma_charged, parties, dropouts, colluders, ROUNDING_VARIANCE if sigma_charged > 0 else 0)
 
@@ -197,7 +195,7 @@ class NoiseSeeds:
         return "NoiseSeeds(hidden)"
 
     @classmethod
-    def fresh(cls, entropy: Entropy) -> NoiseSeeds:
+    def fresh(cls, entropy: Entropy) -> "NoiseSeeds":
         """New seeds; ``entropy`` is called for 32 bytes (own), then 32 bytes (root)."""
         return cls(entropy(SEED_BYTES), entropy(SEED_BYTES))
 

@@ -6,8 +6,6 @@ vector (``Reply.vector``), the ledger's note of its hash; then send. A repeated 
 different request for a stage that is done, or any failed check, ends the attempt with a tombstone.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from collections.abc import Callable, Collection, Sequence
@@ -112,7 +110,7 @@ class PartyMachine:
         identity: Ed25519PrivateKey,
         entropy: Entropy,
         encapsulate: kem.Encapsulate = kem.encapsulate,
-    ) -> PartyMachine:
+    ) -> "PartyMachine":
         """Starts an attempt. ``entropy`` is called eight times for 32 bytes, in the order of ``transitions.SECRETS``.
 
         ``encapsulate`` is called while keys are shared: post-quantum only, twice for each peer at most.
@@ -134,7 +132,7 @@ class PartyMachine:
         snapshot: bytes,
         encapsulate: kem.Encapsulate = kem.encapsulate,
         replies: Replies = lambda _stage, _roll: None,
-    ) -> PartyMachine:
+    ) -> "PartyMachine":
         """Resumes from :meth:`snapshot`: bit-identically, but for what ``encapsulate`` draws in a share-keys reply.
 
         That reply is made anew only where no snapshot holds it, so where it never left. ``replies`` finds those that
@@ -557,7 +555,7 @@ class PartyMachine:
         opening = seeds.opening(own.noise_plan, own.size - len(alive))
         return wire.Opening(shares=b"".join(shares), noise_chain=opening or b"").SerializeToString()
 
-    _handlers: ClassVar[dict[Stage, Callable[[PartyMachine, PartyState, wire.Request], bytes | None]]] = {
+    _handlers: ClassVar[dict[Stage, "Callable[[PartyMachine, PartyState, wire.Request], bytes | None]"]] = {
         Stage.ADVERTISE: _advertise,
         Stage.REVEAL: _reveal,
         Stage.SHARE: _share,

@@ -1,7 +1,5 @@
 """A party's state between messages, and its exact bytes: secret, so the caller encrypts them at rest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -125,7 +123,7 @@ class PartyState:
         ).SerializeToString(deterministic=True)
 
     @classmethod
-    def from_bytes(cls, parameters: SumParameters, me: int, data: bytes, replies: Replies) -> PartyState:
+    def from_bytes(cls, parameters: SumParameters, me: int, data: bytes, replies: Replies) -> "PartyState":
         """The state of a snapshot. Raises ConfigurationError when it is damaged, of another version, sum or party.
 
         Args:

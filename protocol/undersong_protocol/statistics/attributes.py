@@ -7,8 +7,6 @@ Private tables of attributes ground the generation of text in Chien et al. 2026 
 deviation: the tables of one question are one vector of one release.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,7 +102,7 @@ class AttributeMarginals(Statistic, question="counts"):
         return Sensitivity(float(attributes), math.sqrt(attributes), 1.0)
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[AttributeMarginals, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[AttributeMarginals, Inputs]":
         labels = choose.labels(facts)
         lists = tuple(choose.integer(1, 4) for _ in range(choose.integer(0 if labels else 1, 3)))
         columns = tuple(choose.integer(1, 3) for _ in range(choose.integer(0, 2)))

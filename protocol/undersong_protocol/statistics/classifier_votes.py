@@ -1,7 +1,5 @@
 """Votes for those of K public classifiers that label a record correctly, centred: K coordinates."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -79,7 +77,7 @@ class ClassifierVotes(Statistic, question="classifiers"):
         return Sensitivity(2 * pairs / k, math.sqrt(pairs / k), (k - 1) / k)
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[ClassifierVotes, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ClassifierVotes, Inputs]":
         labels, classifiers = max(2, facts.labels), choose.integer(2, 5)
         shape = (classifiers, facts.embedding_size + 1, labels)
         statistic = cls(classifiers=classifiers, labels=labels, hard=choose.yes())
@@ -145,7 +143,7 @@ class ClassifierVotesInBlocks(ClassifierVotes):
         return self.classifiers * self.labels
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[ClassifierVotesInBlocks, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ClassifierVotesInBlocks, Inputs]":
         labels, classifiers = max(2, facts.labels + choose.integer(0, 2)), choose.integer(2, 5)  # more labels, too
         blocks = choose.one_of([np.zeros(labels), np.arange(labels), choose.rng.integers(0, labels, labels)])
         return cls(classifiers=classifiers, labels=labels, hard=choose.yes()), (

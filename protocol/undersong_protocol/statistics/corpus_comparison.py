@@ -1,7 +1,5 @@
 """Comparison of two public corpora by the classifiers that they train: two coordinates, whatever the corpora are."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Sequence
@@ -109,7 +107,7 @@ class CorpusComparison(Statistic, question="classifiers"):
         return 8  # d^2 / 2 is a multiple of 1/8
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[CorpusComparison, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[CorpusComparison, Inputs]":
         labels = max(2, facts.labels)
         heads = choose.numbers((2, facts.embedding_size + 1, labels), COEFFICIENTS)
         return cls(labels=labels), (

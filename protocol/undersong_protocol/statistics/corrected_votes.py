@@ -1,7 +1,5 @@
 """Nearest votes, corrected for hubs: one histogram over candidates, by rank or all of one weight."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -141,7 +139,7 @@ class CorrectedVotes(Statistic, question="nearest"):
         return 1 << (self.q - 1)
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[CorrectedVotes, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[CorrectedVotes, Inputs]":
         count = choose.integer(1, 40)
         statistic = cls(q=choose.one_of([1, 3, 8]), candidates=count, labels=choose.labels(facts))
         return statistic, (

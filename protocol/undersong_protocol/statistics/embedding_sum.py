@@ -1,7 +1,5 @@
 """The sum of the records' unit embeddings: their mean direction, and from its length their mean pairwise similarity."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -61,7 +59,7 @@ class EmbeddingSum(Statistic, question="directions"):
         return EMBEDDING_SCALE
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[EmbeddingSum, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[EmbeddingSum, Inputs]":
         return cls(facts.embedding_size, choose.labels(facts)), ()
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:

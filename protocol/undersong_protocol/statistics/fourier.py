@@ -5,8 +5,6 @@ and of their prefixes). Deviations: cosine and sine stand in pairs instead of on
 the L2 norm is exactly sqrt(m); a record is ONE vector, however many phrases it has, so that it counts once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -167,7 +165,7 @@ class FourierFeatures(Statistic, question="directions"):
         return FEATURE_SCALE
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[FourierFeatures, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[FourierFeatures, Inputs]":
         averaged = choose.yes()
         statistic = cls(
             pairs=choose.one_of([1, 7, 16]),

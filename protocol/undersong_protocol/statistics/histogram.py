@@ -1,7 +1,5 @@
 """Histograms of public bins: each record counts once, so every norm of its row is at most 1."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -50,7 +48,7 @@ class LabelHistogram(Statistic, question="counts"):
         return Sensitivity(1.0, 1.0, 1.0)
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[LabelHistogram, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[LabelHistogram, Inputs]":
         return cls(max(1, facts.labels)), ()
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
@@ -90,7 +88,7 @@ class LengthHistogram(Statistic, question="counts"):
         return Sensitivity(1.0, 1.0, 1.0)
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[LengthHistogram, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[LengthHistogram, Inputs]":
         return cls(choose.one_of([(0, 1), (1, 5, 20), (0, 1_000_000)])), ()
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:

@@ -4,8 +4,6 @@ Source: Sun et al. 2025 (DPGA-TextSyn), private metadata. Deviation: the histogr
 sensitivity sqrt(3), and not three releases that each take a third of a budget.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -97,7 +95,7 @@ class MetadataHistograms(Statistic, question="counts"):
         return values[:first], values[first:second], values[second:]
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[MetadataHistograms, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[MetadataHistograms, Inputs]":
         bins, keywords = choose.one_of([0, 3]), choose.one_of([0, 12])
         statistic = cls(choose.labels(facts), bins, keywords, count_labels=choose.yes() or not (bins or keywords))
         pieces: Inputs = ()

@@ -1,7 +1,5 @@
 """Votes of teachers, each trained on a shard of a party's records: how many take a public candidate for private."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import math
@@ -247,7 +245,7 @@ class TeacherVotes(Statistic, question="teachers"):
             check(local_model)
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[TeacherVotes, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[TeacherVotes, Inputs]":
         queries = choose.integer(0, 12)
         statistic = cls(
             queries=max(1, queries + choose.integer(0, 3)),

@@ -1,7 +1,5 @@
 """Counts of records that use each term of a public vocabulary; a record counts for its first S distinct terms."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import islice
@@ -68,7 +66,7 @@ class TermHistogram(Statistic, question="counts"):
         return self.distinct if self.repeats else min(self.distinct, self.vocabulary)
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[TermHistogram, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[TermHistogram, Inputs]":
         terms = choose.terms(choose.integer(1, 20))
         return cls(vocabulary=len(terms), distinct=choose.integer(1, 6), repeats=choose.yes()), (("vocabulary", terms),)
 

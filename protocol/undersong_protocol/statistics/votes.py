@@ -5,8 +5,6 @@ separate coordinates of one release, which costs sqrt(2) in L2 instead of up to 
 (docs/privacy.md, "Statistics").
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -85,7 +83,7 @@ class TopQVotes(Statistic, question="nearest"):
         return 1 << (self.q - 1)
 
     @classmethod
-    def example(cls, choose: Chooser, facts: PublicFacts) -> tuple[TopQVotes, Inputs]:
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[TopQVotes, Inputs]":
         count = choose.integer(0, 40)
         statistic = cls(
             q=choose.one_of([1, 3, 8]),

@@ -5,8 +5,6 @@ a receiver holds of an interrupted message survives the stream: it says so in it
 leaves those chunks out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +80,7 @@ class Arrived:
         plain_size: bytes after inflation, as announced.
     """
 
-    def __init__(self, peer: str, ids: Sequence[bytes], announced: _Announced, pieces: Sequence[bytes]) -> None:
+    def __init__(self, peer: str, ids: Sequence[bytes], announced: "_Announced", pieces: Sequence[bytes]) -> None:
         self.ids = tuple(ids)
         self.plain_size = announced.plain_size
         self._peer = peer
@@ -135,7 +133,7 @@ class Outgoing:
         """Bytes as they travel."""
         return len(self._body)
 
-    def under(self, id: bytes) -> Outgoing:
+    def under(self, id: bytes) -> "Outgoing":
         """The same message for another peer, under an id of its own: not hashed or deflated again."""
         same = Outgoing.__new__(Outgoing)
         vars(same).update(vars(self), id=id)
@@ -185,7 +183,7 @@ class SharedRoom:
     def held_bytes(self) -> int:
         return sum(member.held_bytes for member in self._members)
 
-    def join(self, member: Reassembler) -> None:
+    def join(self, member: "Reassembler") -> None:
         self._members.append(member)
 
     def make(self) -> None:
@@ -292,7 +290,7 @@ class Reassembler:
         """Forgets the message in part that was touched least recently."""
         self._drop(next(iter(self._parts)))
 
-    def _announced(self, frame: wire.Transfer, largest_bytes: int | None) -> _Announced:
+    def _announced(self, frame: wire.Transfer, largest_bytes: int | None) -> "_Announced":
         if len(frame.id) != ID_BYTES or len(frame.content) != CONTENT_BYTES:
             raise self._fault("sent a transfer without an id or a content hash", "no-id")
         size, plain_size = frame.size, frame.plain_size
@@ -310,7 +308,7 @@ class Reassembler:
             )
         return _Announced(frame.content, size, plain_size, frame.deflated)
 
-    def _finished(self, content: bytes, part: _Part) -> Arrived | None:
+    def _finished(self, content: bytes, part: "_Part") -> Arrived | None:
         if part.count_held < part.count or self._parts.get(content) is not part:
             return None
         self._drop(content)

@@ -1,7 +1,5 @@
 """Public data on its way to the parties: blocks named by their hash, sent once, referred to ever after."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import zlib
@@ -245,7 +243,7 @@ class Input:
         )
 
     @classmethod
-    def from_wire(cls, message: wire.Input) -> Input:
+    def from_wire(cls, message: wire.Input) -> "Input":
         return cls(
             message.name,
             tuple(Segment(part.block, None if part.all_rows else tuple(part.rows)) for part in message.segments),

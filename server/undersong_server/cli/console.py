@@ -1,7 +1,5 @@
 """``undersong console``: the operator's console for a browser, its accounts and its audit log."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -174,7 +172,7 @@ def tokens(
 
 
 @contextmanager
-def _accounts(home: Path) -> Iterator[Accounts]:
+def _accounts(home: Path) -> "Iterator[Accounts]":
     from undersong_common.pages.accounts import Accounts
     from undersong_common.pages.store import PageStore
 

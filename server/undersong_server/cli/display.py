@@ -1,7 +1,5 @@
 """Screens on the terminal: progress, a plan, and a run that is watched."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time
@@ -63,7 +61,7 @@ class Lines(Progress):
         self._lock = threading.Lock()
         self._repeats = Repeats(clock=clock)
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> "Lines":
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -111,7 +109,7 @@ class Display(Progress):
         self._lock = threading.Lock()  # generators write from threads of their own, and each reports its progress
         self._repeats = Repeats()
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> "Display":
         self._bars.start()
         return self
 
@@ -224,7 +222,7 @@ class WatchScreen:
         self._kind: tuple[object, ...] | None = None
         self._repeats = Repeats()
 
-    def __enter__(self) -> WatchScreen:
+    def __enter__(self) -> "WatchScreen":
         if self._silent:
             return self
         if sys.stdout.isatty():

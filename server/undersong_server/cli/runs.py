@@ -1,7 +1,5 @@
 """The commands for runs, ``run plan|start|watch|...``, and for finished ones: ``export``, ``verify``, ``dossier``."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -114,7 +112,7 @@ def put_away(name: RunName, home: HomeFolder = DEFAULT_HOME) -> None:
     operations.coordinator.note_command(home, "run put away", name)
 
 
-def _print_request(home: Path, command: str, requested: ActionRequest, as_json: bool, quiet: bool) -> None:
+def _print_request(home: Path, command: str, requested: "ActionRequest", as_json: bool, quiet: bool) -> None:
     operations.coordinator.note_command(home, f"run {command}", requested.run)
     consequence = {
         "pause": "will pause at its next step",
@@ -245,7 +243,7 @@ def evaluate(
     print_result(found, printable(f"{name}, by {_figures(found)}", 2000), as_json=as_json)
 
 
-def _figures(found: Evaluated) -> str:
+def _figures(found: "Evaluated") -> str:
     return f"{found.test}: " + ", ".join(f"{name} {figure}" for name, figure in found.figures.items())
 
 
@@ -393,7 +391,7 @@ def dossier(
     _leave(verdict)
 
 
-def _leave(verdict: Verdict) -> None:
+def _leave(verdict: "Verdict") -> None:
     """Ends with the exit code of a verdict that does not hold."""
     if verdict.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)

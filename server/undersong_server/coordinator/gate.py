@@ -5,8 +5,6 @@ like TLS to gRPC's own socket on the loopback interface, byte for byte, and lear
 of an enrolled party. It decides nothing about identity: certificates are checked behind it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import logging
@@ -240,7 +238,7 @@ class Gate:
         if relay is not None:
             relay.reason = ""
 
-    def _relay(self, peer: str) -> _Outer | None:
+    def _relay(self, peer: str) -> "_Outer | None":
         _, _, port = peer.rpartition(":")
         return self.relays.get(int(port)) if port.isdigit() else None
 
@@ -250,7 +248,7 @@ class _Side(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, other: _Side | None = None) -> None:
+    def __init__(self, other: "_Side | None" = None) -> None:
         self.other = other
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,7 +1,5 @@
 """A coordinator's folder: settings, keys, runs, and the enrolment of parties in its registry."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -92,7 +90,7 @@ class CoordinatorHome:
         self.settings = CoordinatorSettings(**{**value, "addresses": tuple(value["addresses"])})
 
     @classmethod
-    def create(cls, path: Path, settings: CoordinatorSettings, *, now: float) -> CoordinatorHome:
+    def create(cls, path: Path, settings: CoordinatorSettings, *, now: float) -> "CoordinatorHome":
         """Makes the folder with fresh keys. Raises ConfigurationError where one exists, or a name is invalid."""
         if (path / "coordinator.json").exists():
             raise ConfigurationError(

@@ -4,8 +4,6 @@ Names, counts and times only: no run's content ever becomes a metric. Labels are
 refusals, and names of parties that the registry holds, so nobody who knocks at the port can add series.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import threading
@@ -130,7 +128,7 @@ class Endpoint:
 def _application(registry: CollectorRegistry, health: Health) -> Callable[..., Iterable[bytes]]:
     metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
 
-    def serve(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+    def serve(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path == "/metrics":
             return metrics(environ, start)
@@ -143,7 +141,7 @@ def _application(registry: CollectorRegistry, health: Health) -> Callable[..., I
     return serve
 
 
-def _reply(start: StartResponse, status: HTTPStatus, kind: str, body: bytes) -> Iterable[bytes]:
+def _reply(start: "StartResponse", status: HTTPStatus, kind: str, body: bytes) -> Iterable[bytes]:
     start(f"{status.value} {status.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
     return [body]
 

@@ -14,8 +14,6 @@ loss as it is, with weight 1, as DP-KPS does (its B.1.2).
 :func:`fine_tune` trains a whole local encoder (BERT and its kin): slower than a head, but it reads texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice, pairwise
@@ -108,7 +106,7 @@ def train(
         return _train(x, y, names, head, tuple(hidden), seed)
 
 
-def predict(model: TaskModel | FineTunedModel, inputs: Any) -> list[str]:
+def predict(model: "TaskModel | FineTunedModel", inputs: Any) -> list[str]:
     """The most probable label of each embedding [n, d], or of each text that a fine-tuned model reads."""
     return [model.labels[column] for column in np.argmax(model.probabilities(inputs), axis=1)]
 

@@ -12,8 +12,6 @@ that decides an answer (address, headers, body) and the number of requests alike
 two orders never get one entry.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -221,7 +219,7 @@ class Batches:
         retried: makes one call of the client, again if the endpoint says that it is asked too often.
     """
 
-    client: openai.OpenAI
+    client: "openai.OpenAI"
     journal: Journal
     name: str
     endpoint: Literal["/v1/chat/completions", "/v1/completions"]

@@ -9,8 +9,6 @@ notebook published for labelled data; the corpus is the last population. ``prese
 paper does; two of its steps are not private as the paper states.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +111,7 @@ class Options(StatedOptions):
     corpus: Literal["population", "elite"] = "population"
 
     @model_validator(mode="after")
-    def _usable(self) -> Options:
+    def _usable(self) -> "Options":
         if self.elite >= self.population:
             raise ValueError("elite must be smaller than population")
         if not any(self.operators):
@@ -128,7 +126,7 @@ class Options(StatedOptions):
     def estimates_similarity(self) -> bool:
         return self.suppression and self.similarity is None and (self.accounting == "joint" or self.curator)
 
-    def offspring(self, sizes: Sizes) -> int:
+    def offspring(self, sizes: "Sizes") -> int:
         """Texts written after the first population; the offspring of an elite that is the corpus are not written."""
         return (self.rounds - (self.corpus == "elite")) * (sizes.population - sizes.elite)
 
@@ -149,7 +147,7 @@ class Options(StatedOptions):
         others = tuple(name for name in setting.generators if name != self.keyword_generator)
         return others or setting.generators
 
-    def sizes(self, setting: Setting) -> Sizes:
+    def sizes(self, setting: Setting) -> "Sizes":
         """N, N_e and calls for keywords; with ``samples``, the largest N whose calls stay within it.
 
         Raises ConfigurationError where ``samples`` is too few for two texts.

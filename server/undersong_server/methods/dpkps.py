@@ -8,8 +8,6 @@ term twice, densities are sharpened before they are drawn from, and structures h
 "paper"`` does these as the paper does. Two private sums are made in all; what follows is post-processing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal

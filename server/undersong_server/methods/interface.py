@@ -1,7 +1,5 @@
 """Interface between methods and the framework: :class:`Method`, :class:`Setting` and :class:`RunContext`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +114,7 @@ class Method(Generic[_Options]):
     Options: type[_Options]
     plan: Callable[[_Options, Setting], Sequence[SumRequest]]
     generator_calls: Callable[[_Options, Setting], int]
-    run: Callable[[_Options, RunContext], Sequence[Sample]]
+    run: "Callable[[_Options, RunContext], Sequence[Sample]]"
     reads_attributes: bool = False
     asks_first: Callable[[_Options, Setting], bool] = lambda _options, _setting: False
     makes_private_sums: bool = True

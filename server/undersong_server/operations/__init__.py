@@ -4,8 +4,6 @@ Every function that concerns a coordinator takes its folder. Results are frozen 
 it is first used, so that ``--help`` answers at once.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

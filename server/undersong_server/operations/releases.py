@@ -1,7 +1,5 @@
 """Results of finished runs: published files, the corpus to search, verification, dossier, comparison of runs."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -65,7 +63,7 @@ def export(home: Path, run: str, folder: Path) -> Exported:
 
 def dossier(
     home: Path, run: str, *, fingerprint: str | None, parties: Mapping[str, str], audit: Path | None
-) -> tuple[Page, Verdict]:
+) -> "tuple[Page, Verdict]":
     """Returns a run's page for a privacy officer's files, and the verdict on it.
 
     Args:

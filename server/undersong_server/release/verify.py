@@ -10,8 +10,6 @@ party has signed. A simulation claims no hospitals: that one program held all ke
 signatures of all its parties under them.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -45,7 +43,7 @@ from undersong_server.runs.planning import register_named_statistics
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError, ArithmeticError, IndexError)
 
 
-def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str, str] | None = None) -> Verdict:
+def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str, str] | None = None) -> "Verdict":
     """Checks a published folder.
 
     Args:
@@ -158,7 +156,7 @@ def _simulated(published: Mapping[str, Any], manifest: Manifest, faults: list[st
         return False
 
 
-def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> dict[str, Opened]:
+def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> "dict[str, Opened]":
     opened: dict[str, Opened] = {}
     for name, facts in sums.items():
         try:
@@ -198,7 +196,7 @@ def _receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: list[str]
 
 
 def _spending(
-    manifest: Manifest, opened: Mapping[str, Opened], final: Mapping[str, Receipt], faults: list[str]
+    manifest: Manifest, opened: "Mapping[str, Opened]", final: Mapping[str, Receipt], faults: list[str]
 ) -> dict[str, float]:
     """Returns epsilon by party; every vector in an opened sum must have been charged by its party.
 

@@ -3,8 +3,6 @@
 Everything here is public or synthetic. No count, text or statistic of private records has a place in it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from functools import partial
@@ -193,7 +191,7 @@ class ReportData:
     seconds: tuple[tuple[str, float], ...] = ()
     usage: tuple[GeneratorUse, ...] = ()
     accuracy: tuple[Accuracy, ...] = ()
-    measures: tuple[Measure, ...] = ()
+    measures: "tuple[Measure, ...]" = ()
     seeds: int = 1
     test_set: str = ""
     created: str = ""

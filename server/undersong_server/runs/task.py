@@ -1,7 +1,5 @@
 """The task file: one TOML file that states the task, the data, the privacy, the method and the models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -51,7 +49,7 @@ class TaskSection(TaskWords):
     revises: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
 
     @model_validator(mode="after")
-    def _words_of_the_task(self) -> TaskSection:
+    def _words_of_the_task(self) -> "TaskSection":
         for label in self.label_descriptions:
             if label not in self.labels:
                 raise ValueError(f"label_descriptions: {label!r} is no label of the task; write it as under labels")
@@ -109,7 +107,7 @@ class DataSection(Section):
     teacher_model: str = ""
 
     @model_validator(mode="after")
-    def _rate_is_public(self) -> DataSection:
+    def _rate_is_public(self) -> "DataSection":
         if self.records is not None and self.file_records is None:
             raise ValueError("records needs file_records: how many the file has, which counts as public")
         if self.records is not None and self.file_records is not None and self.records > self.file_records:
@@ -226,7 +224,7 @@ class AttributeSection(Section):
     column: str | None = None
 
     @model_validator(mode="after")
-    def _distinct(self) -> AttributeSection:
+    def _distinct(self) -> "AttributeSection":
         if self.name in RESERVED_COLUMNS:
             raise ValueError(f"{self.name!r} is a column of every corpus; choose another name")
         folded = [" ".join(value.split()).casefold() for value in self.values]
@@ -335,7 +333,7 @@ class Task(Section):
         return {**data, **found}
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Task:
+    def _names_differ(self) -> "Task":
         names = [generator.name for generator in self.generators]
         if len(set(names)) != len(names):
             raise ValueError("two [[generators]] share a name; give each its own")

@@ -1,7 +1,5 @@
 """A Python function of this process as a generator, for tasks that a notebook makes (``us.Task.from_frame``)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -46,7 +44,7 @@ class FunctionSettings(LanguageModelSettings):
     def check(self, around: Surroundings) -> None:
         self.build(around)
 
-    def build(self, around: Surroundings) -> FunctionGenerator:
+    def build(self, around: Surroundings) -> "FunctionGenerator":
         if self.function not in FUNCTIONS:
             raise ConfigurationError(
                 f"generator {self.name}: this process has no function {self.function!r}",

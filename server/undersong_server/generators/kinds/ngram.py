@@ -12,8 +12,6 @@ has a word before them; every other kind is a text of the label. ``words`` sets 
 of the label's texts (or of the good ones).
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -105,7 +103,7 @@ class NgramSettings(GeneratorSettings):
         for path in self.corpus:
             _read(around.folder / path, self.name)
 
-    def build(self, around: Surroundings) -> NgramGenerator:
+    def build(self, around: Surroundings) -> "NgramGenerator":
         return NgramGenerator(self, labels=around.labels, folder=around.folder)
 
 

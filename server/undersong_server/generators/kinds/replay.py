@@ -13,8 +13,6 @@ A label of "" draws from all labels. No text is given twice while another of the
 second time, and so on, and each such answer is noted "repeat". Texts are told apart by ``cleaning.duplicate_key``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -73,7 +71,7 @@ class ReplaySettings(GeneratorSettings):
     def check(self, around: Surroundings) -> None:
         self.build(around)  # reads the file, and embeds nothing yet
 
-    def build(self, around: Surroundings) -> ReplayGenerator:
+    def build(self, around: Surroundings) -> "ReplayGenerator":
         return ReplayGenerator(self, labels=around.labels, folder=around.folder, embed=around.embed)
 
 

@@ -4,8 +4,6 @@ Each request has its own seed, so that its answer does not depend on the request
 rounding). Nothing is downloaded and no code of the folder runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +44,7 @@ class VllmSettings(ModelFolderSettings):
         free = self.free(calls, prompt_words, answer_words, 100, (100.0, 20.0))
         return replace(free, seconds=(30.0 + free.seconds[0], 180.0 + free.seconds[1]))
 
-    def build(self, around: Surroundings) -> VllmGenerator:
+    def build(self, around: Surroundings) -> "VllmGenerator":
         return VllmGenerator(self, folder=around.folder)
 
 
