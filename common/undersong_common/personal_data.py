@@ -73,7 +73,7 @@ def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Fin
     standing: list[tuple[str, str]] = []
     if private is not None:
         whole = "\n".join(map(_normal, private))
-        standing = [key for key in places if re.search(rf"(?<!\w){re.escape(key[1])}(?!\w)", whole)]
+        standing = [key for key in places if key[1] in whole and re.search(rf"(?<!\w){re.escape(key[1])}(?!\w)", whole)]
     different, inside = Counter(kind for kind, _ in places), Counter(kind for kind, _ in standing)
     return PersonalData(
         rows=len(texts),
