@@ -10,10 +10,11 @@ from typing import Any
 
 from click.testing import Result
 
-from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, free_port
+from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, free_port, succeed
 from tests.doubles.typed import typed
 from undersong_client.answering.computation import HospitalComputation
 from undersong_client.home import PartyHome
+from undersong_client.records.snapshot import EMBEDDINGS
 from undersong_common.embedding import Embedder
 
 CLINIC = ROOT / "examples" / "clinic"
@@ -133,11 +134,12 @@ class Federation:
     def operator(self, *arguments: object, code: int = 0) -> str:
         return operator(*arguments, "--home", self.home, code=code)
 
-    def set_up(self, *, embedded: Sequence[str] = ()) -> None:
+    def set_up(self, *, embedded: Sequence[str] = (), refreshed: Sequence[str] = ()) -> None:
         """From nothing to a served coordinator with every daemon started.
 
         Args:
-            embedded: the hospitals whose notes are embedded before their daemons start.
+            embedded, refreshed: the hospitals whose notes are embedded before their daemons start, in this process or
+                by `data refresh` in one of its own, as `data add` does. The others' daemons embed theirs.
         """
         address = f"localhost:{self.port}"
         self.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
@@ -149,6 +151,10 @@ class Federation:
             embedder = Embedder.load()
             for name in embedded:
                 self.hospitals[name].embed(embedder)
+        for name in refreshed:
+            place, state = self.hospitals[name].home, {"XDG_STATE_HOME": str(self.folder / "state")}
+            succeed(HOSPITAL, ["data", "refresh", "--home", place], env=state, timeout_s=900)
+            assert (Path(PartyHome(place).settings.cache) / EMBEDDINGS).exists()
         for each in self.hospitals.values():
             each.daemon.start()
 

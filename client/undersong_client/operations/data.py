@@ -9,11 +9,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome, read_input
 from undersong_client.operations.runs import end_attempts
 from undersong_client.records import sources
 from undersong_client.records.declared import Declared
+from undersong_client.records.private import hold_out
 from undersong_client.storage import datasets, recovery
 from undersong_client.storage.checkpoints import Spending
 from undersong_client.storage.datasets import Added, Survey
@@ -99,12 +101,14 @@ def look(home: Path, declared: Declared) -> Look:
     opened = PartyHome(home)
     _check_drill(opened, declared)
     reading = sources.read(declared.absolute())
-    texts = reading.table.texts
-    labels = reading.table.labels or ("",) * len(texts)
+    table, held_out = hold_out(reading.table, keys.secret(opened, "data"), declared.hold_out)
+    texts = table.texts
+    labels = table.labels or ("",) * len(texts)
     examples = tuple(
         (label, len(text), sources.masked(text)) for label, text in list(zip(labels, texts, strict=True))[:EXAMPLES]
     )
-    return Look(datasets.survey(reading, opened.settings.load_embedder().lengths(texts)), examples)
+    found = datasets.survey(replace(reading, table=table), opened.settings.load_embedder().lengths(texts))
+    return Look(replace(found, held_out=len(held_out)), examples)
 
 
 @dataclass(frozen=True)

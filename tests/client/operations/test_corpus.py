@@ -41,7 +41,9 @@ def published(folder, texts):
 
 def test_records_are_held_out_by_patient_and_no_run_reads_them(party, tmp_path):
     notes = write_notes(tmp_path / "notes.jsonl", records=400)
+    looked = command("data", "add", notes, *FIELDS, "--hold-out", 25, "--home", party, "--dry-run")
     said = command("data", "add", notes, *FIELDS, "--hold-out", 25, "--home", party)
+    assert set(said.splitlines()[1:-2]) <= set(looked.splitlines()), "the dry run counts the same"
     home = PartyHome(party)
     inside, outside = datasets.load(home).table, corpus._held_out(home, None)
     assert len(inside) + len(outside) == 400
