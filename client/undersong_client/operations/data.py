@@ -82,9 +82,10 @@ def add(
             confirm=confirm,
             at=time.time(),
         )
-        without_vector = embed(opened, embedder, progress)
-    if abandon:
+    if abandon:  # before what may take an hour and be interrupted
         end_attempts(opened, checkpoints)
+    with opened.running():
+        without_vector = embed(opened, embedder, progress)
     return replace(added, without_vector=without_vector)
 
 

@@ -17,6 +17,7 @@ from tests.doubles.party_home import command, write_notes
 from tests.doubles.restarts import LABELS, ME, Federated, Hospital
 from undersong_client.answering.journaled import LOOK_AFTER_S, JournaledParty
 from undersong_client.home import PartyHome
+from undersong_client.operations import data
 from undersong_client.storage import attempts, store
 from undersong_client.storage.attempts import ABANDONED_S
 from undersong_common.errors import ConfigurationError
@@ -129,11 +130,15 @@ def abandoned(erased: Erased) -> None:
 
 
 def abandoned_for_another_version(erased: Erased) -> None:
+    """Its records take an hour to embed, and somebody interrupts that."""
     store.close(erased.hospital.path / "journal.sqlite")
     write_notes(erased.hospital.notes, labels=LABELS, start=3)
     columns = ("--label-field", "label", "--user-field", "patient", "--home", erased.hospital.path)
-    with patch.dict(os.environ, XDG_STATE_HOME=str(erased.hospital.folder / "state")):
-        command("data", "add", erased.hospital.notes, "--new-version", "--abandon-runs", *columns)
+    with (
+        patch.dict(os.environ, XDG_STATE_HOME=str(erased.hospital.folder / "state")),
+        patch.object(data, "embed", side_effect=KeyboardInterrupt),
+    ):
+        command("data", "add", erased.hospital.notes, "--new-version", "--abandon-runs", *columns, code=None)
 
 
 ENDINGS: dict[str, Callable[[Erased], None]] = {
