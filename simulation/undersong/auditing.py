@@ -1,9 +1,10 @@
 """``undersong audit``: attacks real runs of a task with planted records, and says what epsilon the attacks prove.
 
 Every run is one whole simulation: real parties, noise, masks and method, with canaries planted by fair coins. Up to
-five attackers are played. One reads every opened sum and knows all records but the canary: the strongest attacker that
-the promise speaks of. The others have the published corpus alone (Meeus et al. 2025). What an attack proves is a lower
-bound; the promise is an upper one. All bounds of one audit hold together with the stated confidence.
+six attackers are played. Two read every opened sum and know all records but the canary, the strongest attackers that
+the promise speaks of; one of them names only the canaries of which it is surest. The others have the published corpus
+alone (Meeus et al. 2025). What an attack proves is a lower bound; the promise is an upper one. All bounds of one audit
+hold together with the stated confidence.
 
 The audit has all parties, so it also measures: the noise that the sums hold beside the vectors that entered them, and
 each party's share of it (size, law, place and independence: ``noise_checks``), what the clamp leaves of rows outside
@@ -70,6 +71,7 @@ MEANING = (
     "An attack that fails proves nothing: these are lower bounds, and no number of runs proves the promise kept.",
     "One that succeeds beyond the promise refutes it.",
 )
+SURE = 0.01  # share of absent records that an attack on the sums takes for planted where it names the surest only
 LEARNT = 0.5  # share of the runs from which the corpus attacks learn their thresholds
 
 
@@ -285,13 +287,20 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
 
 def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observations]) -> AuditReport:
     """Combines the observations of all runs into one report."""
+    from scipy.stats import norm
+
     plan, promise = run_plan.plan, run_plan.plan.privacy
     delta = promise.delta
     mu = gaussian_mu(promise.epsilon, delta)
-    alarm = (1.0 - CONFIDENCE) / (1 + len(observed[0].corpus))
-    sums = Detection.of_runs([(each.present, each.sums) for each in observed], mu / 2, alarm)
+    alarm = (1.0 - CONFIDENCE) / (2 + len(observed[0].corpus))
+    scores = [(each.present, each.sums) for each in observed]
+    sums = Detection.of_runs(scores, mu / 2, alarm)
+    surest = Detection.of_runs(scores, float(norm.isf(SURE)), alarm)
     gaussian = all(planned.law == "gaussian" and planned.sampling_rate == 1.0 for planned in plan.sums)
     verdicts = [_verdict("every opened sum, by somebody who knows all other records", sums, delta, gaussian)]
+    verdicts.append(
+        _verdict(f"the same, naming {SURE:.0%} of absent records only", surest, delta, gaussian, by_rates=True)
+    )
     verdicts += [_corpus_verdict(name, observed, delta, alarm) for name in observed[0].corpus]
     signal = float(np.mean(np.concatenate([each.signals for each in observed])))
     noise, excess = _noise(observed)
@@ -393,9 +402,14 @@ def _proven(detection: Detection, delta: float, gaussian: bool) -> float:
     return detection.epsilon_if_gaussian(delta) if gaussian else detection.epsilon(delta)
 
 
-def _verdict(attack: str, detection: Detection, delta: float, gaussian: bool) -> Verdict:
-    perfect = replace(detection, right=(1.0,) * len(detection.right))
-    return Verdict(attack, detection, _proven(detection, delta, gaussian), _proven(perfect, delta, gaussian))
+def _verdict(attack: str, detection: Detection, delta: float, gaussian: bool, by_rates: bool = False) -> Verdict:
+    runs = len(detection.right)
+    perfect = replace(detection, right=(1.0,) * runs, caught=(0.5,) * runs, alarms=(0.0,) * runs)
+    if by_rates:
+        reached, most = (each.epsilon_of_rates(delta, gaussian) for each in (detection, perfect))
+    else:
+        reached, most = (_proven(each, delta, gaussian) for each in (detection, perfect))
+    return Verdict(attack, detection, reached, most)
 
 
 def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, alarm: float) -> Verdict:

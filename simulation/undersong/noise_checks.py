@@ -16,6 +16,7 @@ from scipy.special import ndtri
 from scipy.stats import binom, chi2, norm
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64
+from undersong_common.intervals import clopper_pearson
 from undersong_common.privacy.accounting import gaussian_epsilon
 
 WIDEST_TABLE = 1 << 12  # integer deviation above which a discrete Gaussian is compared with the continuous one
@@ -185,6 +186,7 @@ class Detection:
         hits, present: scores over the threshold, of the trials with the record.
         false_alarms, absent: scores over the threshold, of the trials without it.
         right: share of right guesses in each run.
+        caught, alarms: hits, and false alarms, of each run over all its records.
         alarm: chance that a bound below is wrong.
     """
 
@@ -193,6 +195,8 @@ class Detection:
     false_alarms: int
     absent: int
     right: tuple[float, ...]
+    caught: tuple[float, ...] = ()
+    alarms: tuple[float, ...] = ()
     alarm: float = 1.0 - CONFIDENCE
 
     @classmethod
@@ -210,6 +214,8 @@ class Detection:
             false_alarms=sum(int((over & ~present).sum()) for present, over in said),
             absent=sum(int((~present).sum()) for present, _ in said),
             right=tuple(float((over == present).mean()) for present, over in said),
+            caught=tuple(float((over & present).mean()) for present, over in said),
+            alarms=tuple(float((over & ~present).mean()) for present, over in said),
             alarm=alarm,
         )
 
@@ -242,6 +248,36 @@ class Detection:
         """
         accuracy = self.accuracy
         return max(0.0, math.log((accuracy - delta) / (1.0 - accuracy))) if accuracy > delta else 0.0
+
+    def rates(self, independent: bool) -> tuple[float, float]:
+        """Lower bound of the true-positive and upper bound of the false-positive rate; they hold together.
+
+        A fair coin plants a record, so that a run's hits over all its records are expected to be half the rate.
+
+        Args:
+            independent: the noise of a run's scores is independent, as that of :func:`orthogonal_scores` is in
+                Gaussian sums: trials are then counted one by one.
+        """
+        if not self.present or not self.absent:
+            return 0.0, 1.0
+        if independent:
+            level = 1.0 - self.alarm  # an interval may be wrong on either side, of which one is used
+            found, false = (self.hits, self.present), (self.false_alarms, self.absent)
+            return clopper_pearson(*found, level).low, clopper_pearson(*false, level).high
+        missed = mean_at_least([1.0 - each for each in self.alarms], self.alarm / 2)
+        return 2.0 * mean_at_least(self.caught, self.alarm / 2), min(1.0, 2.0 * (1.0 - missed))
+
+    def epsilon_of_rates(self, delta: float, gaussian: bool) -> float:
+        """Lower bound of epsilon by both rates: of a mechanism known to be Gaussian, or of any; 0 if nothing is proven.
+
+        TPR <= e^epsilon FPR + delta (Kairouz, Oh and Viswanath 2015, theorem 2.1); of a Gaussian mechanism,
+        inv_Phi(TPR) <= inv_Phi(FPR) + mu (Dong, Roth and Su 2022, section 2).
+        """
+        found, false = self.rates(independent=gaussian)
+        if gaussian:
+            mu = float(norm.ppf(found) - norm.ppf(false))
+            return float(gaussian_epsilon(mu, delta)) if mu > 0.0 else 0.0
+        return max(0.0, math.log((found - delta) / false)) if found > delta else 0.0
 
 
 def mean_at_least(values: Sequence[float], alarm: float) -> float:

@@ -147,7 +147,7 @@ def test_a_doubled_sensitivity_is_caught_by_the_bound_and_by_the_attack() -> Non
 def test_a_corpus_that_shows_its_canaries_is_caught_and_chance_is_not() -> None:
     runs = observed(0.0, 1.0, runs=100)
     shown = [replace(each, corpus={"copies": each.present.astype(np.float64)}) for each in runs]
-    assert concluded(shown, 1.0).verdicts[1].epsilon > 1.0
+    assert concluded(shown, 1.0).verdicts[2].epsilon > 1.0
     assert concluded(runs).verdicts[1].epsilon == 0.0
 
 
@@ -249,11 +249,11 @@ def test_the_audit_says_which_epsilon_it_could_have_refuted() -> None:
     assert concluded(observed(mu, share, runs=100)).verdicts[0].epsilon > 4.0
 
 
-def test_five_attackers_share_one_alarm() -> None:
+def test_six_attackers_share_one_alarm() -> None:
     one, five = observed(0.0, 1.0), observed(0.0, 1.0)
     five = [replace(each, corpus={str(number): each.corpus["chance"] for number in range(4)}) for each in five]
-    assert concluded(one).verdicts[0].detection.alarm == pytest.approx(1e-3 / 2)
-    assert [verdict.detection.alarm for verdict in concluded(five).verdicts] == pytest.approx([1e-3 / 5] * 5)
+    assert concluded(one).verdicts[0].detection.alarm == pytest.approx(1e-3 / 3)
+    assert [verdict.detection.alarm for verdict in concluded(five).verdicts] == pytest.approx([1e-3 / 6] * 6)
 
 
 @pytest.mark.parametrize(

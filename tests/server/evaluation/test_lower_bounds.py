@@ -57,6 +57,34 @@ def test_epsilon_of_any_mechanism_by_hand() -> None:
     assert Detection(0, 0, 0, 0, ()).mu == 0.0
 
 
+def test_rates_at_few_false_alarms_never_accuse_right_noise_and_do_accuse_halved_noise() -> None:
+    epsilon = 4.0
+    mu, surest = gaussian_mu(epsilon, 1e-5), 2.326  # which one absent record in 100 passes
+    true = math.erfc((surest - mu) / math.sqrt(2)) / 2
+    for seed in range(20):
+        alike = Detection.of_runs(audited(mu, 1.0, 400, seed, alike=0.7), surest)
+        right = Detection.of_runs(audited(mu, 1.0, 400, seed), surest)
+        assert alike.epsilon_of_rates(1e-5, gaussian=False) <= epsilon
+        assert 0.0 < right.epsilon_of_rates(1e-5, gaussian=True) <= epsilon
+        for found, false in (alike.rates(independent=False), right.rates(independent=True)):
+            assert found <= true
+            assert false >= 0.01
+    halved = Detection.of_runs(audited(2.0 * mu, 1.0, 400, 0), surest)  # scores over their deviation
+    assert halved.epsilon_of_rates(1e-5, gaussian=True) > epsilon
+    assert halved.rates(independent=True)[1] < 0.02
+
+
+def test_epsilon_of_rates_by_hand() -> None:
+    """Half of the present records are found, and nothing else is named: ln((1/2 - delta) / (false alarms' bound))."""
+    found = Detection(10000, 20000, 0, 20000, (), (0.25,) * 1000, (0.0,) * 1000)
+    true, false = found.rates(independent=False)
+    assert 0.4 < true < 0.5
+    assert 0.0 < false < 0.03
+    assert found.epsilon_of_rates(1e-5, gaussian=False) == pytest.approx(math.log((true - 1e-5) / false))
+    nothing = Detection(0, 100, 0, 100, (), (0.0,) * 10, (0.0,) * 10)
+    assert nothing.epsilon_of_rates(1e-5, gaussian=False) == nothing.epsilon_of_rates(1e-5, gaussian=True) == 0.0
+
+
 def test_gaussian_epsilon_is_the_accountant_s() -> None:
     detection = Detection(3000, 4000, 1000, 4000, (0.75,) * 400)
     assert detection.epsilon_if_gaussian(1e-5) == pytest.approx(gaussian_epsilon(detection.mu, 1e-5))
