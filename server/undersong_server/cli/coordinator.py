@@ -253,7 +253,11 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     rows = []
     for facts in found:
         party = facts.party
-        seen = "never" if party.last_seen is None else f"away, seen {duration(time.time() - party.last_seen)} ago"
+        seen = (
+            "never"
+            if party.last_seen is None
+            else f"away, seen {duration(max(0.0, time.time() - party.last_seen))} ago"
+        )
         rows.append(
             (
                 party.name,

@@ -10,7 +10,7 @@ something about them, so these functions are called only by who holds the record
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -61,10 +61,12 @@ def self_similarity(embeddings: Floats) -> float:
 
     if len(embeddings) < 2:
         return math.nan
-    unit = normalize(np.asarray(embeddings, dtype=np.float64))
-    total = unit.sum(axis=0)
-    themselves = int(unit.any(axis=1).sum())  # a zero row has no direction: its cosine with everything is 0
-    return float((total @ total - themselves) / (len(unit) * (len(unit) - 1)))
+    total, themselves = np.zeros(embeddings.shape[1]), 0
+    for start in range(0, len(embeddings), BLOCK_ROWS):
+        unit = normalize(embeddings[start : start + BLOCK_ROWS].astype(np.float64))
+        total += unit.sum(axis=0)
+        themselves += int(unit.any(axis=1).sum())  # a zero row has no direction: its cosine with everything is 0
+    return float((total @ total - themselves) / (len(embeddings) * (len(embeddings) - 1)))
 
 
 def length_divergence(first: Sequence[str], second: Sequence[str]) -> float:
@@ -78,8 +80,9 @@ def length_divergence(first: Sequence[str], second: Sequence[str]) -> float:
 
 def label_divergence(first: Sequence[str], second: Sequence[str]) -> float:
     """Jensen-Shannon divergence, bits, of two sets' label shares. NaN if a set is empty."""
-    names = sorted({*first, *second})
-    return _divergence_bits(*(np.array([list(each).count(name) for name in names]) for each in (first, second)))
+    ours, theirs = Counter(first), Counter(second)
+    names = sorted({*ours, *theirs})
+    return _divergence_bits(*(np.array([counted[name] for name in names]) for counted in (ours, theirs)))
 
 
 def _divergence_bits(first: Int64, second: Int64) -> float:

@@ -191,9 +191,8 @@ class RunFolder:
         """The last status that was written. Raises ConfigurationError where the folder holds no run."""
         if not self.exists:  # create() may have been killed after it wrote the status
             raise self._missing()
-        return _STATUS.validate_python(
-            read_json(self.path / "status.json") or {}
-        )  # keys of a newer program are ignored
+        value = read_json(self.path / "status.json") or {}
+        return _STATUS.validate_python(value)  # keys of a newer program are ignored
 
     def _missing(self) -> ConfigurationError:
         return ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")

@@ -15,7 +15,7 @@ of the label's texts (or of the good ones).
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
@@ -126,8 +126,23 @@ class Successors(NamedTuple):
         return self.tokens[min(place, len(self.tokens) - 1)]
 
 
-Counts = dict[tuple[int, ...], Successors]
-"""Successors of every context of 0 to order-1 tokens, the oldest token first."""
+class Counts:
+    """Successors of every context of 0 to order-1 tokens, the oldest token first.
+
+    They are counted when they are asked for: of a large corpus few contexts ever are.
+    """
+
+    def __init__(self, followers: Mapping[tuple[int, ...], list[int]], temperature: float) -> None:
+        self._followers, self._temperature = followers, temperature
+        self._known: dict[tuple[int, ...], Successors] = {}
+
+    def __contains__(self, context: tuple[int, ...]) -> bool:
+        return context in self._followers
+
+    def __getitem__(self, context: tuple[int, ...]) -> Successors:
+        if context not in self._known:
+            self._known[context] = _successors(self._followers[context], len(context), self._temperature)
+        return self._known[context]
 
 
 class _Model(NamedTuple):
@@ -428,7 +443,7 @@ def _grams(text: Sequence[int], size: int, order: int) -> Iterator[tuple[int, ..
 
 
 def count_contexts(texts: Sequence[Sequence[int]], order: int, temperature: float) -> Counts:
-    """Counts the successors of every context in a set of texts.
+    """Finds the successors of every context in a set of texts.
 
     Args:
         texts: the token ids of each text, >= 2.
@@ -440,7 +455,7 @@ def count_contexts(texts: Sequence[Sequence[int]], order: int, temperature: floa
         for size in range(order):
             for gram in _grams(text, size, order):
                 followers.setdefault(gram[:-1], []).append(gram[-1])
-    return {context: _successors(own, len(context), temperature) for context, own in followers.items()}
+    return Counts(followers, temperature)
 
 
 def _successors(seen: list[int], size: int, temperature: float) -> Successors:
