@@ -47,7 +47,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 def command(program: str, arguments: Sequence[object], **changes: Any) -> subprocess.CompletedProcess[str]:
     """Runs one command to its end and returns it whatever its exit code."""
-    timeout_s = changes.pop("timeout_s", 120)
+    timeout_s = changes.pop("timeout_s", 280)
     return subprocess.run(
         [sys.executable, "-m", program, *map(str, arguments)],
         env=environment(**changes.pop("env", {})),

@@ -253,7 +253,7 @@ def positive_integers(statistic: str, name: str, values: object, *, entries: int
 
 
 @cache
-def _parameters(statistic: type[Any]) -> dict[str, type[bool] | Between]:
+def bounded_parameters(statistic: type[Any]) -> dict[str, type[bool] | Between]:
     """Every parameter that is a bool or has bounds, by name."""
     hints = get_type_hints(statistic, include_extras=True)
     marks = {name: getattr(hint, "__metadata__", (hint,))[0] for name, hint in hints.items()}
@@ -305,7 +305,7 @@ class Statistic(ABC):
 
     def __post_init__(self) -> None:
         """Checks every parameter that is marked by :class:`Between` or is a bool. Raises ConfigurationError."""
-        for name, hint in _parameters(type(self)).items():
+        for name, hint in bounded_parameters(type(self)).items():
             value = getattr(self, name)
             if isinstance(hint, Between):
                 positive_integer(self.name, name, value, least=hint.least, most=hint.most)

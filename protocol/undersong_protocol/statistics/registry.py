@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_protocol.statistics.interface import QUESTIONS, Statistic
+from undersong_protocol.statistics.interface import QUESTIONS, Statistic, bounded_parameters
 from undersong_protocol.statistics.interface import positive_integer as positive_integer  # for other packages
 
 _Class = TypeVar("_Class", bound=type[Statistic])
@@ -66,6 +66,14 @@ def _check(statistic: Any) -> None:
         raise InternalError(f"statistic {name!r} is no subclass of Statistic", code="no-statistic")
     if name in _STATISTICS:
         raise InternalError(f"two statistics are named {name!r}")
+    try:
+        bounded_parameters(statistic)
+    except NameError as error:
+        raise InternalError(
+            f"statistic {name!r}: a parameter's type cannot be read: {error}",
+            "import it where the program runs too, not only for type checkers",
+            code="unreadable-type",
+        ) from None
 
 
 def names() -> list[str]:

@@ -83,6 +83,20 @@ def test_only_statistics_are_registered():
     assert "alike" not in statistics.names()
 
 
+def test_a_parameter_s_type_is_readable_when_a_statistic_is_registered():
+    """Not first when a plan asks for it, which would end as an internal error at every party."""
+
+    class Guarded(LabelHistogram):
+        name: ClassVar[str] = "guarded"
+        whole: ClassVar[bool] = False
+        consent: ClassVar[str] = "nothing"
+        lengths: "OnlyForTypeCheckers" = ()  # noqa: F821
+
+    with raises(ConfigurationError, "unreadable-type"):
+        statistics.register_foreign("guarded", dataclasses.dataclass(frozen=True)(Guarded), "0" * 64)
+    assert "guarded" not in statistics.names()
+
+
 def test_a_party_can_contribute_unless_the_statistic_says_otherwise():
     LabelHistogram(2).check_party("")
 
