@@ -196,7 +196,7 @@ def measure(folder: Path, computing: Any, turns: int, records: int, *, votes: bo
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_as_many_echoes_come_beside_many_records_as_beside_none(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "")
     none, many = measure(tmp_path, ComputingProcess, TURNS, MANY // 2)

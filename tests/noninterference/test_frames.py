@@ -185,7 +185,7 @@ def hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
         yield homes, coordinator
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("in_process", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_every_frame_is_the_same_whatever_the_records_are(
     hospitals: tuple[dict[str, Path], ScriptedCoordinator],

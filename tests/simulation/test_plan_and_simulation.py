@@ -153,7 +153,9 @@ def test_a_run_of_a_shipped_task_takes_what_its_plan_says(
         here = CLINIC if path == CLINIC else with_texts(path, tmp_path, writer.url)
         loaded = tasks.load(here)
         labels = len(loaded.task.labels)
-        size = () if path == CLINIC else (f"data.file_records={A_LABEL * labels}", f"data.records={20 * labels}")
+        size: tuple[str, ...] = (
+            () if path == CLINIC else (f"data.file_records={A_LABEL * labels}", f"data.records={20 * labels}")
+        )
         # The writer's answers have 45 to 90 tokens.
         endpoints = (n for n, each in enumerate(loaded.generators) if path != CLINIC and each.kind == "openai")
         size += tuple(f"generators.{each}.max_tokens=160" for each in endpoints)
