@@ -20,7 +20,7 @@ from undersong_common.overlap import ClosestRecords, Overlap, closest_distances,
 from undersong_common.personal_data import PersonalData, patterns, personal_data
 from undersong_common.table import Table, read_table
 
-FEWEST = 20  # held-out records: with fewer an interval says nothing
+FEWEST = 20  # records on each side: with fewer an interval says nothing
 CORPUS = "synthetic.jsonl"
 
 
@@ -66,7 +66,7 @@ def check(
         progress: called with (done, total) texts while they are embedded.
 
     Raises:
-        ConfigurationError: no data set, no corpus, too few records held out, or one that is in the data set.
+        ConfigurationError: no data set, no corpus, too few records on a side, or one on both.
     """
     opened = PartyHome(home)
     file = corpus / CORPUS if corpus.is_dir() else corpus
@@ -113,7 +113,9 @@ def _check_apart(records: Table, others: Table) -> None:
             "give records of other patients, whose texts the data set does not have",
             code="not-held-out",
         )
-    if len(others) < FEWEST:
+    if min(len(others), len(records)) < FEWEST:
         raise ConfigurationError(
-            f"{len(others)} records are held out", f"give at least {FEWEST}", code="too-few-held-out"
+            f"{len(others)} records are held out, and {len(records)} are in the data set",
+            f"compare at least {FEWEST} with as many",
+            code="too-few-held-out",
         )

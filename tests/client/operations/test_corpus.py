@@ -168,3 +168,15 @@ def test_records_that_are_in_the_data_set_are_no_held_out_ones(party, tmp_path):
     with raises(ConfigurationError, "too-few-held-out"):
         corpus.check(party, texts, write_notes(tmp_path / "few.jsonl", records=4, start=1000))
     assert corpus.check(party, texts, write_notes(tmp_path / "enough.jsonl", start=1000, records=40)).held_out == 40
+
+
+@pytest.mark.parametrize("records", [0, 3])
+def test_a_data_set_of_few_records_is_not_compared_with_others(party, tmp_path, records):
+    notes = write_notes(tmp_path / "notes.jsonl", records=3)
+    none = () if records else ("--filter", "true")
+    command("data", "add", notes, *FIELDS, *none, "--despite-cautions", "--home", party)
+    assert len(datasets.load(PartyHome(party)).table) == records
+    others = write_notes(tmp_path / "others.jsonl", start=1000, records=40)
+    PartyHome(party).change(row_filter="")
+    with raises(ConfigurationError, "too-few-held-out"):
+        corpus.check(party, published(tmp_path / "corpus", ["one text"]), others)
