@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tests.documents import ROOT, tracked
@@ -67,12 +68,12 @@ def opening(docstring: str) -> str:
     return docstring.split()[0].rstrip(",;:.").casefold()
 
 
-def sizes(*, rooms: bool = False) -> dict[str, Size]:
+def sizes(folders: Collection[str] = (*PACKAGES, "tests"), *, rooms: bool = False) -> dict[str, Size]:
     """Sizes by top folder, or by folder."""
     found: defaultdict[str, Size] = defaultdict(Size)
     for path in tracked("*.py"):
         parts = path.relative_to(ROOT).parts
-        if parts[0] in (*PACKAGES, "tests") and not path.name.endswith("_pb2.py"):
+        if parts[0] in folders and not path.name.endswith("_pb2.py"):
             found["/".join(parts[:-1][:3]) if rooms else parts[0]].add(path.read_text(encoding="utf-8"))
     return dict(sorted(found.items()))
 

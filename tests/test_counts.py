@@ -12,5 +12,5 @@ def test_statements_and_openings_are_counted():
 
 
 def test_no_docstring_of_the_packages_opens_with_a_subordinate_clause():
-    found = sizes()
+    found = sizes(PACKAGES)
     assert {name: found[name].clauses for name in PACKAGES} == dict.fromkeys(PACKAGES, 0)

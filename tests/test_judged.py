@@ -88,7 +88,7 @@ def test_the_page_has_every_mark_and_is_filled_again_and_again(tmp_path):
         judged_tables.fill(page, rows, judged.METHODS, range(2))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_measurement_continues_and_judges_each_text_once(tmp_path, monkeypatch):
     monkeypatch.setitem(
         judged_settings.SETTINGS, "stars", lambda _data: judged_settings.stars(_data)._replace(samples=100)

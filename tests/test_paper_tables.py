@@ -75,7 +75,7 @@ def test_a_page_states_means_and_which_claims_are_seen(monkeypatch):
     assert papers.section("augpe", figures) == []
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_causal_model_predicts_what_its_corpus_taught_it():
     """After the first word the rest of a text is determined; a token that the corpus lacks is never right."""
     texts = ["red apple pie tastes good", "blue cheese board smells bad", "old iron nail bends fast"] * 80

@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 from tests.documents import programs
+from tests.doubles.pace import examples
 from tests.doubles.processes import HOSPITAL, OPERATOR, command
 from undersong_common.version import SOFTWARE
 
@@ -48,6 +49,7 @@ def commands(name: str, command: object) -> Iterator[str]:
 def test_no_commands_help_loads_what_takes_long(program):
     every = list(commands(program, typer.main.get_command(dict(programs())[program])))
     assert len(every) > 20
+    every = every[:: examples(few=6, many=1)]
     code = EVERY_HELP.format(module=MODULES[program])
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(every)], capture_output=True, text=True, check=True, timeout=120

@@ -195,9 +195,11 @@ def test_every_gaussian_states_a_distance_below_the_contract(sigma: Fraction) ->
     assert abs(law.deviation**2 - sigma) < 1e-9 * sigma
 
 
-def test_stated_distance_of_the_pure_laws() -> None:
-    assert DiscreteLaplaceShare(2**14, 1).distance < Fraction(1, 2**106)
-    assert DiscreteLaplaceShare(1000, 10).distance < Fraction(1, 2**110)
+@pytest.mark.parametrize(
+    ("scale", "parties", "bits"), [pytest.param(2**14, 1, 106, marks=pytest.mark.slow), (1000, 10, 110)]
+)
+def test_stated_distance_of_the_pure_laws(scale: int, parties: int, bits: int) -> None:
+    assert DiscreteLaplaceShare(scale, parties).distance < Fraction(1, 2**bits)
 
 
 @given(st.fractions(min_value=0, max_value=40, max_denominator=10**6))

@@ -25,12 +25,17 @@ class Browser:
     def __init__(self, site, *, host=HOST, scheme="http"):
         self.site = site
         self.client = _Client(site.application, base_url=f"{scheme}://{host}", follow_redirects=False)
+        self._shown = ("", "")  # the page that was asked for last, and its text
 
     def get(self, path, **options):
-        return self.client.get(path, **options)
+        answer = self.client.get(path, **options)
+        self._shown = (path, answer.text)
+        return answer
 
     def hidden(self, path):
-        text = self.get(path).text
+        """The hidden fields of the page, which is asked for unless it is the one that is shown."""
+        text = self._shown[1] if self._shown[0] == path else self.get(path).text
+        self._shown = ("", "")
         return dict(re.findall(r'name="(csrf|action|sheet)" value="([^"]*)"', text))
 
     def post(self, path, fields=(), *, of=None, headers=None, **changes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from random import Random
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ import pytest
 from examples.clinic import cases, corpora, generate, grammar, notes, picture
 from undersong_server.report.charts import series_chart
 
+files = cache(generate.files)
 DATA = Path(generate.__file__).parent / "data"
 SEED = 7
 # Streams' names, their stems and what a reader would take for one; "abdo" is a part of the body in every hospital.
@@ -40,7 +42,7 @@ def test_the_committed_files_are_what_the_generator_writes(tmp_path: Path) -> No
 
 @pytest.mark.heavy
 def test_another_seed_writes_other_notes() -> None:
-    assert generate.files(8)["test.jsonl"] != generate.files(SEED)["test.jsonl"]
+    assert files(8)["test.jsonl"] != files(SEED)["test.jsonl"]
 
 
 def test_the_files_stay_small_enough_to_commit() -> None:
@@ -57,7 +59,7 @@ def test_every_file_has_its_rows_and_columns() -> None:
         assert len(public) >= 400
         assert all(list(row) == ["text", "label"] for row in public)
         assert {row["label"] for row in public} == set(cases.LABELS)
-    for public_name in generate.files(SEED):
+    for public_name in files(SEED):
         assert all(row["text"].strip() and "{" not in row["text"] for row in rows(public_name)), public_name
 
 
@@ -87,7 +89,7 @@ def test_case_mixes_differ_between_hospitals() -> None:
 
 @pytest.mark.heavy
 def test_no_note_names_its_stream() -> None:
-    texts = [row["text"] for name in generate.files(SEED) for row in rows(name)]
+    texts = [row["text"] for name in files(SEED) for row in rows(name)]
     assert [text for text in texts if LEAKS.search(text)] == []
 
 

@@ -1,4 +1,4 @@
-"""The example notebooks run from top to bottom: their cells in this process, and all of them in a kernel."""
+"""The example notebooks run from top to bottom in a kernel."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-
-from tests.doubles.party_home import HashedEmbedder
-from undersong_common.embedding import Embedder
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 
@@ -26,17 +23,6 @@ def test_there_are_notebooks_and_none_keeps_what_it_printed():
     for notebook in NOTEBOOKS:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), notebook.name
-
-
-@pytest.mark.heavy
-def test_the_first_notebook_s_cells_run(monkeypatch, tmp_path):
-    monkeypatch.setattr(Embedder, "load", HashedEmbedder)
-    monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path))
-    names: dict[str, object] = {}
-    for cell in code(next(each for each in NOTEBOOKS if each.stem == "first_corpus")):
-        exec(compile(cell, "first_corpus.ipynb", "exec"), names)
-    assert len(names["run"].corpus) > 20
-    assert len(names["found"].scores) == 2
 
 
 def test_ten_lines_are_ten():

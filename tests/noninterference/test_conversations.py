@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import examples
 from tests.noninterference.bodies import QUIET, conversation, one_subsample
 from tests.noninterference.hospital import MakePair
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.heavy
 TRIED: Counter[str] = Counter()
 
 
-@settings(QUIET, max_examples=72)
+@settings(QUIET, max_examples=examples(30, 72))
 @given(data=st.data())
 def test_every_byte_that_leaves_is_the_same_but_for_masked_vectors(make_pair: MakePair, data: st.DataObject) -> None:
     TRIED.update(conversation(make_pair, data.draw))

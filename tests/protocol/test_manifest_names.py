@@ -39,18 +39,11 @@ def read(manifest):
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("forged", [each for each in FORGERIES if "\ud800" not in each], ids=ascii)
-def test_a_forged_name_is_refused_and_said_in_harmless_words(place, forged):
-    with pytest.raises(PrivacyRefusal) as refusal:
-        read(dataclasses.replace(GOOD, **PLACES[place](forged)))
-    assert harmless(refusal.value.problem)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_names_are_short_and_not_empty(place):
-    for wrong in ("", "a" * (LONGEST_NAME + 1)):
-        with pytest.raises(PrivacyRefusal):
+def test_a_forged_name_is_refused_and_said_in_harmless_words(place):
+    for wrong in (*(each for each in FORGERIES if "\ud800" not in each), "", "a" * (LONGEST_NAME + 1)):
+        with pytest.raises(PrivacyRefusal) as refusal:
             read(dataclasses.replace(GOOD, **PLACES[place](wrong)))
+        assert harmless(refusal.value.problem), ascii(wrong)
 
 
 def test_half_a_pair_cannot_even_be_read():

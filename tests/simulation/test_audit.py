@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.doubles.pace import examples
+from tests.doubles.pace import examples, slow_but
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import make_task
 from tests.doubles.word_embedding import embed
@@ -129,7 +129,7 @@ def test_a_sound_build_is_not_accused() -> None:
     assert "nothing refutes the promise" in found.lines()
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+@pytest.mark.parametrize("epsilon", slow_but([1.0, 4.0], [4.0]))
 def test_halved_noise_is_caught_by_the_noise_and_by_the_attack(epsilon: float) -> None:
     halved = observed(gaussian_mu(epsilon, 1e-5), 0.5, runs=200)
     found = concluded(halved, epsilon)
@@ -304,7 +304,7 @@ PRIVACIES = [
 
 
 @pytest.mark.parametrize("privacy", PRIVACIES, ids=["sample", "mean", "sum"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(NAMES, ["label_histogram", "top_q_votes", "embedding_sum"]))
 def test_a_sound_clamp_and_sound_coins_are_not_accused(name: str, privacy: Privacy) -> None:
     """Every registered statistic: rows outside the bound leave the bound, and coins decide."""
     texts = tuple(f"note {row}" for row in range(12))
@@ -518,15 +518,15 @@ SLOW = pytest.mark.slow
             SAMPLED, public_coins, {"the coins of its subsample are not secret"}, id="public coins", marks=SLOW
         ),
         pytest.param(SAMPLED, same_coins, {"the coins of its subsample are not secret"}, id="the same coins"),
-        pytest.param(SAMPLED, coins_of_few_bits(1), {"not secret and independent"}, id="coins of 8 bits"),
+        pytest.param(SAMPLED, coins_of_few_bits(1), {"not secret and independent"}, id="coins of 8 bits", marks=SLOW),
         pytest.param(SAMPLED, coins_of_few_bits(2), {"not secret and independent"}, id="coins of 16 bits", marks=SLOW),
         pytest.param(
             SAMPLED, one_coin_of_two_units, {"not secret and independent"}, id="one coin of two units", marks=SLOW
         ),
-        pytest.param(SAMPLED, twice_the_rate, {"another share of the units"}, id="more are sampled"),
-        pytest.param(LARGE, one_noise_of_all_parties, {TOO_MUCH}, id="one noise of all parties"),
+        pytest.param(SAMPLED, twice_the_rate, {"another share of the units"}, id="more are sampled", marks=SLOW),
+        pytest.param(LARGE, one_noise_of_all_parties, {TOO_MUCH}, id="one noise of all parties", marks=SLOW),
         pytest.param(WASP, a_cheap_charge, {"its ledger charged less"}, id="a charge below the price"),
-        pytest.param(LAPLACE, halved_laplace, {TOO_LITTLE}, id="laplace noise halved"),
+        pytest.param(LAPLACE, halved_laplace, {TOO_LITTLE}, id="laplace noise halved", marks=SLOW),
         pytest.param(
             LARGE,
             each_share(lambda share, _: share * math.sqrt(2) * (np.arange(len(share)) < len(share) // 2)),
@@ -589,9 +589,10 @@ def test_planted_faults_are_caught_in_real_runs(
 
 
 def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = rounds.play("one sum of label_histogram", examples=15, seed=1)
+    tried = examples(6, 15)
+    found = rounds.play("one sum of label_histogram", examples=tried, seed=1)
     assert found.found == ""
-    assert found.examples == 15
+    assert found.examples == tried
     assert found.vectors > 0
 
     step = Party._sum_step
@@ -606,7 +607,7 @@ def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch:
         return step(self, message, timing)
 
     monkeypatch.setattr(Party, "_sum_step", speaking)
-    spoken = rounds.play("one sum of label_histogram", examples=15, seed=1)
+    spoken = rounds.play("one sum of label_histogram", examples=tried, seed=1)
     assert spoken.found.startswith("sum_step")
     concluding = harness.WholeReport(**vars(concluded(observed(0.0, 1.0))), played=(spoken,))
     assert [fault.startswith("one sum of label_histogram: ") for fault in concluding.faults] == [True]

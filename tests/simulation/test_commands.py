@@ -1,13 +1,13 @@
 """The commands as they are typed: plan, init, evaluate; and WASP's options through whole runs."""
 
 import json
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from tests.doubles.processes import OPERATOR, environment
+from tests.doubles import processes
+from tests.doubles.processes import OPERATOR
 from tests.doubles.tasks import LABELS, make_task
 from undersong import cli
 from undersong.deliver import deliver
@@ -31,12 +31,6 @@ def undersong(capsys, monkeypatch):
         return SimpleNamespace(returncode=ended.value.code, stdout=printed.out, stderr=printed.err)
 
     return typed
-
-
-def process(*arguments):
-    """The same of a process of its own."""
-    command = [sys.executable, "-m", OPERATOR, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment())
 
 
 @pytest.mark.parametrize(
@@ -68,8 +62,8 @@ def test_plan_prints_the_contract_s_sigma_and_spends_nothing(tmp_path, undersong
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-def test_plan_for_people_says_that_prompts_are_public(tmp_path):
-    finished = process("plan", make_task(tmp_path))
+def test_plan_for_people_says_that_prompts_are_public(tmp_path, undersong):
+    finished = undersong("plan", make_task(tmp_path))
     assert finished.returncode == 0, finished.stderr
     assert "go to the model provider" in " ".join(finished.stdout.split())
 
@@ -106,7 +100,7 @@ def test_a_wrong_command_line_exits_with_2_and_one_message(undersong, arguments,
 
 
 def test_a_process_ends_with_the_same_code_and_message(undersong):
-    here, there = undersong("plan", "nowhere.toml"), process("plan", "nowhere.toml")
+    here, there = undersong("plan", "nowhere.toml"), processes.command(OPERATOR, ["plan", "nowhere.toml"])
     assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
@@ -136,7 +130,7 @@ def test_wasp_writes_zero_shot_first_then_by_contrast_and_prunes_by_one_more_vot
     assert len(pruned.report.samples) <= len(plain.report.samples) // 2 + len(LABELS)
 
 
-def test_evaluate_reports_and_searches_for_copies_without_showing_them(tmp_path, undersong):
+def test_evaluate_reports_and_searches_for_copies_without_showing_them(hashed, tmp_path, undersong):
     task = make_task(tmp_path / "task", method={"rounds": 1})
     run(task, tmp_path / "out")
     copied = json.loads((tmp_path / "out" / JSONL_NAME).read_text().splitlines()[0])["text"]

@@ -1,4 +1,4 @@
-"""Whole simulations of a small task with the packaged embedder: outputs, resume, refusals, secrecy."""
+"""Whole simulations of a small task: outputs, resume, refusals, secrecy."""
 
 import html
 import json
@@ -14,6 +14,7 @@ import pytest
 
 from tests.doubles import processes
 from tests.doubles.coded import raises
+from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, Row, make_replay_task, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
 from undersong import deliver as deliver_module
@@ -52,6 +53,14 @@ def run(task_path, out, *assignments, **changes):
     return deliver(tasks.load(task_path, assignments), out, **options)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def hashed():
+    """Embeddings without weights: what is tested is the same with any embedder."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+        yield
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
@@ -71,7 +80,7 @@ def finished(tmp_path_factory):
     return folder, delivered
 
 
-def test_the_report_counts_long_and_cut_texts_of_the_corpus(tmp_path, hashed):
+def test_the_report_counts_long_and_cut_texts_of_the_corpus(tmp_path):
     rows: list[Row] = [
         {"text": " ".join(f"{kind}{place}" for place in range(count)), "label": "a"}
         for kind, count in (("short", 1), ("full", 50), ("long", 51), ("longest", 400), ("cut", 401))
@@ -157,7 +166,7 @@ def test_the_same_command_again_changes_no_text_and_charges_nothing(finished):
     assert again.report.plan_hash == delivered.report.plan_hash
 
 
-def test_a_folder_with_another_run_is_refused_and_fresh_starts_over(finished, hashed):
+def test_a_folder_with_another_run_is_refused_and_fresh_starts_over(finished):
     folder, _ = finished
     task_path = folder / "task" / "task.toml"
     with raises(ConfigurationError, "other-run"):
@@ -170,9 +179,9 @@ def test_a_folder_with_another_run_is_refused_and_fresh_starts_over(finished, ha
     assert first.report.run != second.report.run
 
 
-def _process(task_path, out, cache, *, weights=True):
-    path = [*([] if weights else [processes.WEIGHTLESS]), *processes.SOURCES]
-    changes = {"UNDERSONG_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(map(str, path))}
+def _process(task_path, out, cache):
+    path = os.pathsep.join(map(str, (processes.WEIGHTLESS, *processes.SOURCES)))
+    changes = {"UNDERSONG_CACHE": str(cache), "PYTHONPATH": path}
     command = [sys.executable, "-m", "undersong.cli", "simulate", str(task_path), "--out", str(out), "--json"]
     return subprocess.Popen(
         [*command, "--insecure-noise-seed", "5"],
@@ -189,7 +198,8 @@ def _outputs(folder):
     return {name: (folder / name).read_bytes() for name in WRITTEN}
 
 
-def _killed_runs_end_alike(tmp_path, delays, *, weights=True):
+def _killed_runs_end_alike(tmp_path, delays):
+    """Processes are killed, and this one finishes what they began."""
     task_path = make_task(tmp_path / "task")
     run(task_path, tmp_path / "undisturbed", seed=0, insecure_noise_seed=5)
     expected = _outputs(tmp_path / "undisturbed")
@@ -197,7 +207,7 @@ def _killed_runs_end_alike(tmp_path, delays, *, weights=True):
     out = tmp_path / "killed"
     kills = 0
     for delay in delays:
-        process = _process(task_path, out, tmp_path / "cache", weights=weights)
+        process = _process(task_path, out, tmp_path / "cache")
         deadline = time.monotonic() + 60
         journal = out / ".undersong" / "journal.sqlite-wal"
         # the delay counts from the first journaled value: loading libraries is not what is tested
@@ -207,14 +217,13 @@ def _killed_runs_end_alike(tmp_path, delays, *, weights=True):
         kills += process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()
-    process = _process(task_path, out, tmp_path / "cache", weights=weights)
-    assert process.wait() == 0, process.stderr.read()
+    run(task_path, out, seed=0, insecure_noise_seed=5)
     assert _outputs(out) == expected
     return kills
 
 
-def test_a_killed_run_continues_to_the_same_bytes(hashed, tmp_path):
-    assert _killed_runs_end_alike(tmp_path, [0.3], weights=False) >= 1
+def test_a_killed_run_continues_to_the_same_bytes(tmp_path):
+    assert _killed_runs_end_alike(tmp_path, [0.3]) >= 1
 
 
 @pytest.mark.slow
@@ -224,7 +233,8 @@ def test_runs_killed_at_many_places_continue_to_the_same_bytes(tmp_path):
 
 
 def test_ctrl_c_says_that_nothing_is_lost(tmp_path):
-    process = _process(make_task(tmp_path / "task", samples=4000), tmp_path / "out", tmp_path / "cache")
+    task_path = make_task(tmp_path / "task", samples=4000)
+    process = _process(task_path, tmp_path / "out", tmp_path / "cache")
     while not (tmp_path / "out" / ".undersong" / "journal.sqlite-wal").exists() and process.poll() is None:
         time.sleep(0.01)
     time.sleep(0.5)
@@ -281,7 +291,7 @@ def test_an_empty_private_file_is_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_changed_private_records_stop_a_continued_run(hashed, tmp_path):
+def test_changed_private_records_stop_a_continued_run(tmp_path):
     task_path = make_task(tmp_path / "task", method={"rounds": 1})
     run(task_path, tmp_path / "out")
     write_rows(tmp_path / "task/private/site-1.jsonl", [{"text": "another", "label": "garden", "user": "x"}])
@@ -290,7 +300,7 @@ def test_changed_private_records_stop_a_continued_run(hashed, tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_named_and_nothing_half_written_stays(hashed, tmp_path, monkeypatch):
+def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path, monkeypatch):
     task_path = make_task(tmp_path / "task", method={"rounds": 1})
     run(task_path, tmp_path / "out")
     before = _outputs(tmp_path / "out")
@@ -307,7 +317,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(hashed, tmp_path, m
     assert not list((tmp_path / "out").glob("*.part"))
 
 
-def test_one_file_is_dealt_to_any_number_of_parties_and_one_without_records_answers_too(hashed, tmp_path):
+def test_one_file_is_dealt_to_any_number_of_parties_and_one_without_records_answers_too(tmp_path):
     task_path = make_task(tmp_path / "task", parties=1, records=6, method={"rounds": 2})
     dealt = ["data.path=private/site-0.jsonl", "federation.parties=8", "federation.alpha=1.0"]
     assert min(map(len, private_tables(tasks.load(task_path, dealt), 3).values())) == 0
@@ -346,7 +356,7 @@ def test_the_key_of_a_simulated_data_set_is_drawn_anew_for_every_run(tmp_path):
     assert drawn[2] == drawn[3]  # the tests' noise seed fixes this too
 
 
-def test_an_infinite_epsilon_marks_every_output_as_not_private(hashed, tmp_path):
+def test_an_infinite_epsilon_marks_every_output_as_not_private(tmp_path):
     task_path = make_task(tmp_path / "task", method={"rounds": 2})
     delivered = run(task_path, tmp_path / "out", "privacy.epsilon=inf")
     assert not delivered.report.privacy.is_private
@@ -359,7 +369,7 @@ def test_the_comparison_reads_no_paid_generator():
     assert deliver_module.FREE_KINDS == ("ngram", "replay")
 
 
-def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(hashed, tmp_path, monkeypatch):
+def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_path, monkeypatch):
     task_path = make_task(tmp_path, prompts={"folder": "prompts"})
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "zero_shot.toml").write_text('user = "As this house writes: {{ label }}"\n')
@@ -379,7 +389,7 @@ def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(hashe
     assert {prompt.partition(":")[0] for prompt in zero_shot} == {"As this house writes"}
 
 
-def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_the_records(hashed, tmp_path):
+def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_the_records(tmp_path):
     encoder = write_bert(tmp_path / "bert", ["pan", "oven", "rose", "spade"])
     path = make_task(tmp_path / "task", evaluation={"repeats": 2, "encoder": str(encoder)})
     delivered = run(path, tmp_path / "out")
@@ -403,7 +413,7 @@ def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_t
     assert delivered.to_json()["accuracy"][deliver_module.OURS] == delivered.report.accuracy[0].accuracy
 
 
-def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(hashed, tmp_path):
+def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(tmp_path):
     path = make_task(tmp_path / "task", task={"labels": []}, samples=60)
     path.write_text(path.read_text().replace('label = "label"\n', ""))
     delivered = run(path, tmp_path / "out")
@@ -423,7 +433,7 @@ def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(ha
         ({"note": "a note"}, "row 3: has no column 'text' (the text column), no column 'label' (the label column)"),
     ],
 )
-def test_plan_and_simulation_refuse_the_same_rows_of_every_file_at_once(hashed, tmp_path, row, said):
+def test_plan_and_simulation_refuse_the_same_rows_of_every_file_at_once(tmp_path, row, said):
     path = make_task(tmp_path)
     good: Row = {"text": "a note", "label": LABELS[0], "user": "a"}
     spoilt = [write_rows(tmp_path / "private" / f"site-{n}.jsonl", [good, good, {"user": "b", **row}]) for n in (0, 1)]
@@ -435,7 +445,7 @@ def test_plan_and_simulation_refuse_the_same_rows_of_every_file_at_once(hashed, 
     assert not (tmp_path / "out").exists()
 
 
-def test_private_files_are_read_once(hashed, tmp_path, monkeypatch):
+def test_private_files_are_read_once(tmp_path, monkeypatch):
     read = []
 
     def counted(path, *arguments, **options):

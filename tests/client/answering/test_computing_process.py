@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.party_home import HashedEmbedder, joined
+from tests.doubles.scripted_computation import Scripted
 from undersong_client.answering import computing_process
 from undersong_client.answering.computation import Computation, Computed, HospitalComputation, VectorRequest
 from undersong_client.answering.computing_process import ComputingProcess
@@ -42,29 +43,6 @@ ZEROS = [0, 0, 0]
 def hashed(home: PartyHome) -> Computation:
     """Made over there: an embedder does not travel."""
     return HospitalComputation(home, HashedEmbedder())
-
-
-class Scripted(Computation):
-    """Does one thing in that process."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-
-    def vector(self, request: VectorRequest, *, begun: float) -> Computed:
-        match self.what:
-            case "dies":
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "raises":
-                raise KeyError("a private note")
-            case "sleeps":
-                time.sleep(60)
-            case "naps":
-                time.sleep(0.1)
-            case "priority":
-                return Computed(GridVector(np.array([os.nice(0), os.getpid(), os.getppid()])), ("a caution",))
-            case "another length":
-                return Computed(GridVector(np.zeros(4, dtype=np.int64)))
-        return Computed(GridVector(np.full(3, 7)))
 
 
 @pytest.fixture
@@ -91,7 +69,10 @@ def until(condition) -> None:
         time.sleep(0.02)
 
 
-def test_its_vectors_are_those_of_one_process_and_it_stays(tmp_path, authority, monkeypatch, process):
+def test_its_vectors_are_those_of_one_process_and_a_core_is_busy_until_they_are_taken_over(
+    tmp_path, authority, monkeypatch, process
+):
+    """A core that falls idle when a vector is done would show when that was, within its rung."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     home = PartyHome(joined(tmp_path, authority))
     computing = process(partial(hashed, home))
@@ -105,6 +86,22 @@ def test_its_vectors_are_those_of_one_process_and_it_stays(tmp_path, authority, 
     assert computing.pid == pid
     computing.warm()
     assert ask(computing) == expected.vector.values.tolist()
+    states: list[bool] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.05):
+            states.append(runs(computing.pid))
+
+    watching = threading.Thread(target=look)
+    watching.start()
+    slow = replace(REQUEST, planned=replace(PLANNED, first_rung_s=1.0))
+    computing.vector(slow, begun=time.monotonic())
+    done.set()
+    watching.join()
+    assert len(states) > 5
+    assert all(states[2:]), states
+    until(lambda: not runs(computing.pid))
 
 
 @pytest.mark.slow
@@ -216,39 +213,24 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         self.woken.append(self.now - 100.0)
-        time.sleep(0.02)
 
 
-def test_the_daemon_looks_for_a_vector_only_at_public_times(process):
+def test_the_daemon_looks_for_a_vector_only_at_public_times(process, monkeypatch):
     """Half a first rung before each rung, and at the first one: what it does then shows no other time."""
-    clock = Clock()
-    computing = process(partial(Scripted, "naps"), monotonic=clock, sleep=clock.sleep)
+    clock, looked = Clock(), []
+
+    def arrived(_request: VectorRequest) -> Computed | None:
+        looked.append(clock.now - 100.0)
+        clock.now += 1e-6  # a look takes some time
+        return Computed(GridVector(np.zeros(3, dtype=np.int64))) if len(looked) == 6 else None
+
+    computing = process(partial(Scripted, ""), monotonic=clock, sleep=clock.sleep)
+    monkeypatch.setattr(computing, "_asked", lambda _: True)
+    monkeypatch.setattr(computing, "_arrived", arrived)
     computing.vector(REQUEST, begun=100.0)
-    assert len(clock.woken) >= 4
-    looks = [0.5, 1.0, *(2**n - 0.5 for n in range(1, len(clock.woken) - 1))]
-    assert clock.woken == pytest.approx([ladder.FIRST_S * look for look in looks])
-
-
-def test_a_core_is_kept_busy_until_the_vector_is_taken_over(process):
-    """A core that falls idle when a vector is done would show when that was, within its rung."""
-    slow = replace(PLANNED, first_rung_s=2.0)
-    computing = process(partial(Scripted, ""))
-    assert ask(computing) == [7, 7, 7]
-    states: list[bool] = []
-    done = threading.Event()
-
-    def look() -> None:
-        while not done.wait(0.05):
-            states.append(runs(computing.pid))
-
-    watching = threading.Thread(target=look)
-    watching.start()
-    computing.vector(replace(REQUEST, planned=slow), begun=time.monotonic())
-    done.set()
-    watching.join()
-    assert len(states) > 5
-    assert all(states[2:]), states
-    until(lambda: not runs(computing.pid))
+    assert looked == clock.woken
+    looks = [0.5, 1.0, *(2**n - 0.5 for n in range(1, 5))]
+    assert clock.woken == pytest.approx([ladder.FIRST_S * look for look in looks], abs=1e-4)
 
 
 def runs(pid: int) -> bool:
@@ -286,7 +268,7 @@ def test_it_ends_when_the_daemon_is_killed(tmp_path):
 import sys, time
 from dataclasses import replace
 from functools import partial
-from tests.client.answering.test_computing_process import Scripted, ComputingProcess, REQUEST
+from tests.client.answering.test_computing_process import ComputingProcess, REQUEST, Scripted
 computing = ComputingProcess(partial(Scripted, "sleeps"))
 computing.expect()
 computing._connection.send(REQUEST)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.doubles.pace import slow_but
 from tests.doubles.restarts import (
     ME,
     STEPS,
@@ -59,8 +60,10 @@ def ledger_of(hospital: Hospital) -> Ledger:
     return Ledger.read(hospital.path / "ledger.jsonl")
 
 
-@pytest.mark.parametrize("step", ["", *IN_THE_ANSWER, "every reply"])
-@pytest.mark.parametrize("mode", PARTIES)
+STARTS = [*itertools.product(PARTIES, ["", *IN_THE_ANSWER, "every reply"])]
+
+
+@pytest.mark.parametrize(("mode", "step"), slow_but(STARTS, [*STARTS[:7], ("direct", "journaled")]))
 def test_killed_after_any_step_the_sum_is_opened_with_one_charge(tmp_path: Path, mode: str, step: str) -> None:
     hospital = Hospital(tmp_path)
     processes = [Process(hospital, step)]
@@ -236,8 +239,11 @@ SAMPLE = 6
 CHANGED = ("nothing", "data", "question", "store key", "journal lost", "store key, journal lost")
 
 
-@pytest.mark.parametrize("changed", CHANGED)
-@pytest.mark.parametrize("share", ["sample", pytest.param("all", marks=pytest.mark.slow)])
+CASES = [*itertools.product(PARTIES, CHANGED, ("sample", "all"))]
+KEPT = [case for case in CASES if case[2] == "sample" and (case[0] == "shares" or case[1] == "nothing")]
+
+
+@pytest.mark.parametrize(("history", "changed", "share"), slow_but(CASES, KEPT), indirect=["history"])
 def test_no_mixture_of_old_and_new_files_gives_a_second_vector(history: History, share: str, changed: str) -> None:
     """Journal, ledger, attempts' keys and blocks each from any earlier step, the checkpoints as they were left."""
     notes = history.hospital.notes.read_bytes()

@@ -204,7 +204,7 @@ MODES = {
     "direct": {"tolerated_dropouts": 0, "colluders": 2},
     "graph": {"graph_above": 7},
 }
-DEFAULT = [("shares", True), ("direct", False), ("graph", False)]
+DEFAULT = [("shares", True)]
 
 
 @pytest.mark.heavy

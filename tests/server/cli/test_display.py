@@ -10,7 +10,7 @@ from rich.console import Console
 from undersong_server.cli.display import Display, Lines
 
 THREADS = 8
-UPDATES = 100
+UPDATES = 25
 
 
 def test_eight_threads_drive_one_display() -> None:

@@ -223,6 +223,7 @@ def test_a_template_becomes_a_run_and_nothing_typed_is_lost(console, home, tasks
     assert wrong(first) == {}
     assert ('id="labels"' in first.split('id="more-task"')[0]) is (template == "classification")
     console.post(address, {**fields_of(first), "do": "add generators", "kind": "ngram"})
+    shown = console.get(address).text
     words = {
         "key task.name": "pantry",
         "key task.description": "a short remark",
@@ -231,9 +232,9 @@ def test_a_template_becomes_a_run_and_nothing_typed_is_lost(console, home, tasks
     }
     if template == "classification":
         words |= {"label": ["kitchen", "garden"], "meaning": ["indoors", ""]}
-    form = {**fields_of(console.get(address).text), **words}
-    checked = console.get(console.led(console.post(address, {**form, "do": "check"}))).text
-    assert wrong(checked).keys() == {"task-purpose", "publication-where", "publication-contact"}
+    form = {**fields_of(shown), **words}
+    shown = console.get(console.led(console.post(address, {**form, "do": "check"}))).text
+    assert wrong(shown).keys() == {"task-purpose", "publication-where", "publication-contact"}
     for act in (
         "rows",
         "add attributes",
@@ -242,12 +243,12 @@ def test_a_template_becomes_a_run_and_nothing_typed_is_lost(console, home, tasks
         "remove generators.1",
         "try generators.0",
     ):
-        console.post(address, {**fields_of(console.get(address).text), "do": act, "kind": "ngram"})
-        kept = fields_of(console.get(address).text)
+        console.post(address, {**fields_of(shown), "do": act, "kind": "ngram"})
+        shown = console.get(address).text
+        kept = fields_of(shown)
         assert {name: kept[name][: len(form[name])] for name in words} == {
             name: [value] if isinstance(value, str) else value for name, value in words.items()
         }, act
-    shown = console.get(address).text
     assert "Five texts, " in shown
     assert shown.count("<li><p>") == 5
     assert console.get("/runs/new").text.count("pantry") >= 1

@@ -1,20 +1,21 @@
 """The cleaned mixture: which labels are repaired, which texts are dropped, and that no label vanishes."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from benchmarks import cleaned_mixture
+from tests.doubles import word_embedding
 from tests.doubles.bench import run_method
 from tests.doubles.tasks import make_replay_task
+from undersong_common.embedding import Embedder
 from undersong_server.methods.cleaned_mixture import DROPPED, MOST_LOST, cleaned
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -95,10 +96,8 @@ def test_the_method_cleans_what_the_mixture_with_label_shares_orders(tmp_path):
     assert 0 < len([text for text in before if after.get(text) != before[text]]) <= MOST_LOST * len(before)
 
 
-@pytest.mark.heavy
-def test_the_benchmark_cleans_a_file_and_has_forty_lines_at_most(tmp_path):
-    program = ROOT / "benchmarks" / "cleaned_mixture.py"
-    assert len(program.read_text(encoding="utf-8").splitlines()) <= 40
+def test_the_benchmark_cleans_a_file_and_has_forty_lines_at_most(tmp_path, monkeypatch):
+    assert len(Path(cleaned_mixture.__file__).read_text(encoding="utf-8").splitlines()) <= 40
     foods, plants = ("bread", "cheese", "soup", "rice", "cake"), ("rose", "oak", "fern", "tulip", "moss")
     rows = [{"text": f"I {verb} {what} for dinner", "label": "food"} for what in foods for verb in ("ate", "cooked")]
     rows += [
@@ -106,14 +105,9 @@ def test_the_benchmark_cleans_a_file_and_has_forty_lines_at_most(tmp_path):
     ]
     rows[0]["label"] = "plant"
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.cleaned_mixture",
-        tmp_path / "corpus.jsonl",
-        tmp_path / "cleaned.jsonl",
-    ]
-    subprocess.run(command, check=True, cwd=ROOT)
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "corpus.jsonl"), str(tmp_path / "cleaned.jsonl")])
+    monkeypatch.setattr(Embedder, "load", lambda: SimpleNamespace(encode=word_embedding.embed))
+    assert cleaned_mixture.main() == 0
     found = [json.loads(line) for line in (tmp_path / "cleaned.jsonl").read_text().splitlines()]
     assert {"text": rows[0]["text"], "label": "plant"} not in found
     assert len(found) >= 0.8 * len(rows)

@@ -155,11 +155,10 @@ def test_a_federation_is_no_simulation_while_one_party_has_not_signed(tmp_path, 
         assert verdict.faults[0].startswith("the simulation's signatures")
 
 
-@pytest.mark.parametrize("forged", HOSTILE)
-def test_signatures_of_a_simulation_may_be_anything(tmp_path, simulated, forged):
-    assert not verify(written(tmp_path, {**simulated, SIMULATION: forged})).holds
-    signatures = {**simulated[SIMULATION], PARTIES[0]: forged}
-    assert not verify(written(tmp_path, {**simulated, SIMULATION: signatures})).holds
+def test_signatures_of_a_simulation_may_be_anything(tmp_path, simulated):
+    for forged in HOSTILE:
+        for signatures in (forged, {**simulated[SIMULATION], PARTIES[0]: forged}):
+            assert not verify(written(tmp_path, {**simulated, SIMULATION: signatures})).holds
 
 
 @pytest.mark.parametrize("name", HASHED_NAMES)
@@ -268,13 +267,13 @@ def _replaced(entries, forged):
     entries[:] = forged if isinstance(forged, list) else [forged]
 
 
-@pytest.mark.parametrize("forged", FORGERIES[:8], ids=ascii)
-def test_a_version_is_quoted_harmlessly(tmp_path, value, forged):
+def test_a_version_is_quoted_harmlessly(tmp_path, value):
     """The words of an error may have lines of their own: a peer's are made one before they are put in."""
-    value["manifest"]["version"] = forged
-    (tmp_path / "manifest.json").write_text(json.dumps(value))
-    code, lines = command(tmp_path)
-    assert (code, len(lines)) == (FALSE, 2)
+    for forged in FORGERIES[:8]:
+        value["manifest"]["version"] = forged
+        (tmp_path / "manifest.json").write_text(json.dumps(value))
+        code, lines = command(tmp_path)
+        assert (code, len(lines)) == (FALSE, 2), ascii(forged)
 
 
 def test_names_of_a_manifest_forge_no_sentence(tmp_path, value):
