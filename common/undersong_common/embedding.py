@@ -92,8 +92,7 @@ def _to_grid(embeddings: Floats, resolution: int = GRID, *, shrink: float = 2.0*
     while (long := np.einsum("nd,nd->n", grid, grid) > resolution**2).any():  # integers: exact in any order
         scaled[long] *= 1.0 - shrink
         grid[long] = np.rint(scaled[long])
-    result: Int16 = grid.astype(np.int16)
-    return result
+    return grid.astype(np.int16)
 
 
 def _finite(values: Floats) -> Float64:
@@ -340,8 +339,7 @@ def _pooled(units: Float32, positions: Sequence[int], texts: int) -> Float32:
     np.add.at(sums, list(positions), units)
     norms = row_norms(sums)
     sums[norms < _LEAST_NORM] = 0.0
-    result: Float32 = (sums / np.maximum(norms, _LEAST_NORM)[:, None]).astype(np.float32)
-    return result
+    return (sums / np.maximum(norms, _LEAST_NORM)[:, None]).astype(np.float32)
 
 
 def _padded(rows: Sequence[Tokens], width: int, pad: int) -> tuple[Int64, Mask]:

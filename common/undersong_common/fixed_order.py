@@ -31,14 +31,12 @@ def row_sums(values: Float64) -> Float64:
         kept = values[..., : width - half].copy()
         kept[..., :half] += values[..., width - half :]
         values, width = kept, width - half
-    result: Float64 = values[..., 0]
-    return result
+    return values[..., 0]
 
 
 def row_norms(values: Float64) -> Float64:
     """Euclidean norms over the last axis, float64 [..., n] -> [...]."""
-    result: Float64 = np.sqrt(row_sums(values * values))
-    return result
+    return np.sqrt(row_sums(values * values))
 
 
 def cosines(steps: Int64) -> Float64:
@@ -74,5 +72,4 @@ def softmax(logits: Float64) -> Float64:
     [[0.5, 0.5], [0.0, 1.0]]
     """
     odds = decay(logits.max(axis=-1, keepdims=True) - logits)
-    found: Float64 = odds / row_sums(odds)[..., None]
-    return found
+    return odds / row_sums(odds)[..., None]

@@ -322,8 +322,7 @@ def closest_distances(rows: Float32, records: Float32) -> Float64:
     found = np.empty(len(rows))
     for start in range(0, len(rows), BLOCK_ROWS):
         found[start : start + BLOCK_ROWS] = (rows[start : start + BLOCK_ROWS] @ records.T).max(axis=1)
-    distances: Float64 = np.maximum(1.0 - found, 0.0)
-    return distances
+    return np.maximum(1.0 - found, 0.0)
 
 
 def _quantiles(distances: Float64) -> tuple[float, float]:

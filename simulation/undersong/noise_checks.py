@@ -67,8 +67,7 @@ def _scores(noise: Int64, weights: Float64) -> Float32:
     """Scores under a law on the integers around 0; within one integer's mass the quantile is uniform."""
     place = np.clip(noise + len(weights) // 2, 0, len(weights) - 1)
     below = (np.cumsum(weights) - weights)[place] + np.random.default_rng().random(len(noise)) * weights[place]
-    found: Float32 = ndtri(np.clip(below, SMALLEST_TAIL, 1.0 - SMALLEST_TAIL)).astype(np.float32)
-    return found
+    return ndtri(np.clip(below, SMALLEST_TAIL, 1.0 - SMALLEST_TAIL)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)

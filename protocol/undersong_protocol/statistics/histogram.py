@@ -106,5 +106,4 @@ def one_hot(bins: Int64, units: Int64, dimension: int) -> Rows:
 def length_bins(texts: Iterable[str], edges: npt.ArrayLike, bins: int) -> Int64:
     """Bin of each text by its number of words, int64 [M]; texts beyond the edges count in the outer bins."""
     words = np.array([len(text.split()) for text in texts], dtype=np.int64)
-    found: Int64 = np.clip(np.searchsorted(np.asarray(edges), words, side="right") - 1, 0, bins - 1)
-    return found
+    return np.clip(np.searchsorted(np.asarray(edges), words, side="right") - 1, 0, bins - 1)

@@ -133,8 +133,7 @@ def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Flo
 
 def averaged(values: Float64, group: Int64) -> Float64:
     """Each value replaced by the mean of its group's: float64 [n], of groups numbered from 0, int64 [n]."""
-    found: Float64 = (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]
-    return found
+    return (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]
 
 
 # Baselines of the discriminators: scores from the records' votes, as in WASP, and random scores.

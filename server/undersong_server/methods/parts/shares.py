@@ -107,5 +107,4 @@ def table(generator_of: Int64, label_of: Int64, generators: int, labels: int) ->
 
 def spent(orders: Int64, received: Int64) -> Bools:
     """Marks the cells that yielded less than ``LEAST_YIELD`` of their orders, bool [K, C]."""
-    found: Bools = (orders > 0) & (received < LEAST_YIELD * orders)
-    return found
+    return (orders > 0) & (received < LEAST_YIELD * orders)
