@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from undersong.simulation import InProcess
-from undersong_common.fixed_order import cosines, sines
 from undersong_common.privacy.accounting import gaussian_mu
+from undersong_common.workers import cosines, sines
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.terms import TermHistogram

@@ -40,7 +40,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from undersong_common.errors import InternalError
 from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
-from undersong_protocol.secagg import kem, keys
+from undersong_protocol.secagg import keys
 from undersong_protocol.secagg.coordinator import private_sum
 from undersong_protocol.secagg.masking import add_masks
 from undersong_protocol.secagg.parameters import Member, SumParameters, default_threshold
@@ -251,8 +251,8 @@ def floor_of(case: Case, post_quantum: bool) -> Callable[[], float]:
     expand = raw_aes(case.degree + 1, case.d)
     secret = X25519PrivateKey.generate()
     publics = [X25519PrivateKey.generate().public_key() for _ in range(case.degree)]
-    kem_secret = kem.SecretKey(os.urandom(32))
-    _, ciphertext = kem.encapsulate(kem_secret.public)
+    kem_secret = keys.KemSecretKey(os.urandom(32))
+    _, ciphertext = keys.encapsulate(kem_secret.public)
     # Of the shares, and of the secrets of pairs that neighbours of a lower index dealt to the party that is measured.
     lower = case.n // 2 if case.degree == case.n - 1 else case.degree // 2
     decapsulations = case.degree + lower if post_quantum else 0

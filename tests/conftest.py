@@ -171,13 +171,13 @@ def cheap_hashes() -> Iterator[None]:
     from argon2 import PasswordHasher
 
     from undersong_common.pages import accounts
-    from undersong_protocol.agreement import plan_words
+    from undersong_protocol.agreement import manifest
 
     def scrypt(data: bytes, **given: Any) -> bytes:
         return hashlib.scrypt(data, **{**given, "n": 2})
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plan_words, "hashlib", SimpleNamespace(scrypt=scrypt))
+        patched.setattr(manifest, "hashlib", SimpleNamespace(scrypt=scrypt))
         patched.setattr(accounts, "PasswordHasher", partial(PasswordHasher, time_cost=1, memory_cost=64))
         yield
 

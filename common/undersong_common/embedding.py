@@ -34,10 +34,9 @@ from undersong_common.arrays import Float32, Float64, Floats, Int16, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.encoders import Encoder, Mask, NumpyBert, TorchModel
 from undersong_common.errors import ConfigurationError
-from undersong_common.fixed_order import row_norms
 from undersong_common.hidden_states import HiddenStates
 from undersong_common.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
-from undersong_common.workers import in_order
+from undersong_common.workers import in_order, row_norms
 
 Embed = Callable[[Sequence[str]], Float32]  # texts -> quantised unit embeddings, float32 [n, d]
 Progress = Callable[[int, int], None]

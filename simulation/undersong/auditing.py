@@ -7,7 +7,7 @@ alone (Meeus et al. 2025). What an attack proves is a lower bound; the promise i
 hold together with the stated confidence.
 
 The audit has all parties, so it also measures: the noise that the sums hold beside the vectors that entered them, and
-each party's share of it (size, law, place and independence: ``noise_checks``), what the clamp leaves of rows outside
+each party's share of it (size, law, place and independence: ``audit_parts``), what the clamp leaves of rows outside
 their bound, whether the coins of a subsample decide it and how many units they take, and what the parties' ledgers
 charged. A source checkout also plays a hostile coordinator against two copies of a party:
 ``python -m tests.noninterference.audit``.
@@ -31,9 +31,16 @@ from unittest.mock import patch
 import numpy as np
 import scipy.sparse as sp
 
-from undersong import noise_checks
-from undersong.canaries import Canary, attack_corpus, make_canaries, planted
-from undersong.noise_checks import CONFIDENCE, Detection, orthogonal_scores
+from undersong import audit_parts
+from undersong.audit_parts import (
+    CONFIDENCE,
+    Canary,
+    Detection,
+    attack_corpus,
+    make_canaries,
+    orthogonal_scores,
+    planted,
+)
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.grid_vectors import grid_vector
 from undersong_client.records.private import PrivateRecords
@@ -104,7 +111,7 @@ class NoiseSize:
         coordinates: of the sum.
         size: sum of squares over the variance that the parties must draw together (Gaussian), or sum of absolute
             values over the scale that the honest parties must reach together (Laplace).
-        scores: normal scores of all coordinates (``noise_checks``), float32.
+        scores: normal scores of all coordinates (``audit_parts``), float32.
     """
 
     law: str
@@ -141,7 +148,7 @@ class Observations:
     coins: tuple[str, ...] = ()
     rates: tuple[str, ...] = ()
     unpaid: tuple[str, ...] = ()
-    shares: Mapping[str, noise_checks.Shape] = field(default_factory=dict)
+    shares: Mapping[str, audit_parts.Shape] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -361,20 +368,20 @@ def _noise(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None
 def _shared_noise(observed: Sequence[Observations]) -> list[str]:
     """Pairs of sums, of one run or of two, whose noise is correlated."""
     found = [(f"run {number}, {name}", each.scores) for number, name, each in _sums(observed)]
-    return noise_checks.repeated_between(found, NOISE_ALARM / NOISE_CHECKS)
+    return audit_parts.repeated_between(found, NOISE_ALARM / NOISE_CHECKS)
 
 
 def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
     """Findings about the noise of all sums together, of each sum in all runs and in one, and of each party's share."""
-    shapes: dict[str, noise_checks.Shape] = {}
+    shapes: dict[str, audit_parts.Shape] = {}
     series: dict[str, list[Float32]] = {}
 
-    def add(name: str, shape: noise_checks.Shape) -> None:
+    def add(name: str, shape: audit_parts.Shape) -> None:
         shapes[name] = shapes[name] + shape if name in shapes else shape
 
     for number, name, each in _sums(observed):
         series.setdefault(name, []).append(each.scores)
-        shape = noise_checks.shape_of(each.scores)
+        shape = audit_parts.shape_of(each.scores)
         for group in ("all sums", name, f"run {number}, {name}"):
             add(group, shape)
     for number, run in enumerate(observed):
@@ -382,9 +389,9 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
             add(name, shape)
             add(f"run {number}, {name}", shape)
     alarm = NOISE_ALARM / NOISE_CHECKS
-    found = [f"{name}: the noise is not of the planned law" for name in noise_checks.other_law(shapes, alarm)]
-    found += [f"{name}: the noise is too small or large in places" for name in noise_checks.uneven(shapes, alarm)]
-    repeated = noise_checks.repeated_within(series, alarm)
+    found = [f"{name}: the noise is not of the planned law" for name in audit_parts.other_law(shapes, alarm)]
+    found += [f"{name}: the noise is too small or large in places" for name in audit_parts.uneven(shapes, alarm)]
+    repeated = audit_parts.repeated_within(series, alarm)
     return found + [f"{name}: the noise repeats within the sum" for name in repeated]
 
 
@@ -597,7 +604,7 @@ def _attack_sums(
     alone, everyone = [held(each.rows) for each in canaries], held(concatenate([each.rows for each in canaries]))
     scores, signals, square = np.zeros(len(canaries)), np.zeros(len(canaries)), 0.0
     noise: dict[str, NoiseSize] = {}
-    shares: dict[str, noise_checks.Shape] = {}
+    shares: dict[str, audit_parts.Shape] = {}
     independent: dict[float, bool] = {}
     largest, clamps, coins, rates = 0.0, [], watched.repeated_coins(), set()
     quorum = run_plan.plan.quorum
@@ -621,18 +628,18 @@ def _attack_sums(
         )
         if planned.law == "gaussian":
             variance = float(drawn.opened_variance(quorum.parties - survivors))
-            seen = noise_checks.gaussian_scores(left, variance)
+            seen = audit_parts.gaussian_scores(left, variance)
             noise[name] = NoiseSize(planned.law, len(left), float(sizes @ sizes) / variance, seen)
-            of_one = partial(noise_checks.gaussian_scores, variance=float(drawn.share_variance))
+            of_one = partial(audit_parts.gaussian_scores, variance=float(drawn.share_variance))
         else:
             scale = laplace_scale(planned.drawn_sigma_integer)
             share = 1.0 / (quorum.parties - quorum.tolerated_dropouts - quorum.colluders)
             if scale >= SMALLEST_LAPLACE:
-                seen = noise_checks.laplace_scores(left, scale, survivors * share)
+                seen = audit_parts.laplace_scores(left, scale, survivors * share)
                 noise[name] = NoiseSize(planned.law, len(left), float(sizes.sum()) / scale, seen)
-            of_one = partial(noise_checks.laplace_scores, scale=scale, shares=share)
+            of_one = partial(audit_parts.laplace_scores, scale=scale, shares=share)
         for party, each in enumerate(watched.noise[name].values(), 1):
-            shares[f"{name}, party {party}"] = noise_checks.shape_of(of_one(each))
+            shares[f"{name}, party {party}"] = audit_parts.shape_of(of_one(each))
         norms = np.sqrt(np.einsum("ck,ck->c", rows, rows))
         largest = max(largest, float(norms.max()) / (planned.l2 * planned.scale))
         clamps += clamped_shares(planned, alone[0], everyone, public, privacy)

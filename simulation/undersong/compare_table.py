@@ -21,7 +21,7 @@ from undersong_common.printed_page import template
 from undersong_server import methods as all_methods
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.panel import MODELS
-from undersong_server.report import charts
+from undersong_server.report import html
 
 LEVEL = 0.95
 METRICS = (
@@ -407,7 +407,7 @@ def _plot(
     parties, records = federation
     title = f"{heading}: {parties or 'task’s'} parties, {records or 'all'} records"
     ticks = [f"ε = {epsilon:g}" for epsilon in grid.epsilons]
-    return charts.series_chart(title, ticks, series, axis=title, joined=False, width=560)
+    return html.series_chart(title, ticks, series, axis=title, joined=False, width=560)
 
 
 def to_json(grid: Grid, table: Frame) -> dict[str, Any]:

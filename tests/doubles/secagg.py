@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from undersong_common.arrays import Int64
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.secagg import kem, keys, sid
+from undersong_protocol.secagg import keys, sid
 from undersong_protocol.secagg.coordinator import Opened, private_sum
 from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise, remove_opened
 from undersong_protocol.secagg.parameters import Entropy, Member, SumParameters, defaults
@@ -35,7 +35,7 @@ class MaskKind:
 
 
 class RecordedEncapsulation:
-    """The port of ``kem.encapsulate`` for tests: asked for the same key again, it gives what it gave before.
+    """The port of ``keys.encapsulate`` for tests: asked for the same key again, it gives what it gave before.
 
     So a party that is restored, or played twice, answers bit-identically. ``recorded``: hash of a public key ->
     (secret, ciphertext); what is not in it is encapsulated by the library, and noted.
@@ -45,9 +45,9 @@ class RecordedEncapsulation:
         self.recorded = {} if recorded is None else recorded
 
     def __call__(self, public: bytes) -> tuple[bytes, bytes]:
-        hashed = kem.key_hash(public)
+        hashed = keys.kem_key_hash(public)
         if hashed not in self.recorded:
-            self.recorded[hashed] = kem.encapsulate(public)
+            self.recorded[hashed] = keys.encapsulate(public)
         return self.recorded[hashed]
 
 
@@ -111,12 +111,14 @@ def vector_of(name: str, dimension: int, bound: int = 1000) -> GridVector:
     return GridVector(generator.integers(-bound, bound + 1, dimension))
 
 
-def open_party(parameters: SumParameters, name: str, encapsulate: kem.Encapsulate = kem.encapsulate) -> PartyMachine:
+def open_party(parameters: SumParameters, name: str, encapsulate: keys.Encapsulate = keys.encapsulate) -> PartyMachine:
     """A machine with reproducible secrets."""
     return PartyMachine.open(parameters, name, identity_of(name), entropy_of(name, parameters.attempt), encapsulate)
 
 
-def open_parties(parameters: SumParameters, encapsulate: kem.Encapsulate = kem.encapsulate) -> dict[str, PartyMachine]:
+def open_parties(
+    parameters: SumParameters, encapsulate: keys.Encapsulate = keys.encapsulate
+) -> dict[str, PartyMachine]:
     """One machine a member."""
     return {member.name: open_party(parameters, member.name, encapsulate) for member in parameters.roster}
 

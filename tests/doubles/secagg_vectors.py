@@ -24,7 +24,7 @@ from tests.doubles.secagg import (
     stage_of,
     vector_of,
 )
-from undersong_protocol.secagg import kem, keys, sid
+from undersong_protocol.secagg import keys, sid
 from undersong_protocol.secagg.coordinator import private_sum
 from undersong_protocol.secagg.masking import MaskKeys, seal_pair
 from undersong_protocol.secagg.messages import to_bitmap
@@ -106,7 +106,7 @@ def _post_quantum_derivations(transcript: bytes, one: bytes, other: bytes) -> di
         "x25519_public_3": three.public.hex(),
         "x25519_public_7": seven.public.hex(),
         "ml_kem_768_public_7": seven.kem.public.hex(),
-        "ml_kem_768_key_hash_7": kem.key_hash(seven.kem.public).hex(),
+        "ml_kem_768_key_hash_7": keys.kem_key_hash(seven.kem.public).hex(),
         "encapsulated": {"secret": shared.hex(), "ciphertext": ciphertext.hex()},
         "share_key_3_to_7": keys.share_key(transcript, agreed + shared, 3, 7).hex(),
         "pair_secret_3_7": secret.hex(),
@@ -255,7 +255,7 @@ def _bad(five: dict[str, Any]) -> list[dict[str, str]]:
         case("SHARE", "expected 0 blocks of 1184", "PeerFault", lambda m: setattr(m.share, "kem_keys", bytes(1184)))
         case("MASK", "expected 0 blocks of 1136", "PeerFault", lambda m: setattr(m.mask, "pairs", bytes(1136)))
         return cases
-    size = kem.KEY_BYTES
+    size = keys.KEM_KEY_BYTES
 
     def swapped(message: wire.Request) -> None:
         given = message.share.kem_keys

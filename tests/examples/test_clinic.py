@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from examples.clinic import cases, corpora, generate, grammar, notes, picture
-from undersong_server.report.charts import series_chart
+from undersong_server.report.html import series_chart
 
 files = cache(generate.files)
 DATA = Path(generate.__file__).parent / "data"

@@ -43,7 +43,7 @@ from undersong_common.privacy.stream import KeyStream
 from undersong_common.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import TOKEN_BYTES, Package
-from undersong_protocol.secagg import kem
+from undersong_protocol.secagg import keys as secagg_keys
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.messages import secagg_pb2 as secagg
 from undersong_server.authority import Authority
@@ -99,7 +99,7 @@ class Coins:
         return KeyStream(hashlib.sha256(f"{self._seed}/{purpose}/{number}{apart}".encode()).digest()).read
 
 
-encapsulate = functools.lru_cache(maxsize=4096)(kem.encapsulate)
+encapsulate = functools.lru_cache(maxsize=4096)(secagg_keys.encapsulate)
 """The same ciphertext to the same key: in both copies of a party, and again after a restart."""
 
 

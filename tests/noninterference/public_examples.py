@@ -23,8 +23,8 @@ from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.examples import WORDS, Chooser, GridNumbers, Inputs, Piece
 from undersong_protocol.statistics.fourier import FourierFeatures
 from undersong_protocol.statistics.inputs import COEFFICIENTS, WHOLE_NUMBERS
-from undersong_protocol.statistics.phrases import LONGEST_TERM
 from undersong_protocol.statistics.teacher_votes import INPUTS, TeacherVotes
+from undersong_protocol.statistics.terms import LONGEST_TERM
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import (
     Input,

@@ -27,7 +27,7 @@ from undersong_client.storage import datasets
 from undersong_common.arrays import Float32
 from undersong_common.embedding import publishable
 from undersong_common.table import Table
-from undersong_protocol.agreement import ladder
+from undersong_protocol import limits
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire.framing import Envelope, Outgoing
@@ -85,7 +85,7 @@ def plan(first_rung_s: float) -> Any:
 def leaving(make_pair: MakePair, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[float], list[float]]]:
     """Seconds after the request at which each vector left, and at which everything else did."""
 
-    def times(table: Table, first_rung_s: float = ladder.FIRST_S) -> tuple[list[float], list[float]]:
+    def times(table: Table, first_rung_s: float = limits.FIRST_S) -> tuple[list[float], list[float]]:
         monkeypatch.setattr(datasets, "load", lambda _home: DataSet(table, bytes(32)))
         with make_pair(EMPTY, EMPTY, OPEN, 0) as pair:
             return _times(pair, first_rung_s, monkeypatch)
@@ -152,7 +152,7 @@ def notes(count: int) -> Table:
     return Table(tuple(f"note {number}" for number in range(count)), None, None)
 
 
-@pytest.mark.parametrize(("first_rung_s", "many"), [(ladder.FIRST_S, MANY), (0.5, 100)])
+@pytest.mark.parametrize(("first_rung_s", "many"), [(limits.FIRST_S, MANY), (0.5, 100)])
 def test_with_no_and_with_many_records_vectors_leave_on_a_few_rungs(
     leaving: Any, first_rung_s: float, many: int
 ) -> None:
@@ -166,4 +166,4 @@ def test_with_no_and_with_many_records_vectors_leave_on_a_few_rungs(
     assert seen[0] == {1.0} or many == MANY  # where half a second is the first rung, it hides a hundred records
     assert many == MANY or seen[many] == seen[0]
     rungs = len(seen[0] | seen[many])
-    assert math.log2(rungs) <= 3.0 < ladder.bits(first_rung_s)  # few of the rungs that the statement counts
+    assert math.log2(rungs) <= 3.0 < limits.bits(first_rung_s)  # few of the rungs that the statement counts

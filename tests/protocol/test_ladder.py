@@ -10,44 +10,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undersong_common.errors import PrivacyRefusal
-from undersong_protocol.agreement import ladder
+from undersong_protocol import limits
 from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram
 
 
-@given(st.floats(0, 1e6), st.floats(ladder.FIRST_S, ladder.LARGEST_FIRST_S))
+@given(st.floats(0, 1e6), st.floats(limits.FIRST_S, limits.LARGEST_FIRST_S))
 def test_a_rung_is_never_early_and_never_twice_as_late(elapsed, first):
-    rung = ladder.leaving_s(elapsed, first)
+    rung = limits.leaving_s(elapsed, first)
     assert rung >= elapsed
     assert rung == first or rung < 2 * elapsed * (1 + 1e-9)
     assert math.log2(rung / first) == round(math.log2(rung / first)) >= 0
 
 
 def test_a_time_just_above_a_rung_takes_the_next_one():
-    for step in range(ladder.LOOKS):
-        rung = ladder.FIRST_S * 2.0**step
-        assert ladder.leaving_s(rung) == rung
-        assert ladder.leaving_s(math.nextafter(rung, math.inf)) == 2 * rung
+    for step in range(limits.LOOKS):
+        rung = limits.FIRST_S * 2.0**step
+        assert limits.leaving_s(rung) == rung
+        assert limits.leaving_s(math.nextafter(rung, math.inf)) == 2 * rung
 
 
-@given(st.floats(0, 1e5), st.floats(ladder.FIRST_S, ladder.LARGEST_FIRST_S))
+@given(st.floats(0, 1e5), st.floats(limits.FIRST_S, limits.LARGEST_FIRST_S))
 def test_a_vector_is_looked_for_in_time_for_the_next_rung(elapsed, first):
-    look = ladder.handover_s(elapsed, first)
+    look = limits.handover_s(elapsed, first)
     assert look >= elapsed - 1e-9 * first  # a difference of two floats
-    assert ladder.leaving_s(look, first) - look >= first / 2 * (1 - 1e-9) or look == first
-    assert look == first or ladder.leaving_s(look, first) == ladder.leaving_s(elapsed + first / 2, first)
+    assert limits.leaving_s(look, first) - look >= first / 2 * (1 - 1e-9) or look == first
+    assert look == first or limits.leaving_s(look, first) == limits.leaving_s(elapsed + first / 2, first)
 
 
 def test_what_the_clock_can_show_is_the_logarithm_of_the_times_at_which_a_vector_is_looked_for():
-    for steps in range(ladder.LOOKS):
-        first = ladder.FIRST_S * 2.0**steps
-        last = ladder.FIRST_S * 2.0 ** (ladder.LOOKS - 2)
+    for steps in range(limits.LOOKS):
+        first = limits.FIRST_S * 2.0**steps
+        last = limits.FIRST_S * 2.0 ** (limits.LOOKS - 2)
         looks, now = set(), 0.0
-        while (look := ladder.handover_s(now, first)) < max(last, first):
+        while (look := limits.handover_s(now, first)) < max(last, first):
             looks.add(look)
             now = look * (1 + 1e-9)
-        assert ladder.bits(first) == math.log2(len(looks)), steps
-    assert ladder.bits() == math.log2(ladder.LOOKS)
+        assert limits.bits(first) == math.log2(len(looks)), steps
+    assert limits.bits() == math.log2(limits.LOOKS)
 
 
 def plan_with(first_rung_s):
@@ -63,7 +63,7 @@ def test_the_plan_fixes_the_ladder_and_the_party_checks_it():
 
 @pytest.mark.parametrize("first_rung_s", [0.0, -1.0, 1e-9, 0.019, 1e9, math.nan, math.inf, "0.02", None, True])
 def test_a_ladder_that_shows_more_or_never_ends_is_refused(first_rung_s):
-    plan = plan_with(ladder.FIRST_S)
+    plan = plan_with(limits.FIRST_S)
     changed = dataclasses.replace(plan.sums[0], first_rung_s=first_rung_s)
     with pytest.raises(PrivacyRefusal, match="rung"):
         dataclasses.replace(plan, sums=(changed,)).verify()

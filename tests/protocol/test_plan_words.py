@@ -6,15 +6,15 @@ import hashlib
 
 import pytest
 
-from undersong_protocol.agreement import plan_words as module
+from undersong_protocol.agreement import manifest
 
 
 def test_words_follow_from_the_hash_at_the_stated_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "hashlib", hashlib)  # the suite makes it cheap (tests/conftest.py)
-    assert module.plan_words(bytes(32)) == "weasel pencil avocado blend bracket wicker east ripple badge"
-    assert 128 * module._COST["n"] * module._COST["r"] == 16 * 2**20
+    monkeypatch.setattr(manifest, "hashlib", hashlib)  # the suite makes it cheap (tests/conftest.py)
+    assert manifest.plan_words(bytes(32)) == "weasel pencil avocado blend bracket wicker east ripple badge"
+    assert 128 * manifest._COST["n"] * manifest._COST["r"] == 16 * 2**20
 
 
 def test_typed_words_are_compared_without_case_and_marks() -> None:
-    assert module.same_words("Acid, ACORN-action", "acid acorn action")
-    assert not module.same_words("acid acorn", "acid acorn action")
+    assert manifest.same_words("Acid, ACORN-action", "acid acorn action")
+    assert not manifest.same_words("acid acorn", "acid acorn action")

@@ -27,11 +27,10 @@ from tests.noninterference import rounds
 from tests.noninterference.bodies import QUIET
 from tests.noninterference.public_examples import well_formed
 from tests.noninterference.questions import LABELS, NAMES, facts_of
+from undersong import audit_parts
 from undersong import auditing as module
-from undersong import noise_checks
-from undersong.auditing import AuditSettings, NoiseSize, Observations, report
-from undersong.canaries import (
-    CONFIDENCE,
+from undersong.audit_parts import (
+    CERTAINTY,
     ENTROPY,
     KINDS,
     SIMILARITY,
@@ -41,6 +40,7 @@ from undersong.canaries import (
     make_canaries,
     planted,
 )
+from undersong.auditing import AuditSettings, NoiseSize, Observations, report
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.party import Party
 from undersong_client.records.private import PrivateRecords
@@ -227,12 +227,12 @@ def test_scores_of_sound_noise_are_standard_normals(scale: float, shares: float)
     sums = laplace.reshape(-1, round(4 * shares)).sum(axis=1)
     gaussian = noise.DiscreteGaussian(scale / 3).sample(KeyStream(bytes(32)), 40_000)
     shapes = {
-        "laplace": noise_checks.shape_of(noise_checks.laplace_scores(sums, scale, shares)),
-        "gaussian": noise_checks.shape_of(noise_checks.gaussian_scores(gaussian, (scale / 3) ** 2)),
+        "laplace": audit_parts.shape_of(audit_parts.laplace_scores(sums, scale, shares)),
+        "gaussian": audit_parts.shape_of(audit_parts.gaussian_scores(gaussian, (scale / 3) ** 2)),
     }
-    assert noise_checks.other_law(shapes, 1e-6) == noise_checks.uneven(shapes, 1e-6) == []
-    wrong = {"laplace": noise_checks.shape_of(noise_checks.laplace_scores(sums, 1.3 * scale, shares))}
-    assert noise_checks.other_law(wrong, 1e-6) == ["laplace"]
+    assert audit_parts.other_law(shapes, 1e-6) == audit_parts.uneven(shapes, 1e-6) == []
+    wrong = {"laplace": audit_parts.shape_of(audit_parts.laplace_scores(sums, 1.3 * scale, shares))}
+    assert audit_parts.other_law(wrong, 1e-6) == ["laplace"]
 
 
 def test_the_audit_says_which_epsilon_it_could_have_refuted() -> None:
@@ -288,7 +288,7 @@ def test_the_corpus_is_attacked_by_its_texts_and_by_the_task_model() -> None:
     found = attack_corpus(written, canaries, ["hill", "lake"], embed)
     assert found[TRIPLES].tolist() == pytest.approx([2 / 3, 1.0, 0.0])
     assert found[SIMILARITY][1] == pytest.approx(1.0, abs=1e-5)
-    for name in (SIMILARITY, CONFIDENCE, ENTROPY):
+    for name in (SIMILARITY, CERTAINTY, ENTROPY):
         assert found[name].argmin() == 2, name
     assert set(attack_corpus(written, canaries, [], embed)) == {SIMILARITY, TRIPLES}
     nothing = attack_corpus([], canaries, ["hill", "lake"], embed)

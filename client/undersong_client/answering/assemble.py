@@ -21,8 +21,7 @@ from undersong_client.storage.store import Store
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
-from undersong_protocol.secagg import kem
-from undersong_protocol.secagg.kem import Encapsulate
+from undersong_protocol.secagg.keys import Encapsulate, encapsulate
 from undersong_protocol.secagg.parameters import Entropy
 
 
@@ -49,7 +48,7 @@ def assemble(
     one_message: bool = False,
     embedder: Embedder | None = None,
     entropy: Callable[[str], Entropy] = keys.from_system,
-    encapsulate: Encapsulate = kem.encapsulate,
+    encapsulate: Encapsulate = encapsulate,
     computation: Computation | None = None,
     logs: Callable[[], None] | None = None,
     address: str = "",

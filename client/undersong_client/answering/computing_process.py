@@ -3,7 +3,7 @@
 What the daemon sends while a vector is computed (echoes, acknowledgements, replies to other requests) must not be
 slower beside many records than beside none: whoever counts these frames would learn how long the computing takes, far
 beyond the ladder's bits (docs/threat-model.md). So it is done in another process, at a lower priority, and the daemon
-looks for its end only at public times (``agreement.ladder.handover_s``). Until the daemon has taken a vector over,
+looks for its end only at public times (``limits.handover_s``). Until the daemon has taken a vector over,
 the process keeps a core busy, at the lowest priority: a core that falls idle within a rung would show too, in echoes
 that take a tenth of a millisecond more or less.
 
@@ -39,7 +39,7 @@ import numpy as np
 from undersong_client.answering.computation import Computation, Computed, VectorRequest, zeros
 from undersong_common.logs import place_of
 from undersong_common.printable import printable
-from undersong_protocol.agreement import ladder
+from undersong_protocol import limits
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.statistics.vectors import GridVector
 from undersong_protocol.wire.public import Block, Input, named_blocks, resolve
@@ -91,7 +91,7 @@ class ComputingProcess(Computation):
         return None if self._process is None else self._process.pid
 
     def vector(self, request: VectorRequest, *, begun: float) -> Computed:
-        """Computes the vector in the child process. Returns at a public time (``ladder.handover_s``); never fails.
+        """Computes the vector in the child process. Returns at a public time (``limits.handover_s``); never fails.
 
         If the daemon stops meanwhile, the calling thread ends (SystemExit). Nothing is answered then, and the vector
         may be computed again after the next start.
@@ -100,7 +100,7 @@ class ComputingProcess(Computation):
         with self._lock:
             found, dead = None, not self._asked(request)
             while found is None:
-                until = begun + ladder.handover_s(self._monotonic() - begun, first_s)
+                until = begun + limits.handover_s(self._monotonic() - begun, first_s)
                 while (left := until - self._monotonic()) > 0:
                     self._sleep(left)
                 if self._stopped:

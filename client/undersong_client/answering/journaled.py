@@ -17,7 +17,7 @@ from undersong_client.home import PartyHome
 from undersong_client.storage.outbox import NOTHING, Outbox
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.files import MISSING, FileState, file_state
-from undersong_protocol.agreement import ladder
+from undersong_protocol import limits
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.framing import Envelope, Outgoing
 from undersong_protocol.wire.messages import federation_pb2 as wire
@@ -163,7 +163,7 @@ def wait_for_rung(
 ) -> None:
     """Returns at the next rung of the ladder, counted from ``begun`` (monotonic seconds); at once where it has none."""
     if first_rung_s:
-        until = begun + ladder.leaving_s(monotonic() - begun, first_rung_s)
+        until = begun + limits.leaving_s(monotonic() - begun, first_rung_s)
         while (left := until - monotonic()) > 0:
             sleep(left)
 

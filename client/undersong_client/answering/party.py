@@ -34,8 +34,8 @@ from undersong_protocol.agreement import receipt
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.secagg import coordinator as secagg
-from undersong_protocol.secagg import kem
-from undersong_protocol.secagg.kem import Encapsulate
+from undersong_protocol.secagg import keys
+from undersong_protocol.secagg.keys import Encapsulate
 from undersong_protocol.secagg.parameters import Entropy
 from undersong_protocol.secagg.party import Reply, WantsInput
 from undersong_protocol.statistics import PublicFacts, PublicInputs
@@ -65,7 +65,7 @@ class Answer:
     Attributes:
         reply: the reply's bytes; empty until it is made.
         first_rung_s: where records were read for it: the first rung of the ladder at whose next rung it may leave
-            (undersong_protocol.agreement.ladder); 0 where none were, and it may leave at once.
+            (undersong_protocol.limits); 0 where none were, and it may leave at once.
         may_leave: whether it may still be sent; to be asked when it has waited, since people may have withdrawn their
             consent meanwhile.
         request: what was asked; None for bytes that are no request.
@@ -129,7 +129,7 @@ class Party:
         clock: Callable[[], float],
         consent: Consent | None = None,
         teacher_model: Callable[[], str] = lambda: "",
-        encapsulate: Encapsulate = kem.encapsulate,
+        encapsulate: Encapsulate = keys.encapsulate,
         address: str = "",
     ) -> None:
         self.name = name

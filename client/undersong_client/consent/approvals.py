@@ -22,7 +22,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.files import FileState, file_state, replace_file
 from undersong_common.printable import printable, shell_word
-from undersong_protocol.agreement.plan_words import plan_words, same_words
+from undersong_protocol.agreement.manifest import plan_words, same_words
 
 if TYPE_CHECKING:
     from undersong_protocol.agreement.manifest import Manifest
@@ -50,7 +50,7 @@ class Request:
         epsilon, parties: as the manifest says, for lists.
         objection: why the guard refuses it as things stand, whatever people decide; empty where it does not.
         signature: hex, over the decision, by the identity key.
-        words: the manifest's hash in words (``undersong_protocol.agreement.plan_words``).
+        words: the manifest's hash in words (``undersong_protocol.agreement.manifest``).
         sheet: hash (hex) of the figures that people read and approved (:func:`sheet_hash`); "" if nobody read them.
         people: who took part in the decision, in order; one of two who must approve stands here before it is taken.
         number: counts the plans that were proposed under this name, from 1.

@@ -19,8 +19,7 @@ from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
-from undersong_protocol import statistics
-from undersong_protocol.agreement import ladder
+from undersong_protocol import limits, statistics
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
@@ -125,7 +124,7 @@ def figures(
         "colluders": quorum.colluders,
         "post_quantum": quorum.post_quantum,
         "releases": _releases(manifest),
-        "clock_bits": max((ladder.bits(planned.first_rung_s) for planned in manifest.plan.sums), default=0.0),
+        "clock_bits": max((limits.bits(planned.first_rung_s) for planned in manifest.plan.sums), default=0.0),
         "first_rung_s": min((planned.first_rung_s for planned in manifest.plan.sums), default=0.0),
         "numbers_in_all": sum(planned.dimension for planned in manifest.plan.sums),
         "labels_missing": bool(manifest.task.get("labels")) and not has_labels,

@@ -84,7 +84,7 @@ def _consent(
 ) -> Consent:
     from undersong_client.consent import policy
     from undersong_client.storage import datasets
-    from undersong_protocol.agreement.plan_words import plan_words
+    from undersong_protocol.agreement.manifest import plan_words
 
     ledger, _ = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=time.time())
     ended = bool(request.ended_s)

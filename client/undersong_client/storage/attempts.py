@@ -18,7 +18,7 @@ from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Compartment, Store
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, RoundAborted
 from undersong_protocol.agreement.manifest import Manifest
-from undersong_protocol.secagg.kem import Encapsulate
+from undersong_protocol.secagg.keys import Encapsulate
 from undersong_protocol.secagg.parameters import Entropy
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.transitions import Phase, Stage

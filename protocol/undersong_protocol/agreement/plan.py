@@ -16,8 +16,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import VOIDED_VECTORS
 from undersong_common.privacy.noise import DiscreteLaplaceShare
-from undersong_protocol import statistics
-from undersong_protocol.agreement import ladder
+from undersong_protocol import limits, statistics
 from undersong_protocol.limits import (
     LARGEST_DIMENSION,
     LARGEST_MECHANISMS,
@@ -115,7 +114,7 @@ class SumRequest:
         noise_multiplier: a Gaussian sum's own, fixed noise over its L2 sensitivity (a paper's figure), which the other
             Gaussian sums are calibrated around. None calibrates it too. Both are kept in a run that promises no
             privacy, which alone may have a multiplier of 0.
-        first_rung_s: the first rung of the ladder at whose rungs parties send this sum's vectors (ladder.py); a higher
+        first_rung_s: the first rung of the ladder at whose rungs parties send this sum's vectors (limits.py); a higher
             one, for a sum that takes long to compute, shows less of how long.
     """
 
@@ -126,7 +125,7 @@ class SumRequest:
     law: Law = "gaussian"
     epsilon: float | None = None
     noise_multiplier: float | None = None
-    first_rung_s: float = ladder.FIRST_S
+    first_rung_s: float = limits.FIRST_S
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ class PlannedSum:
     modulus_bits: int
     sampling_rate: float = 1.0
     law: Law = "gaussian"
-    first_rung_s: float = ladder.FIRST_S
+    first_rung_s: float = limits.FIRST_S
     source: str = ""
 
     @property
@@ -294,10 +293,10 @@ class Plan:
         for planned in self.sums:
             if not 0.0 < planned.sampling_rate <= 1.0:
                 raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
-            if not ladder.FIRST_S <= planned.first_rung_s <= ladder.LARGEST_FIRST_S:
+            if not limits.FIRST_S <= planned.first_rung_s <= limits.LARGEST_FIRST_S:
                 raise PrivacyRefusal(
-                    f"{planned.name}: first rung {planned.first_rung_s:g} s is not between {ladder.FIRST_S:g} and"
-                    f" {ladder.LARGEST_FIRST_S:g} s"
+                    f"{planned.name}: first rung {planned.first_rung_s:g} s is not between {limits.FIRST_S:g} and"
+                    f" {limits.LARGEST_FIRST_S:g} s"
                 )
             statistic = planned.build()
             if planned.dimension != statistic.dimension:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from undersong_common.arrays import Int64
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.printable import counted
-from undersong_protocol.secagg import kem, keys, ring, shamir, sid
+from undersong_protocol.secagg import keys, ring, shamir, sid
 from undersong_protocol.secagg.evidence import check_void_certificate, evidence_bytes, is_void
 from undersong_protocol.secagg.graph import Topology, graph_seed
 from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, Sign, add_masks
@@ -171,7 +171,9 @@ class _Attempt:
             name = self._parameters.name(party)
             advert = parse_advert(self._parameters, party, reply.body, reply.signature)
             for start, expected in enumerate(filter(None, (advert.channel_kem, advert.mask_kem))):
-                kem.check_key(name, reply.kem_keys[start * kem.KEY_BYTES : (start + 1) * kem.KEY_BYTES], expected)
+                keys.check_kem_key(
+                    name, reply.kem_keys[start * keys.KEM_KEY_BYTES : (start + 1) * keys.KEM_KEY_BYTES], expected
+                )
             check_fresh(name, advert, seen)
             return advert, reply.kem_keys
 
@@ -291,7 +293,7 @@ class _Attempt:
             mask_keys = MaskKeys(secret, own.post_quantum)
             if mask_keys.public != adverts[party].mask_key:
                 raise self._false_dealer(party, "mask key")
-            if own.post_quantum and kem.key_hash(mask_keys.kem.public) != adverts[party].mask_kem:
+            if own.post_quantum and keys.kem_key_hash(mask_keys.kem.public) != adverts[party].mask_kem:
                 raise self._false_dealer(party, "mask key (ML-KEM-768)")
             for other in topology.neighbours(party, survivors):
                 shared = mask_keys.agreed(own.name(other), adverts[other].mask_key)
@@ -385,7 +387,7 @@ class _Attempt:
             holders = () if own.direct else topology.holders(party, present)
             others = [holder for holder in holders if holder != party]
             higher = [other for other in topology.neighbours(party, present) if other > party and own.post_quantum]
-            size = keys.SEALED_BYTES + (kem.CIPHERTEXT_BYTES if own.post_quantum else 0)
+            size = keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if own.post_quantum else 0)
             sealed = split_blocks(message.ciphertexts, size, len(others), name, "its encrypted shares")
             hashes = split_blocks(message.hashes, 2 * keys.SHARE_HASH_BYTES, len(holders), name, "its hashes of shares")
             pairs = split_blocks(message.pairs, SEALED_PAIR_BYTES, len(higher), name, "its secrets of pairs")

@@ -30,7 +30,7 @@ from undersong_common.privacy.stream import (
     long_stream,
     wipe,
 )
-from undersong_protocol.secagg import kem, keys, ring
+from undersong_protocol.secagg import keys, ring
 from undersong_protocol.statistics.vectors import MaskedVector, NoisyVector, Ring
 
 # Masks: a 32-byte key expanded by AES-256-CTR and added to, or taken from, a ring vector in bounded memory.
@@ -137,7 +137,7 @@ def aligned_bytes(size: int) -> memoryview:
 
 PAIR_SECRET_BYTES = 32
 PAIR_HASH_BYTES = 32
-SEALED_PAIR_BYTES = kem.CIPHERTEXT_BYTES + PAIR_SECRET_BYTES + 16
+SEALED_PAIR_BYTES = keys.CIPHERTEXT_BYTES + PAIR_SECRET_BYTES + 16
 
 
 class MaskKeys:
@@ -168,9 +168,9 @@ class MaskKeys:
         return known
 
     @cached_property
-    def kem(self) -> kem.SecretKey:
+    def kem(self) -> keys.KemSecretKey:
         """The ML-KEM-768 key to which neighbours of a lower index encapsulate."""
-        return kem.SecretKey(self._seed)
+        return keys.KemSecretKey(self._seed)
 
     def pair_secret(self, transcript: bytes, other: int) -> bytes:
         """r_ij, which this party deals to the neighbour ``other`` of a higher index: HKDF(s_i, "pair" | sid' | j)."""
@@ -180,7 +180,7 @@ class MaskKeys:
         self, transcript: bytes, agreed: bytes, dealer: int, me: int, sealed: bytes, hashed: bytes
     ) -> bytes | None:
         """r_ji that ``dealer`` sealed for this party, or None where it does not open. ``agreed``: with the dealer."""
-        ciphertext, rest = sealed[: kem.CIPHERTEXT_BYTES], sealed[kem.CIPHERTEXT_BYTES :]
+        ciphertext, rest = sealed[: keys.CIPHERTEXT_BYTES], sealed[keys.CIPHERTEXT_BYTES :]
         key = keys.pair_seal_key(transcript, agreed + self.kem.decapsulate(ciphertext), dealer, me)
         return keys.unseal(key, transcript, dealer, me, rest, ciphertext + hashed)
 
@@ -196,7 +196,7 @@ def seal_pair(
 ) -> bytes:
     """The block in which r_ij travels: ML-KEM ciphertext, then AES-256-GCM.
 
-    ``agreed``: X25519 of the pair's mask keys; ``encapsulated``: of ``kem.Encapsulate``, to the holder's.
+    ``agreed``: X25519 of the pair's mask keys; ``encapsulated``: of ``keys.Encapsulate``, to the holder's.
     """
     shared, ciphertext = encapsulated
     key = keys.pair_seal_key(transcript, agreed + shared, dealer, holder)

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.secagg import kem, ring
+from undersong_protocol.secagg import keys, ring
 from undersong_protocol.secagg.graph import COMPLETE_UP_TO, Neighbourhood, Topology, choose_neighbourhood
 from undersong_protocol.secagg.noise_share import Law, NoisePlan, noise_plan
 from undersong_protocol.secagg.sid import DIGEST_BYTES, digest
@@ -158,7 +158,7 @@ class SumParameters:
     @property
     def kem_keys_bytes(self) -> int:
         """Bytes of a party's ML-KEM-768 keys, of channel and mask (in direct mode of the mask); else 0."""
-        return kem.KEY_BYTES * (1 if self.direct else 2) if self.post_quantum else 0
+        return keys.KEM_KEY_BYTES * (1 if self.direct else 2) if self.post_quantum else 0
 
     @cached_property
     def graph(self) -> Neighbourhood | None:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.printable import counted
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.secagg import kem, keys, shamir, sid
+from undersong_protocol.secagg import keys, shamir, sid
 from undersong_protocol.secagg.graph import graph_seed
 from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, Sign, masked_body, seal_pair
 from undersong_protocol.secagg.messages import (
@@ -84,7 +84,7 @@ class PartyMachine:
         me: str,
         identity: Ed25519PrivateKey,
         state: PartyState,
-        encapsulate: kem.Encapsulate,
+        encapsulate: keys.Encapsulate,
     ) -> None:
         self._parameters = parameters
         self._me = parameters.index(me)
@@ -99,7 +99,7 @@ class PartyMachine:
         self._encapsulate = encapsulate
         self._pending: _Pending | None = None
         self._known_mask_keys: MaskKeys | None = None
-        self._known_channel_kem: kem.SecretKey | None = None
+        self._known_channel_kem: keys.KemSecretKey | None = None
         self._known_channel: keys.Agreement | None = None
 
     @classmethod
@@ -109,7 +109,7 @@ class PartyMachine:
         me: str,
         identity: Ed25519PrivateKey,
         entropy: Entropy,
-        encapsulate: kem.Encapsulate = kem.encapsulate,
+        encapsulate: keys.Encapsulate = keys.encapsulate,
     ) -> "PartyMachine":
         """Starts an attempt. ``entropy`` is called eight times for 32 bytes, in the order of ``transitions.SECRETS``.
 
@@ -130,7 +130,7 @@ class PartyMachine:
         me: str,
         identity: Ed25519PrivateKey,
         snapshot: bytes,
-        encapsulate: kem.Encapsulate = kem.encapsulate,
+        encapsulate: keys.Encapsulate = keys.encapsulate,
         replies: Replies = lambda _stage, _roll: None,
     ) -> "PartyMachine":
         """Resumes from :meth:`snapshot`: bit-identically, but for what ``encapsulate`` draws in a share-keys reply.
@@ -339,15 +339,17 @@ class PartyMachine:
         own, me = self._parameters, self._me
         found: dict[int, tuple[bytes, bytes]] = {}
         if not own.post_quantum:
-            split_blocks(shown, kem.KEY_BYTES, 0, COORDINATOR, "ML-KEM-768 keys")
+            split_blocks(shown, keys.KEM_KEY_BYTES, 0, COORDINATOR, "ML-KEM-768 keys")
             return found
         holders = own.topology(draft.transcript).holders(me, draft.present)
         blocks = split_blocks(shown, own.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
         mine = parse_advert(own, me, draft.advert, b"")
         for party, block in zip(holders, blocks, strict=True):
-            channel, mask = block[: -kem.KEY_BYTES], block[-kem.KEY_BYTES :]
+            channel, mask = block[: -keys.KEM_KEY_BYTES], block[-keys.KEM_KEY_BYTES :]
             expected = mine if party == me else draft.peers[party]
-            if (channel and kem.key_hash(channel) != expected.channel_kem) or kem.key_hash(mask) != expected.mask_kem:
+            if (channel and keys.kem_key_hash(channel) != expected.channel_kem) or keys.kem_key_hash(
+                mask
+            ) != expected.mask_kem:
                 raise PeerFault(
                     COORDINATOR,
                     f"showed another ML-KEM-768 key of {own.name(party)} than the one in its advert (swapped keys)",
@@ -359,7 +361,7 @@ class PartyMachine:
         try:
             return self._encapsulate(public)
         except ValueError:
-            raise kem.malformed(self._parameters.name(party)) from None
+            raise keys.malformed(self._parameters.name(party)) from None
 
     def _deal_pairs(
         self,
@@ -441,7 +443,7 @@ class PartyMachine:
         """Open and check the shares that every neighbour of U2 dealt to this party."""
         own, me = self._parameters, self._me
         dealers = () if own.direct else own.topology(draft.transcript).neighbours(me, draft.sharers)
-        before = kem.CIPHERTEXT_BYTES if own.post_quantum else 0
+        before = keys.CIPHERTEXT_BYTES if own.post_quantum else 0
         ciphertexts = split_blocks(
             request.ciphertexts, before + keys.SEALED_BYTES, len(dealers), COORDINATOR, "shares for this party"
         )
@@ -568,7 +570,7 @@ class PartyMachine:
 
     def _advert_body(self) -> bytes:
         own, state = self._parameters, self._state
-        channel_kem, mask_kem = (kem.key_hash(key) if key else b"" for key in self._own_kem_keys)
+        channel_kem, mask_kem = (keys.kem_key_hash(key) if key else b"" for key in self._own_kem_keys)
         commitment = anchor = nonce = b""
         if not own.direct:
             commitment = keys.self_mask_commitment(own.sid, self._me, state.secret("self_mask"))
@@ -608,10 +610,10 @@ class PartyMachine:
             self._known_channel = keys.Agreement(state.secret("channel"))
         return self._known_channel
 
-    def _channel_kem(self, state: PartyState) -> kem.SecretKey:
+    def _channel_kem(self, state: PartyState) -> keys.KemSecretKey:
         """Kept from the advert to the vector: making it of its seed takes longer than opening a share with it."""
         if self._known_channel_kem is None:
-            self._known_channel_kem = kem.SecretKey(state.secret("channel_kem"))
+            self._known_channel_kem = keys.KemSecretKey(state.secret("channel_kem"))
         return self._known_channel_kem
 
     def _forget_keys(self, erased: Collection[str]) -> None:

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_common.fixed_order import row_norms, row_sums
+from undersong_common.workers import row_norms, row_sums
 from undersong_protocol.statistics.interface import Matrix, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.vectors import GridVector
 

@@ -29,8 +29,8 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
 )
-from undersong_protocol.statistics.phrases import words
 from undersong_protocol.statistics.registry import register
+from undersong_protocol.statistics.terms import words
 
 BUCKETS = 1 << 14  # of hashed word features
 GRAMS = (3, 4)  # characters within a word, padded with a space

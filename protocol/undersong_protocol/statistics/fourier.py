@@ -17,8 +17,8 @@ import scipy.sparse as sp
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
-from undersong_common.fixed_order import STEPS_A_TURN, cosines, sines
 from undersong_common.privacy.stream import KeyStream
+from undersong_common.workers import STEPS_A_TURN, cosines, sines
 from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import (
     Grid,
@@ -40,8 +40,8 @@ from undersong_protocol.statistics.interface import (
     in_blocks,
     positive_integers,
 )
-from undersong_protocol.statistics.phrases import matcher
 from undersong_protocol.statistics.registry import register
+from undersong_protocol.statistics.terms import matcher
 
 LEAST_WEIGHT = 0.1  # of the largest, so that rounding to integers stays as fine as it was meant
 FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
@@ -80,7 +80,7 @@ class FourierFeatures(Statistic, question="directions"):
         seed: of the public frequencies.
 
     Public inputs: texts and embeddings, both named "terms", row by row the same terms. Phases are rounded to steps of
-    1/65536 of a turn per term and position (undersong_common.fixed_order), added as integers, and looked up in one
+    1/65536 of a turn per term and position (undersong_common.workers), added as integers, and looked up in one
     table.
 
     >>> one = FourierFeatures(pairs=512, classes=14, lengths=(1,), averaged=True).sensitivity

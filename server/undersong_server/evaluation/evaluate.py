@@ -22,7 +22,7 @@ from undersong_common.personal_data import PersonalData, personal_data, presidio
 from undersong_common.printable import finite
 from undersong_common.table import Table, read_table
 from undersong_common.workers import one_numpy_thread
-from undersong_protocol.statistics.phrases import Terms, words
+from undersong_protocol.statistics.terms import Terms, words
 from undersong_server.evaluation import metrics, panel, task_model
 from undersong_server.evaluation.label_errors import LabelErrors, corpus_label_errors
 from undersong_server.evaluation.membership import Membership, attacks_over_trainings, membership

@@ -24,8 +24,7 @@ from undersong_common.errors import (
     TransportError,
     UndersongError,
 )
-from undersong_protocol.agreement.manifest import Manifest
-from undersong_protocol.agreement.plan_words import plan_words
+from undersong_protocol.agreement.manifest import Manifest, plan_words
 from undersong_protocol.agreement.receipt import Receipt, check_receipt
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.statistics.vectors import NoisySum

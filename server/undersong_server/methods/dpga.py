@@ -38,8 +38,13 @@ from undersong_server.methods.parts.metadata import (
 )
 from undersong_server.methods.parts.metadata import keywords as keywords_of
 from undersong_server.methods.parts.papers import StatedOptions
-from undersong_server.methods.parts.selection import highest, largest_remainder, places_by_label
-from undersong_server.methods.parts.suppression import mean_similarity, suppressed
+from undersong_server.methods.parts.selection import (
+    highest,
+    largest_remainder,
+    mean_similarity,
+    places_by_label,
+    suppressed,
+)
 from undersong_server.pool import Sample
 
 Part = Annotated[float, Field(gt=0)]

@@ -19,7 +19,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, read_table
 from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics.fourier import FourierFeatures
-from undersong_protocol.statistics.phrases import matcher
+from undersong_protocol.statistics.terms import matcher
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting
 from undersong_server.methods.parts.keyphrases import Densities

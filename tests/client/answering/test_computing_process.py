@@ -26,7 +26,7 @@ from undersong_client.answering import computing_process
 from undersong_client.answering.computation import Computation, Computed, HospitalComputation, VectorRequest
 from undersong_client.answering.computing_process import ComputingProcess
 from undersong_client.home import PartyHome
-from undersong_protocol.agreement import ladder
+from undersong_protocol import limits
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram, PublicInputs
 from undersong_protocol.statistics.vectors import GridVector
@@ -123,7 +123,7 @@ def test_where_it_fails_the_vector_is_zeros_at_a_public_time_and_another_is_star
     begun = time.monotonic()
     assert computing.vector(REQUEST, begun=begun).vector.values.tolist() == ZEROS
     took = time.monotonic() - begun
-    assert took >= ladder.FIRST_S / 2
+    assert took >= limits.FIRST_S / 2
     assert "labels: this party answers with zeros" in caplog.text
     computing._opened = partial(Scripted, "")  # as if the memory sufficed now
     assert ask(computing) == [7, 7, 7]
@@ -230,7 +230,7 @@ def test_the_daemon_looks_for_a_vector_only_at_public_times(process, monkeypatch
     computing.vector(REQUEST, begun=100.0)
     assert looked == clock.woken
     looks = [0.5, 1.0, *(2**n - 0.5 for n in range(1, 5))]
-    assert clock.woken == pytest.approx([ladder.FIRST_S * look for look in looks], abs=1e-4)
+    assert clock.woken == pytest.approx([limits.FIRST_S * look for look in looks], abs=1e-4)
 
 
 def runs(pid: int) -> bool:

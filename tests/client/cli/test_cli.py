@@ -41,9 +41,8 @@ from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge, PlanPrice
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_fingerprint
-from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.manifest import Manifest, plan_words
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
-from undersong_protocol.agreement.plan_words import plan_words
 from undersong_protocol.agreement.receipt import check_receipt
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram, TopQVotes

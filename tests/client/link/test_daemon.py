@@ -33,9 +33,8 @@ from undersong_client.storage.outbox import Outbox
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
-from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.manifest import Manifest, plan_words
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.agreement.plan_words import plan_words
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram

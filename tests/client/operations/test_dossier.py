@@ -11,7 +11,7 @@ from tests.client.cli.test_cli import proposed
 from tests.doubles.party_home import command, joined
 from undersong_client.home import PartyHome
 from undersong_client.storage.outbox import Outbox
-from undersong_protocol.agreement.plan_words import plan_words
+from undersong_protocol.agreement.manifest import plan_words
 
 pytestmark = pytest.mark.heavy
 AUDIT = {

@@ -27,7 +27,7 @@ from tests.doubles.secagg import (
     vector_of,
 )
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
-from undersong_protocol.secagg import kem, keys, sid
+from undersong_protocol.secagg import keys, sid
 from undersong_protocol.secagg.coordinator import SumAborted
 from undersong_protocol.secagg.messages import advertise_request, from_bitmap, to_bitmap
 from undersong_protocol.secagg.parameters import Member, SumParameters
@@ -323,7 +323,7 @@ def _flip(data: bytes, at: int) -> bytes:
 
 def _sealed_bytes(parameters: SumParameters) -> int:
     """A block of shares for one holder."""
-    return keys.SEALED_BYTES + (kem.CIPHERTEXT_BYTES if parameters.post_quantum else 0)
+    return keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0)
 
 
 @pytest.mark.parametrize("at", [0, 40, -1, 1])

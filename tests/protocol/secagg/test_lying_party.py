@@ -24,7 +24,7 @@ from tests.doubles.secagg import (
     secrets_of,
 )
 from undersong_common.errors import PeerFault, UndersongError
-from undersong_protocol.secagg import kem, keys, shamir, sid
+from undersong_protocol.secagg import keys, shamir, sid
 from undersong_protocol.secagg.coordinator import Opened, SumAborted
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_protocol.secagg.parameters import SumParameters
@@ -239,7 +239,7 @@ def _false_shares(parameters: SumParameters, transcript: bytes, honest: bytes, k
             drawn, ciphertext = secrets_of(parameters, name), b""
             shared = channel.shared(name, keys.public_key(drawn["channel"]))
             if parameters.post_quantum:
-                encapsulated, ciphertext = kem.encapsulate(kem.SecretKey(drawn["channel_kem"]).public)
+                encapsulated, ciphertext = keys.encapsulate(keys.KemSecretKey(drawn["channel_kem"]).public)
                 shared += encapsulated
             key = keys.share_key(transcript, shared, me, holder)
             plain = one[holder + 1] + two[holder + 1]

@@ -27,7 +27,7 @@ from tests.doubles.secagg import (
     vector_of,
 )
 from undersong_common.errors import PeerFault, UndersongError
-from undersong_protocol.secagg import kem, keys, ring
+from undersong_protocol.secagg import keys, ring
 from undersong_protocol.secagg.coordinator import SumAborted
 from undersong_protocol.secagg.masking import SEALED_PAIR_BYTES, MaskKeys, Sign, add_masks, seal_pair
 from undersong_protocol.secagg.parameters import SumParameters
@@ -117,7 +117,7 @@ def _deal_to_last(secret: bytes, hashed: bytes | None = None) -> Callable[[wire.
         seed = secrets_of(liar._parameters, "p09")["mask"]
         last = MaskKeys(seed, post_quantum=True)
         agreed = last.agreed(LIAR, MaskKeys(secrets_of(liar._parameters, LIAR)["mask"], post_quantum=True).public)
-        sealed = seal_pair(agreed, kem.encapsulate(last.kem.public), transcript, 4, 9, secret, public)
+        sealed = seal_pair(agreed, keys.encapsulate(last.kem.public), transcript, 4, 9, secret, public)
         shares.pairs = shares.pairs[:-SEALED_PAIR_BYTES] + sealed
         shares.pair_hashes = shares.pair_hashes[:-32] + public
 
@@ -221,7 +221,7 @@ def test_a_partys_false_ml_kem_key_is_left_out_by_name(how: str, words: str, pla
     first = wire.Reply.FromString(open_party(parameters, "p01").advertise().payload)
 
     def block(data: bytes) -> bytes:
-        return data[place * kem.KEY_BYTES : (place + 1) * kem.KEY_BYTES]
+        return data[place * keys.KEM_KEY_BYTES : (place + 1) * keys.KEM_KEY_BYTES]
 
     def lie(name: str, reply: wire.Reply) -> None:
         if name != LIAR or reply.stage != Stage.ADVERTISE:
@@ -230,7 +230,7 @@ def test_a_partys_false_ml_kem_key_is_left_out_by_name(how: str, words: str, pla
         new = {"not canonical": _not_canonical(old), "short": old[:-1]}.get(how, block(first.kem_keys))
         reply.kem_keys = reply.kem_keys.replace(old, new)
         if how in ("not canonical", "copied"):
-            reply.body = reply.body.replace(kem.key_hash(old), kem.key_hash(new))
+            reply.body = reply.body.replace(keys.kem_key_hash(old), keys.kem_key_hash(new))
             resign(parameters, reply)
 
     opened = drive(parameters, open_parties(parameters), bend_reply=lie)
@@ -438,7 +438,7 @@ def test_a_coordinator_cannot_deal_secrets_of_pairs_of_its_own(mode: str) -> Non
             hasher = keys.ShareHasher(transcript)
             hashes = [hasher.one("pair", dealer, 3, planted) for dealer in range(3)]
             message.mask.pairs = b"".join(
-                seal_pair(b"", kem.encapsulate(last), transcript, dealer, 3, planted, hashes[dealer])
+                seal_pair(b"", keys.encapsulate(last), transcript, dealer, 3, planted, hashes[dealer])
                 for dealer in range(3)
             )
             message.mask.pair_hashes = b"".join(hashes)
@@ -461,9 +461,9 @@ def test_an_opened_seed_opens_no_share_that_its_owner_dealt_or_holds() -> None:
     transcript = parties["p00"]._state.transcript
     seed = secrets_of(parameters, "p09")["mask"]
     opened = MaskKeys(seed, post_quantum=True)
-    size = kem.CIPHERTEXT_BYTES + keys.SEALED_BYTES
+    size = keys.CIPHERTEXT_BYTES + keys.SEALED_BYTES
     block = carried["p00"][-size:]  # from p09 to p00
-    ciphertext, sealed = block[: kem.CIPHERTEXT_BYTES], block[kem.CIPHERTEXT_BYTES :]
+    ciphertext, sealed = block[: keys.CIPHERTEXT_BYTES], block[keys.CIPHERTEXT_BYTES :]
     channel = keys.public_key(secrets_of(parameters, "p00")["channel"])
     agreed = opened.agreed("p00", channel)
     key = keys.share_key(transcript, agreed + opened.kem.decapsulate(ciphertext), 9, 0)
@@ -540,13 +540,13 @@ def test_a_masked_pair_secret_is_in_no_snapshot_between_request_and_vector() -> 
 
 
 def test_the_library_refuses_what_the_standard_refuses() -> None:
-    public = kem.SecretKey(bytes(32)).public
+    public = keys.KemSecretKey(bytes(32)).public
     with raises(PeerFault, "malformed-key"):
-        kem.check_key("p07", _not_canonical(public), kem.key_hash(_not_canonical(public)))
+        keys.check_kem_key("p07", _not_canonical(public), keys.kem_key_hash(_not_canonical(public)))
     with pytest.raises(ValueError, match="ML-KEM-768"):
-        kem.encapsulate(_not_canonical(public))
-    secret, ciphertext = kem.encapsulate(public)
-    assert kem.SecretKey(bytes(32)).decapsulate(ciphertext) == secret
-    false = kem.SecretKey(bytes(32)).decapsulate(bytes(kem.CIPHERTEXT_BYTES))
+        keys.encapsulate(_not_canonical(public))
+    secret, ciphertext = keys.encapsulate(public)
+    assert keys.KemSecretKey(bytes(32)).decapsulate(ciphertext) == secret
+    false = keys.KemSecretKey(bytes(32)).decapsulate(bytes(keys.CIPHERTEXT_BYTES))
     assert len(false) == 32
     assert false != secret

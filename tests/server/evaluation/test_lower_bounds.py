@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.pace import slow_but
-from undersong.noise_checks import Detection, mean_at_least, orthogonal_scores
+from undersong.audit_parts import Detection, mean_at_least, orthogonal_scores
 from undersong_common.arrays import Bools, Float64
 from undersong_common.intervals import clopper_pearson
 from undersong_common.privacy.accounting import gaussian_epsilon, gaussian_mu

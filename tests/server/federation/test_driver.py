@@ -18,8 +18,8 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget
+from undersong_protocol.agreement.manifest import plan_words
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.agreement.plan_words import plan_words
 from undersong_protocol.agreement.receipt import TAG, body
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes, top_q_votes

@@ -19,7 +19,7 @@ from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import Usage
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
-from undersong_server.report import charts, html
+from undersong_server.report import html
 from undersong_server.report.data import (
     Accuracy,
     GeneratorUse,
@@ -190,17 +190,17 @@ def test_the_browsable_sample_covers_every_group():
 
 
 def test_a_chart_of_series_names_every_figure_and_its_interval():
-    drawn = charts.series_chart(
+    drawn = html.series_chart(
         "two methods", ["1", "4"], {"wasp<": [(0.5, 0.1), None], "other": [(0.7, 0.0), (0.8, 0.0)]}, joined=False
     )
     assert re.findall(r"<title>(.*?)</title>", drawn) == [
         *("wasp&lt;, 1: 0.5 ± 0.1", "wasp&lt;", "other, 1: 0.7", "other, 4: 0.8", "other")
     ]
     assert "<polyline" not in drawn
-    shares = charts.series_chart("shares", ["0", "1"], {"one": [(0.25, 0.0), (0.5, 0.0)]}, percent=True)
+    shares = html.series_chart("shares", ["0", "1"], {"one": [(0.25, 0.0), (0.5, 0.0)]}, percent=True)
     assert "one, 1: 50.0 %" in shares
     assert "<polyline" in shares
-    assert charts.series_chart("none", [], {}) == ""
+    assert html.series_chart("none", [], {}) == ""
 
 
 def test_the_chart_of_lengths_counts_every_text():

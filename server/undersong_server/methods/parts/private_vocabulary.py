@@ -9,8 +9,7 @@ from pydantic import Field
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics.phrases import words
-from undersong_protocol.statistics.terms import TermHistogram
+from undersong_protocol.statistics.terms import TermHistogram, words
 from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.keyphrases import significant_terms
 from undersong_server.methods.parts.papers import PresetOptions

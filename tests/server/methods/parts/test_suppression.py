@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from undersong_common.embedding import quantise
 from undersong_server.evaluation.metrics import self_similarity
-from undersong_server.methods.parts import suppression
-from undersong_server.methods.parts.suppression import mean_similarity, suppressed
+from undersong_server.methods.parts import selection
+from undersong_server.methods.parts.selection import mean_similarity, suppressed
 
 
 def plain(x, votes, size, tau, step=0.01):
@@ -40,7 +40,7 @@ def test_equals_the_plain_reference(seed, count, size, tau, block):
     rng = np.random.default_rng(seed)
     x, votes = clustered(rng, count), rng.integers(0, 6, count).astype(np.float64)  # many ties
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suppression, "BLOCK", block)
+        patch.setattr(selection, "BLOCK", block)
         chosen, last = suppressed(x, votes, size, tau)
     expected, expected_tau = plain(x, votes, size, tau)
     assert chosen.tolist() == expected
