@@ -33,6 +33,7 @@ from undersong_common.errors import ConfigurationError, InternalError, PrivacyRe
 from undersong_common.privacy.stream import KeyStream
 
 COMPLETE_UP_TO = 200
+LARGEST_DEGREE = 1024  # of a party's neighbours: to look further would take a peer's plan of 10 000 parties for hours
 SECRECY_BITS = 40
 RECOVERY_BITS = 20
 
@@ -62,7 +63,8 @@ def choose_neighbourhood(
 ) -> Neighbourhood:
     """The least even degree, and its least threshold, that meet the three conditions above for these counts.
 
-    Raises ConfigurationError where no degree below n - 1 does: then only the complete graph will serve.
+    Raises ConfigurationError where no degree below n - 1 does: then only the complete graph will serve; and where none
+    up to ``LARGEST_DEGREE`` does.
 
     >>> best = choose_neighbourhood(1000, 100, 100)
     >>> best.degree, best.threshold
@@ -75,7 +77,7 @@ def choose_neighbourhood(
             code="impossible-graph",
         )
     bad = adversaries + dropouts
-    for degree in range(2, parties - 1, 2):
+    for degree in range(2, min(parties - 1, LARGEST_DEGREE + 1), 2):
         draws = math.comb(parties - 1, degree)
         half = degree // 2
         parted, part_draws = parties * math.comb(bad, half), math.comb(parties, half)
@@ -104,11 +106,13 @@ def choose_neighbourhood(
 def _upper_tails(population: int, marked: int, drawn: int) -> list[int]:
     """Entry x: ways to draw at least x marked ones, out of comb(population, drawn); ``drawn + 2`` exact integers."""
     plain = population - marked
-    ways = [math.comb(marked, x) * math.comb(plain, drawn - x) for x in range(drawn + 1)]
-    tails = [0]
-    for count in reversed(ways):
-        tails.append(tails[-1] + count)
-    tails.reverse()
+    least = max(0, drawn - plain)
+    ways, tails = math.comb(marked, least) * math.comb(plain, drawn - least), [0] * (drawn + 2)
+    for x in range(least, drawn + 1):  # each from the one before: to compute them anew takes ``drawn`` times as long
+        tails[x] = ways
+        ways = ways * (marked - x) * (drawn - x) // ((x + 1) * (plain - drawn + x + 1))
+    for x in range(drawn, -1, -1):
+        tails[x] += tails[x + 1]
     return tails
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from fractions import Fraction
 from math import comb, log2
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_protocol.secagg import graph
 from undersong_protocol.secagg.graph import Neighbourhood, Topology, choose_neighbourhood, graph_seed, permutation
 
 
@@ -51,6 +53,23 @@ def test_the_choice_meets_the_conditions_and_is_the_least(parties: int, hostile:
     assert meets(k, t)
     assert t - 1 <= k // 2 or not meets(k, t - 1)
     assert not any(meets(k - 2, other) for other in range(k // 2, k - 1))
+
+
+@given(st.integers(1, 40), st.data())
+def test_tails_are_counts_of_draws(population: int, data: st.DataObject) -> None:
+    marked, drawn = (data.draw(st.integers(0, population)) for _ in range(2))
+    ways = [comb(marked, x) * comb(population - marked, drawn - x) for x in range(drawn + 1)]
+    assert graph._upper_tails(population, marked, drawn) == [sum(ways[x:]) for x in range(drawn + 2)]
+
+
+@pytest.mark.heavy
+def test_a_peer_s_plan_of_many_parties_is_answered_in_seconds() -> None:
+    """All degrees of 10 000 parties took hours, when an attempt at a sum was opened."""
+    begun = time.process_time()
+    for dropouts in (1666, 3333, 4999):
+        with raises(ConfigurationError, "no-neighbourhood"):
+            choose_neighbourhood(10_000, 9_999 - 2 * dropouts, dropouts)
+    assert time.process_time() - begun < 60.0
 
 
 def test_impossible_rates_are_refused() -> None:
