@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.doubles.party_home import HashedEmbedder, command
 from undersong_client.answering.assemble import embedder_of
+from undersong_client.answering.computation import HospitalComputation, VectorRequest
 from undersong_client.home import PartyHome
 from undersong_client.operations import data
 from undersong_client.records import snapshot
 from undersong_client.records.declared import Declared
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.statistics import PublicInputs
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+
+PRIVACY = Privacy(1.0, 1e-5)
 
 # Of the window and the bound of HashedEmbedder.
 ONE_OF_EACH = ["short", "word " * 50, "word " * 51, "word " * 400, "word " * 401]
@@ -50,6 +57,20 @@ def test_records_are_embedded_before_any_sum(home, monkeypatch):
     data.embed(PartyHome(home), embedder, lambda _done, _total: None)
     assert asked
     assert not embedder.asked, "every vector was in the cache"
+
+
+def test_a_vector_embeds_no_record_and_all_windows_within_its_rung_where_the_cache_was_lost(home):
+    """What the ladder times is the computation's ``vector``, so it covers the windows that are embedded there."""
+    add(home)
+    opened, embedder = PartyHome(home), HashedEmbedder()
+    plan = plan_sums([SumRequest("sum", EmbeddingSum(embedder.dimension))], PRIVACY, Quorum(1, 1, 0, 0))
+    request = VectorRequest("a run", (), plan["sum"], PRIVACY, PublicInputs(), bytes(32))
+    vector = HospitalComputation(opened, embedder).vector(request).vector.values
+    assert vector.any()
+    assert not embedder.asked
+    (Path(opened.settings.cache) / snapshot.EMBEDDINGS).unlink()
+    assert (HospitalComputation(opened, embedder).vector(request).vector.values == vector).all()
+    assert embedder.asked == [len(ONE_OF_EACH)]
 
 
 def test_one_version_of_a_data_set_keeps_its_encoder(home, monkeypatch):
