@@ -14,6 +14,7 @@ LARGEST_SUMS = 1_000
 LARGEST_PARTIES_TIMES_SUMS = 500_000  # the noise of every sum is checked against every party that may drop out
 LARGEST_LABELS = 1_000
 LARGEST_DIMENSION = 2**24  # of one private sum
+LARGEST_DRAWS = 2**30  # of noise, by one party for one sum: some minutes
 LARGEST_SPARE_ATTEMPTS = 100
 LARGEST_PARAMETERS = 2_048  # values of one statistic's public parameters
 LARGEST_NUMBER = 2**53  # of any kind in a plan

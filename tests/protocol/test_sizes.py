@@ -75,11 +75,18 @@ def test_counts_are_looked_at_before_values_are_made(changes, words, monkeypatch
         Manifest.from_bytes(data)
 
 
+def noisy(parties, dropouts, dimension):
+    """A plan of a sum whose noise took a party hours."""
+    quorum = Quorum(parties, parties - dropouts, dropouts, 0)
+    return replace(PLAN, quorum=quorum, sums=(replace(PLAN.sums[0], dimension=dimension),))
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
         (lambda: manifest(parties=1000, sums=501), "501000 parties times private sums; 500000 are allowed"),
         (lambda: manifest(dimension=2**24 + 1), "16777217 coordinates in votes/0; 16777216 are allowed"),
+        (lambda: noisy(1_000, 100, 2**24), "1694498816 draws of noise for votes/1; 1073741824 are"),
         (
             lambda: replace(manifest(), plan=replace(PLAN, quorum=Quorum(4, 3, 1, 1, 101))),
             "101 spare attempts; 100 are",

@@ -19,6 +19,7 @@ from undersong_common.privacy.noise import DiscreteLaplaceShare
 from undersong_protocol import limits, statistics
 from undersong_protocol.limits import (
     LARGEST_DIMENSION,
+    LARGEST_DRAWS,
     LARGEST_MECHANISMS,
     LARGEST_NUMBER,
     LARGEST_PARAMETERS,
@@ -446,6 +447,8 @@ def _check_sizes(plan: Plan) -> None:
     for planned in plan.sums:
         check_size(f"coordinates in {planned.name}", planned.dimension, LARGEST_DIMENSION)
         check_size(f"integer units of {planned.name}", planned.scale, LARGEST_SCALE)
+        draws = planned.dimension * (1 + plan.quorum.tolerated_dropouts)
+        check_size(f"draws of noise for {planned.name}", draws, LARGEST_DRAWS)
 
 
 def _counts(value: object, *, least: int = 1) -> bool:
