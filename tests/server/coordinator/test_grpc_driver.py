@@ -22,6 +22,7 @@ def driver(tmp_path):
 
     (tmp_path / "run").mkdir()
     folder = RunFolder(tmp_path / "run")
+    (folder.path / "plan.json").write_text("{}")  # a folder without a plan is no run
     folder.write_status(RunStatus())
     made = GrpcRunDriver(
         folder,

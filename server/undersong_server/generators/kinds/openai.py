@@ -182,7 +182,6 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         context_tokens: prompt and answer that the model holds; prompts show fewer examples if they must. None trims
             nothing.
         model: the model's name at the endpoint.
-        organization, project: sent as OpenAI-Organization and OpenAI-Project; "" sends none.
         proxy: ``http://HOST:PORT`` that calls go through; "" goes straight. The environment's proxies are not asked.
         ca_file: certificates (PEM) by which the endpoint's is checked, relative to the task file; "" takes the usual.
         max_tokens_field: newer OpenAI models want "max_completion_tokens", other servers "max_tokens".
@@ -210,8 +209,6 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
     style: Literal["chat", "completion"] = "chat"
     context_tokens: int | None = Field(default=None, ge=256)
     model: str = Field(min_length=1)
-    organization: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
-    project: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
     proxy: str = Field(default="", pattern=rf"{_ADDRESS}|^$")
     ca_file: str = ""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -817,8 +814,6 @@ class OpenAIGenerator:
         if address.api_key_env:
             bearer = "Bearer " if settings.key_header.casefold() == "authorization" else ""
             request.headers[settings.key_header] = f"{bearer}{key}"
-        named = {"OpenAI-Organization": settings.organization, "OpenAI-Project": settings.project}
-        request.headers.update({name: value for name, value in named.items() if value})
 
 
 def _retry_after_s(headers: Mapping[str, str], now: float) -> float | None:

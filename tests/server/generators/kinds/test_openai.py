@@ -337,11 +337,14 @@ def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+NAMED = {"OpenAI-Organization": "org-1", "OpenAI-Project": "proj_2"}
+
+
 @pytest.mark.usefixtures("hidden")
 def test_nothing_but_what_the_settings_say_is_sent() -> None:
     with serving(Recorder()) as recorder:
         assert isinstance(one(generator(recorder.url)), Answer)
-        assert isinstance(one(generator(recorder.url, organization="org-1", project="proj_2")), Answer)
+        assert isinstance(one(generator(recorder.url, headers=NAMED)), Answer)
         assert isinstance(one(generator(recorder.url, environment={}, api_key_env="")), Answer)
     plain, named, open_ = (headers for _, headers in recorder.seen)
     host = recorder.url.removeprefix("http://").removesuffix("/v1")
@@ -356,7 +359,7 @@ def test_nothing_but_what_the_settings_say_is_sent() -> None:
     }
     key = {"authorization": "Bearer secret-key"}
     assert plain == always | key
-    assert named == always | key | {"openai-organization": "org-1", "openai-project": "proj_2"}
+    assert named == always | key | {name.lower(): value for name, value in NAMED.items()}
     assert open_ == always
 
 
