@@ -4,10 +4,12 @@
     python -m benchmarks.live ... --dataset mts_dialog --prompts "real texts (a bound)" --show 5
     python -m benchmarks.live ... --methods mixture wasp augpe undersong --samples 600 --seeds 3 --cache live.sqlite
     python -m benchmarks.live ... --methods mixture wasp undersong --pool mixed
+    python -m benchmarks.live --data FOLDER --folder MODEL --methods mixture undersong tuned:prompts=10,texts=20
 
 The model answers behind an OpenAI-compatible server that runs already, in an environment of its own: for instance
 llama.cpp's, `llama-server -m gemma-3-270m.gguf -t 1 -c 16384 --parallel 16` (a base model of 270 million weights writes
-50 to 60 tokens a second on one core). FOLDER holds banking10/train.jsonl and test.jsonl.
+50 to 60 tokens a second on one core). With --folder the model is that folder of transformers instead, in this process,
+which `tuned` and `vector` need. FOLDER holds banking10/train.jsonl and test.jsonl.
 
 Per kind of prompt, and per generator of the mixed pool: texts kept, answers by their kind (refused, cut, duplicate,
 ...), label adherence (by a classifier of real texts), distance to the nearest real text of the label, panel
@@ -291,7 +293,11 @@ def methods(given: argparse.Namespace, seed: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--url", required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--url")
+    where.add_argument("--folder", type=Path, help="a model's folder, with --dtype and --top-p, in place of a server")
+    parser.add_argument("--dtype", default="auto", help="of --folder")
+    parser.add_argument("--top-p", type=float, default=1.0, help="of --folder")
     parser.add_argument("--model", default="model")
     parser.add_argument("--chat", action="store_true", help="the model follows instructions; else it continues texts")
     parser.add_argument("--dataset", default="banking10", help="a task file of this folder")

@@ -31,6 +31,13 @@ Generator = dict[str, Any]
 
 def endpoint(given: argparse.Namespace, temperature: float = 1.0, name: str = "live", **more: Any) -> Generator:
     """The table of the model at one temperature."""
+    if given.folder:
+        return {
+            **{"name": name, "kind": "transformers", "path": str(given.folder.absolute()), "dtype": given.dtype},
+            **{"style": "chat" if given.chat else "completion", "temperature": temperature, "top_p": given.top_p},
+            **{"max_new_tokens": given.max_tokens, "batch_size": given.concurrency},
+            **more,
+        }
     return {
         **{"name": name, "kind": "openai", "model": given.model, "base_url": given.url, "api_key_env": ""},
         **{"style": "chat" if given.chat else "completion", "temperature": temperature, "max_tokens": given.max_tokens},

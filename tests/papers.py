@@ -84,7 +84,8 @@ def index() -> str:
 
 ENDING = """
 Beside them stand `undersong` ([method.md](method.md)), `vector` (after EPSVec, whose paper has no table here: one
-private sum of hidden states steers a local model, [vector.md](vector.md)) and the baselines `mixture` (zero-shot
+private sum of hidden states steers a local model, [vector.md](vector.md)), `tuned` (after POPri: private votes give
+the pairs by which a local model is tuned, [tuned.md](tuned.md)) and the baselines `mixture` (zero-shot
 texts of all generators in equal parts, nothing private), `mixture+labels` (the same with the records' label shares,
 from one private label histogram; `half_way = false` takes the shares as they are instead of half-way to equal ones)
 and `cleaned-mixture` (its texts, and where the other texts contradict a label it is replaced by the likelier one or

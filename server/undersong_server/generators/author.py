@@ -14,9 +14,17 @@ from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.asking import Speed, answers_of
 from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.endpoints import batch_prefix
-from undersong_server.generators.interface import Answer, GenerationRequest, Generator, PromptFormat
+from undersong_server.generators.interface import (
+    Answer,
+    GenerationRequest,
+    Generator,
+    Preference,
+    PromptFormat,
+    TunableGenerator,
+)
 from undersong_server.generators.orders import DrawWords, Order, Requests
 from undersong_server.generators.reading import CUT, FAILED, Reading, read
+from undersong_server.generators.tuning import Tuning
 from undersong_server.journal import Journal
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
@@ -179,6 +187,42 @@ class Author:
         for index in remaining:
             self.usage[orders[index].generator].dropped += 1
         return written
+
+    def tune(
+        self, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning
+    ) -> Mapping[str, Mapping[str, bytes]]:
+        """Trains each generator on its own (order, chosen text, rejected text); the orders have ``hints``.
+
+        Returns every adapter's files by generator. They are journaled before anything is written with them, so that a
+        continued run trains nothing anew but a tuning that was interrupted.
+        """
+        found: dict[str, Mapping[str, bytes]] = {}
+        for name in dict.fromkeys(order.generator for order, _, _ in preferences):
+            generator = self._generators[name]
+            if not isinstance(generator, TunableGenerator):
+                raise ConfigurationError(
+                    f"generator {name} cannot be tuned", 'use one of kind = "transformers"', code="not-tunable"
+                )
+            prefix = f"adapter/{step}/{name}/"
+            known = {key.removeprefix(prefix): value for key, value in self._journal.items(prefix).items()}
+            if known:
+                generator.adapt(known)
+            else:
+                known = dict(
+                    self._tuned(generator, step, [each for each in preferences if each[0].generator == name], tuning)
+                )
+                self._journal.put_all([(prefix + file, content) for file, content in known.items()])
+            found[name] = known
+        return found
+
+    def _tuned(
+        self, generator: TunableGenerator, step: str, own: Sequence[tuple[Order, str, str]], tuning: Tuning
+    ) -> Mapping[str, bytes]:
+        orders = [order for order, _, _ in own]
+        requests, _ = self._requests.make(f"tuning/{step}", orders, range(len(orders)), [1] * len(orders))
+        pairs = [Preference(requests[number], chosen, other) for number, (_, chosen, other) in enumerate(own)]
+        total = len(pairs) * tuning.epochs
+        return generator.tune(pairs, tuning, lambda done: self._progress.update(f"tuning {step}", done, total))
 
     # Answers and their faults
 

@@ -4,15 +4,16 @@ The author makes :class:`GenerationRequest` values; a generator answers them as 
 name (an endpoint, a local model, a file of texts, an n-gram model) is configuration.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from undersong_common.embedding import Embed
 from undersong_common.errors import GenerationError
+from undersong_server.generators.tuning import Tuning
 from undersong_server.journal import Journal
 
 TEMPLATE_TOKENS = 64  # upper bound of what a chat template puts around each turn
@@ -140,6 +141,33 @@ class Generator(Protocol):
     @property
     def counts(self) -> dict[str, int]:
         """Public counters for the report, e.g. rows ignored, texts repeated, calls retried."""
+        ...
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Two texts that answer one request, the first of them preferred. Both are synthetic."""
+
+    request: GenerationRequest
+    chosen: str
+    rejected: str
+
+
+@runtime_checkable
+class TunableGenerator(Generator, Protocol):
+    """A generator whose model can be trained here."""
+
+    def tune(
+        self, preferences: Sequence[Preference], tuning: Tuning, told: Callable[[int], None]
+    ) -> Mapping[str, bytes]:
+        """Trains on the preferences, from the adapter that it has, and returns the new one's files by name.
+
+        It writes with the new one from now on. ``told`` is called with the number of pairs done.
+        """
+        ...
+
+    def adapt(self, files: Mapping[str, bytes]) -> None:
+        """Writes with an adapter that an earlier process trained."""
         ...
 
 

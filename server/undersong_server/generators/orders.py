@@ -28,6 +28,8 @@ class Order:
         good_for_bad: further good examples for a completion that shows no bad ones.
         attributes: of the sample, by name; no prompt shows them by themselves.
         bad_continued: whether a completion shows bad examples; a model that only continues may write more of them.
+        hints: number that decides the prompt's hints and length: orders that are otherwise equal have the same prompt
+            if they have the same number, at every attempt. None gives every order of a batch its own.
     """
 
     generator: str
@@ -45,6 +47,7 @@ class Order:
     bad_continued: bool = False
     attributes: tuple[tuple[str, str], ...] = ()
     steering: tuple[float, ...] = ()
+    hints: int | None = None
 
 
 @dataclass
@@ -89,7 +92,7 @@ class Requests:
         seed = int.from_bytes(self._digest("request", step, str(index))[:7], "little")
         words = order.words
         if words is None and self.draw_words is not None:
-            words = self.draw_words(Random(f"words {seed}"))
+            words = self.draw_words(Random(f"words {seed if order.hints is None else order.hints}"))
         form = self._format(order)
         prompt = Prompt("", "")
         if form.rendered:
@@ -97,7 +100,7 @@ class Requests:
                 lambda shown: self.prompts.render(
                     order.kind,
                     style=form.style,
-                    number=number,
+                    number=number if order.hints is None else order.hints,
                     label=label,
                     good=shown.good,
                     good_terms=_terms_of(order, shown.good),

@@ -19,6 +19,7 @@ from undersong_protocol.wire.public import Input, Segment, decode_block, encode_
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.generators.author import Author
 from undersong_server.generators.orders import Order
+from undersong_server.generators.tuning import Tuning
 from undersong_server.pool import Pool, Sample
 
 EXPECTED_RECORDS = 300  # where nobody declares how many there are
@@ -133,6 +134,7 @@ class RunContext:
         setting: public facts.
         pool: the samples written so far, in order; ``generate`` adds to it.
         records: what the method recorded for the report, by name, in order.
+        adapters: files of each tuned generator's last adapter, by generator.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class RunContext:
         self.setting = setting
         self.pool = Pool(setting.labels, setting.generators)
         self.records: dict[str, list[tuple[int, Any]]] = {}
+        self.adapters: dict[str, Mapping[str, bytes]] = {}
         self._author = author
         self._federation = federation
         self._blocks = blocks
@@ -195,6 +198,10 @@ class RunContext:
         self._observe("texts", {"step": step, "round": round_, "texts": texts})
         self._observe("usage", {"usage": usage})
         return written
+
+    def tune(self, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning) -> None:
+        """Trains generators on (order, chosen text, rejected text); what they write from now on comes of it."""
+        self.adapters |= self._watch("tuning", lambda: self._author.tune(step, preferences, tuning))
 
     def label_numbers(self, samples: Sequence[Sample]) -> Int64:
         """Each sample's label as an index into the task's labels, int64 [n]; -1 where the task has none."""

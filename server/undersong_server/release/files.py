@@ -34,7 +34,8 @@ MANIFEST_NAME = "manifest.json"
 CARD_NAME = "README.md"
 REPORT_NAME = "report.html"
 SEQUENCES_NAME = "sequences.jsonl"  # of a method that writes from keyphrases only
-CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME)
+ADAPTERS_NAME = "adapters.zip"  # of a method that tunes its generators only
+CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
 HASHED_NAMES = (*CORPUS_NAMES, CARD_NAME, REPORT_NAME)  # the manifest holds their hashes
 # Everything a finished run leaves in its folder for its user.
 OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME)

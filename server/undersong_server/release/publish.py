@@ -1,8 +1,10 @@
 """Writes a finished run's public files: corpus, dataset card, manifest with receipts, and report."""
 
 import hashlib
+import io
 import json
 import math
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 from undersong_common.embedding import TextLengths
 from undersong_common.version import VERSION
 from undersong_server.release.files import (
+    ADAPTERS_NAME,
     CARD_NAME,
     MANIFEST_NAME,
     REPORT_NAME,
@@ -98,6 +101,7 @@ def publish(
     hashed = {
         **corpus_files(outcome.samples),
         **_sequences(outcome),
+        **_adapters(outcome),
         CARD_NAME: render_card(report),
         REPORT_NAME: render_html(report),
     }
@@ -159,3 +163,15 @@ def _sequences(outcome: Outcome) -> dict[str, bytes | str]:
         return {}
     lines = (json.dumps({"label": label, "terms": list(terms)}, ensure_ascii=False) for label, terms in rows)
     return {SEQUENCES_NAME: "".join(f"{line}\n" for line in lines)}
+
+
+def _adapters(outcome: Outcome) -> dict[str, bytes | str]:
+    """A folder of each tuned generator's adapter, as peft reads it, in one file; equal adapters give equal bytes."""
+    if not outcome.adapters:
+        return {}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, files in sorted(outcome.adapters.items()):
+            for file, content in sorted(files.items()):
+                archive.writestr(zipfile.ZipInfo(f"{name}/{file}"), content)
+    return {ADAPTERS_NAME: packed.getvalue()}

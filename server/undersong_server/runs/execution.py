@@ -4,7 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from undersong_common.embedding import Embed
@@ -43,6 +43,7 @@ class Outcome:
         usage: of the generators, by name.
         records: what the method recorded (``RunContext.records``).
         seconds: wall-clock time by phase.
+        adapters: files of each tuned generator's adapter, by generator.
     """
 
     manifest: Manifest
@@ -53,6 +54,7 @@ class Outcome:
     usage: Mapping[str, Usage]
     records: Mapping[str, Sequence[tuple[int, Any]]]
     seconds: Mapping[str, float]
+    adapters: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
 
 
 def execute(
@@ -129,6 +131,7 @@ def execute(
         usage=author.usage,
         records=run.records,
         seconds=seconds,
+        adapters=run.adapters,
     )
 
 

@@ -32,6 +32,7 @@ BASES = {
     "fusegen": ["samples=40", "rounds=2", "candidates=6", "examples=2"],
     "undersong": ["samples=40", "rounds=2"],
     "vector": ["samples=40", "embedding_size=48"],
+    "tuned": ["samples=20", "prompts=6", "texts=4", "rejected=2"],
     "mixture": ["samples=12"],
     "mixture+labels": ["samples=200"],
     "cleaned-mixture": ["samples=200"],
@@ -223,6 +224,20 @@ CASES = [
         ("strength=2.0", "steering"),
         ("embedding_size=24", "plan"),
     ),
+    *cases(
+        "tuned",
+        ("samples=30", "prompts"),
+        ("keep=1", "plan"),
+        ("keep=0.2", "corpus"),
+        ("rounds=1", "plan"),
+        ("prompts=8", "prompts"),
+        ("texts=5", "prompts"),
+        ("votes=1", "vectors"),
+        ("pairs=2", "tuning"),
+        ("rejected=3", "tuning"),
+        *((f"{key}=3", "tuning") for key in ("rank", "beta", "epochs", "batch")),
+        ("learning_rate=0.01", "tuning"),
+    ),
     *cases("mixture", ("samples=20", "prompts")),
     *(
         each
@@ -255,7 +270,7 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
     asked = topic_writer(monkeypatch, mistaken=["poor"] if case.changes == "trust" else [])
     if case.changes == "trust":  # whose texts are useful is read from their words
         monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
-    steer_by_packaged(monkeypatch)
+    tunings = steer_by_packaged(monkeypatch)
     opened: list[Any] = []
 
     original = bench.OpenFederation.private_sum
@@ -295,6 +310,7 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
         # sorted, since the generators write at the same time
         "prompts": sorted((name, request.kind, request.system, request.prompt) for name, request in asked),
         "steering": sorted((request.prompt, request.steering) for _, request in asked),
+        "tuning": tunings,
         "vectors": [(name, values) for name, _, values in opened],
         "inputs": [(name, blocks) for name, blocks, _ in opened],
         "corpus": [sample.text for sample in samples],

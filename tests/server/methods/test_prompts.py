@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from undersong_server.runs.task import load
 PROMPTS = Prompts(TaskWords(description="a note", labels=LABELS))
 OPTIONS = {
     "vector": ["method.samples=40", "method.embedding_size=48"],
+    "tuned": ["method.samples=20", "method.rounds=2", "method.prompts=10", "method.texts=3", "method.rejected=2"],
     "dpga": [
         "method.population=12",
         "method.elite=4",
@@ -74,7 +76,8 @@ def test_every_prompt_of_a_method_shows_what_it_says_and_nothing_twice(
 ) -> None:
     asked = asked_by(name, tmp_path, monkeypatch)
     assert len(asked) >= 20
-    assert len({request.prompt for request in asked}) == len(asked)
+    several = [prompt for prompt, count in Counter(request.prompt for request in asked).items() if count > 1]
+    assert len(several) == (2 * 10 if name == "tuned" else 0)  # its rounds' prompts get several texts each
     for request in asked:
         good, bad = set(map(duplicate_key, request.good)), set(map(duplicate_key, request.bad))
         assert not good & bad

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,13 @@ from pydantic import Field, model_validator
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.hidden_states import Axes
 from undersong_common.model_files import check_language_model
+from undersong_server.generators import tuning
 from undersong_server.generators.interface import (
     Answer,
     Estimate,
     GenerationRequest,
     LanguageModelSettings,
+    Preference,
     PromptFormat,
     Surroundings,
     expected_tokens,
@@ -177,6 +179,8 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         """
         super().__init__(settings, folder)
         self._loaded = loaded
+        self._adapter: Any = None  # peft's handle of what was put into the model
+        self._waiting: Mapping[str, bytes] | None = None  # an adapter's files that are not in the model yet
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         """Batch by batch, prompts of like length together.
@@ -237,6 +241,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
                     generation_config=plan,
                     logits_processor=processors,
                     use_model_defaults=False,
+                    stopping_criteria=_stopping(tokenizer, [request.stop for request in requests], start),
                 )
         except torch.OutOfMemoryError:
             raise ConfigurationError(
@@ -244,8 +249,8 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
                 "lower its batch_size or max_new_tokens",
             ) from None
         return [
-            self._decoded(tokenizer, row[start : start + most].tolist(), set(ends), len(ids))
-            for row, ids, most in zip(output, prompts, longest, strict=True)
+            self._decoded(tokenizer, row[start : start + most].tolist(), set(ends), len(ids), request.stop)
+            for row, ids, most, request in zip(output, prompts, longest, requests, strict=True)
         ]
 
     @contextmanager
@@ -270,11 +275,16 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         finally:
             handle.remove()
 
-    def _decoded(self, tokenizer: Any, written: list[int], stops: set[int], prompt_tokens: int) -> Answer:
-        end = next((position for position, token in enumerate(written) if token in stops), None)
-        text = tokenizer.decode(written if end is None else written[:end], skip_special_tokens=True)
-        length = len(written) if end is None else end + 1
-        return Answer(text, prompt_tokens, length, finish="length" if end is None else "")
+    def _decoded(
+        self, tokenizer: Any, written: list[int], ends: set[int], prompt_tokens: int, stop: Sequence[str]
+    ) -> Answer:
+        end = next((position for position, token in enumerate(written) if token in ends), None)
+        written = written if end is None else written[:end]
+        length = len(written) + (end is not None)
+        lengths = range(1, len(written) + 1) if stop else ()
+        stopped = next((n for n in lengths if _has_stopped(tokenizer, written[:n], stop)), None)
+        text = tokenizer.decode(written[:stopped], skip_special_tokens=True)
+        return Answer(text, prompt_tokens, stopped or length, finish="length" if end is stopped is None else "")
 
     def _sampling(self, seeds: Sequence[int], device: torch.device) -> list[Any]:
         from transformers import LogitsProcessor, TemperatureLogitsWarper, TopPLogitsWarper
@@ -300,6 +310,36 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         nucleus = [TopPLogitsWarper(self._settings.top_p)] if self._settings.top_p < 1.0 else []
         return [TemperatureLogitsWarper(float(self._settings.temperature)), *nucleus, GumbelNoise()]
 
+    def tune(
+        self, preferences: Sequence[Preference], settings: tuning.Tuning, told: Callable[[int], None]
+    ) -> Mapping[str, bytes]:
+        """Trains by DPO. Raises ConfigurationError for a model that is not causal, or whose memory is too small."""
+        import torch
+
+        model, tokenizer, device = self._model()
+        ends = end_ids(tokenizer, model)
+        pairs = [
+            tuning.Pair(
+                prompt_ids(tokenizer, each.request.prompt, system=each.request.system, chat=chat),
+                *(_answer_ids(tokenizer, text, each.request, ends) for text in (each.chosen, each.rejected)),
+            )
+            for each in preferences
+            for chat in (each.request.style == "chat",)
+        ]
+        self._adapter = self._adapter or tuning.with_adapter(model, settings)
+        try:
+            tuning.optimise(self._adapter, pairs, settings, device, told)
+        except torch.OutOfMemoryError:
+            raise ConfigurationError(
+                f"generator {self.name}: the training of a pair of texts does not fit into the memory of {device}",
+                "lower its max_new_tokens, or name a smaller model",
+            ) from None
+        return tuning.files_of(self._adapter)
+
+    def adapt(self, files: Mapping[str, bytes]) -> None:
+        """Puts the adapter into the model when that is needed next."""
+        self._waiting = files
+
     def _model(self) -> tuple[Any, Any, torch.device]:
         if self._loaded is None:
             settings = self._settings
@@ -312,6 +352,8 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
                 quantization=settings.quantization,
                 double_quantization=settings.double_quantization,
             )
+        if self._waiting is not None:
+            self._adapter, self._waiting = tuning.with_files(self._loaded[0], self._waiting), None
         return self._loaded
 
 
@@ -418,6 +460,35 @@ def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = Tr
             written = template([{"role": "user", "content": written}])
     ids = tokenizer(written, add_special_tokens=not templated)["input_ids"]  # a template writes them itself
     return [int(token) for token in ids]
+
+
+def _has_stopped(tokenizer: Any, written: Sequence[int], stop: Sequence[str]) -> bool:
+    """Returns True if one of the stops follows something that is no line break."""
+    text = tokenizer.decode(written, skip_special_tokens=True).lstrip()
+    return any(mark in text for mark in stop)
+
+
+def _stopping(tokenizer: Any, stops: Sequence[Sequence[str]], start: int) -> list[Any]:
+    """Ends each row at the first of its request's stops, which no server would go on after."""
+    if not any(stops):
+        return []
+    import torch
+    from transformers import StoppingCriteria
+
+    class Stops(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            rows = zip(input_ids[:, start:].tolist(), stops, strict=True)
+            return torch.tensor([_has_stopped(tokenizer, *row) for row in rows], device=input_ids.device)
+
+    return [Stops()]
+
+
+def _answer_ids(tokenizer: Any, text: str, request: GenerationRequest, ends: Sequence[int]) -> list[int]:
+    """The tokens of an answer that holds the text and ends as the request wants it to."""
+    chat = request.style == "chat"
+    written = f"<text>{text}</text>" if chat else text + (request.stop[0] if request.stop else "")
+    ids = tokenizer(written, add_special_tokens=False)["input_ids"]
+    return [*map(int, ids), *(ends[:1] if chat or not request.stop else ())]
 
 
 def end_ids(tokenizer: Any, model: Any) -> list[int]:

@@ -1,0 +1,145 @@
+"""Preference tuning of a local causal model: DPO on LoRA weights.
+
+DPO: Rafailov et al. 2023 (arXiv:2305.18290), equation 7; the reference is the folder's own model, without adapter.
+LoRA: Hu et al. 2022, through peft. The library trl is not used: its releases need the package datasets, which refuses
+the fsspec and huggingface-hub that torch and transformers 4 have in constraints.txt.
+
+A tuning is a function of the pairs, the settings and the adapter that it starts from, so one that was interrupted is
+done again from its start. On a GPU, sums of another order may change last digits.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # as peft reads them
+LAYERS = "all-linear"  # that get an adapter: every linear layer but the output's, as in POPri
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Settings of one tuning.
+
+    Attributes:
+        rank: of the LoRA weights; their scale alpha is as large.
+        learning_rate: of AdamW, constant.
+        beta: of DPO: the larger, the nearer the model stays to the reference.
+        epochs: passes over the pairs.
+        batch: pairs in a step.
+        seed: of the first LoRA weights and of the pairs' order.
+    """
+
+    rank: int
+    learning_rate: float
+    beta: float
+    epochs: int
+    batch: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers to one prompt as tokens; the first is preferred."""
+
+    prompt: Sequence[int]
+    chosen: Sequence[int]
+    rejected: Sequence[int]
+
+
+def with_adapter(model: Any, tuning: Tuning) -> Any:
+    """Puts an adapter that changes nothing yet into the model, and returns peft's handle of it."""
+    import torch
+    from peft import LoraConfig
+
+    with torch.random.fork_rng():
+        torch.manual_seed(tuning.seed)
+        config = LoraConfig(r=tuning.rank, lora_alpha=tuning.rank, target_modules=LAYERS, task_type="CAUSAL_LM")
+        return _put(model, config)
+
+
+def with_files(model: Any, files: Mapping[str, bytes]) -> Any:
+    """Puts the adapter of :func:`files_of` into the model, and returns peft's handle of it."""
+    from peft import LoraConfig, set_peft_model_state_dict
+    from safetensors.torch import load
+
+    handle = _put(model, LoraConfig(**json.loads(files[CONFIG_NAME])))
+    set_peft_model_state_dict(handle, load(files[WEIGHTS_NAME]))
+    return handle
+
+
+def files_of(handle: Any) -> dict[str, bytes]:
+    """The adapter as peft keeps it in a folder, by file name."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save
+
+    config = handle.peft_config["default"]
+    kept = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": config.r,
+        "lora_alpha": config.lora_alpha,
+        "target_modules": sorted(config.target_modules),
+    }
+    weights = {name: each.detach().cpu().contiguous() for name, each in get_peft_model_state_dict(handle).items()}
+    return {CONFIG_NAME: json.dumps(kept, indent=2).encode("utf-8"), WEIGHTS_NAME: save(weights)}
+
+
+def optimise(
+    handle: Any, pairs: Sequence[Pair], tuning: Tuning, device: torch.device, told: Callable[[int], None]
+) -> None:
+    """Trains the adapter in place. ``told`` is called with the number of pairs done, of all epochs."""
+    import torch
+
+    with torch.no_grad(), handle.disable_adapter():
+        reference = [log_probabilities(handle, pair, device) for pair in pairs]
+    weights = [each for each in handle.parameters() if each.requires_grad]
+    steps = torch.optim.AdamW(weights, lr=tuning.learning_rate, weight_decay=0.0)
+    rng = np.random.default_rng(tuning.seed)
+    done = 0
+    for _ in range(tuning.epochs):
+        order = rng.permutation(len(pairs))
+        for start in range(0, len(pairs), tuning.batch):
+            batch = order[start : start + tuning.batch]
+            for number in batch:
+                chosen, rejected = log_probabilities(handle, pairs[number], device) - reference[number]
+                loss = -torch.nn.functional.logsigmoid(tuning.beta * (chosen - rejected)) / len(batch)
+                loss.backward()
+                done += 1
+                told(done)
+            steps.step()
+            steps.zero_grad()
+
+
+def log_probabilities(model: Any, pair: Pair, device: torch.device) -> torch.Tensor:
+    """Log-probabilities of the chosen and of the rejected answer, float32 [2].
+
+    Both rows begin with one prompt and are padded at the end, where a causal model's earlier positions do not look.
+    """
+    import torch
+
+    answers = (list(pair.chosen), list(pair.rejected))
+    longest = max(map(len, answers))
+    rows = torch.tensor([[*pair.prompt, *each, *[0] * (longest - len(each))] for each in answers], device=device)
+    # The last position has no next token, and the prompt's last one has the answer's first.
+    logits = model(input_ids=rows, use_cache=False, logits_to_keep=longest + 1).logits[:, -longest - 1 : -1].float()
+    found = logits.log_softmax(-1).gather(-1, rows[:, -longest:, None])[..., 0]
+    inside = torch.tensor([[place < len(each) for place in range(longest)] for each in answers], device=device)
+    total: torch.Tensor = (found * inside).sum(-1)
+    return total
+
+
+def _put(model: Any, config: Any) -> Any:
+    from peft import get_peft_model
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft sees GPT-2's transposed layers and says so
+        return get_peft_model(model, config)

@@ -1,0 +1,165 @@
+"""Tuned: private votes teach the model that writes (after POPri, Hou et al. 2025); docs/tuned.md has the steps.
+
+Deviations from POPri: a record casts top-Q votes among all texts of its label in place of a client's clipped mean
+similarities; several pairs may come of one prompt; noise is calibrated over all votes together; and a last vote
+chooses among what the tuned model writes.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from undersong_common.arrays import Float64
+from undersong_common.errors import ConfigurationError
+from undersong_common.extras import named, require
+from undersong_protocol.agreement.plan import SumRequest
+from undersong_protocol.statistics.votes import LARGEST_Q, TopQVotes
+from undersong_server.generators.orders import Order
+from undersong_server.generators.tuning import Tuning
+from undersong_server.methods.augpe import by_rank
+from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.parts.selection import balanced_labels
+from undersong_server.pool import Sample
+
+
+class Options(MethodOptions):
+    """[method] keys.
+
+    Attributes:
+        samples: texts that the tuned model writes at last.
+        keep: part of them that the corpus has: those with the most votes of each label. 1 keeps all, without that vote.
+        rounds: of texts, a vote and a tuning.
+        prompts: of a round, spread evenly over the labels; texts: that are written to each.
+        votes: Q, texts that a record votes for.
+        pairs: of a prompt: the best text against that of rank ``rejected``, the second best against the next, ...
+        rejected: rank of the best text's counterpart, from 1; a middle one, as POPri found best.
+        rank: of the LoRA weights; learning_rate, beta, epochs, batch: as of ``Tuning``.
+    """
+
+    samples: Annotated[int, Field(ge=1)] = 2000
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.5
+    rounds: Annotated[int, Field(ge=1)] = 2
+    prompts: Annotated[int, Field(ge=1)] = 200
+    texts: Annotated[int, Field(ge=2)] = 10
+    votes: Annotated[int, Field(ge=1, le=LARGEST_Q)] = 4
+    pairs: Annotated[int, Field(ge=1)] = 1
+    rejected: Annotated[int, Field(ge=2)] = 5
+    rank: Annotated[int, Field(ge=1, le=1024)] = 8
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-4
+    beta: Annotated[float, Field(gt=0)] = 0.1
+    epochs: Annotated[int, Field(ge=1)] = 1
+    batch: Annotated[int, Field(ge=1)] = 8
+
+
+def plan(options: Options, setting: Setting) -> list[SumRequest]:
+    """One vote over all texts of each round, and one over the last texts.
+
+    Raises ConfigurationError for a generator that cannot be tuned, and for ranks that a prompt's texts do not have.
+    """
+    if options.rejected + options.pairs - 1 > options.texts:
+        raise ConfigurationError(
+            f"the last pair's rank {options.rejected + options.pairs - 1} is above method.texts = {options.texts}",
+            "lower method.rejected or method.pairs, or have more texts written to a prompt",
+            code="rank-too-large",
+        )
+    for name, folder in zip(setting.generators, setting.steerable, strict=True):
+        settings = setting.folder / folder / "config.json"
+        known = json.loads(settings.read_text(encoding="utf-8")) if folder and settings.is_file() else {}
+        if not folder or known.get("is_encoder_decoder"):
+            raise ConfigurationError(
+                f'generator {name} cannot be tuned: method "tuned" trains a local causal model',
+                'use generators of kind = "transformers" whose folder holds a causal model only',
+                code="not-tunable",
+            )
+    with named():
+        require("peft")
+    sizes = [options.prompts * options.texts] * options.rounds + [options.samples] * (options.keep < 1)
+    labels = len(setting.labels)
+    return [
+        SumRequest(f"votes/{t + 1}", TopQVotes(q=options.votes, candidates=size, labels=labels, furthest=False))
+        for t, size in enumerate(sizes)
+    ]
+
+
+def generator_calls(options: Options, setting: Setting) -> int:
+    return options.rounds * options.prompts * options.texts + options.samples
+
+
+def run(options: Options, run: RunContext) -> Sequence[Sample]:
+    """The method. The numbers are those of the steps in docs/tuned.md. Returns the corpus."""
+    for t in range(options.rounds):
+        # 1. Several texts to each prompt, from the model as it is now.
+        orders = [order for order in _prompts(options, run, t) for _ in range(options.texts)]
+        written = run.write(f"round {t + 1}", t, orders)
+        samples = [sample for sample in written if sample is not None]
+        run.pool.extend(samples)
+        # 2. One private vote over all of them.
+        votes = _votes(run, f"votes/{t + 1}", samples)
+        # 3. Preference pairs within each prompt's texts.
+        pairs = []
+        for start in range(0, len(orders), options.texts):
+            group = [each for each in written[start : start + options.texts] if each is not None]
+            pairs += [(orders[start], *both) for both in preferred(group, votes, options.pairs, options.rejected)]
+        run.record("preferences", t, len(pairs))
+        # 4. The model is trained by them.
+        seed = int(run.rng(f"tuning {t + 1}").integers(2**31))
+        tuning = Tuning(options.rank, options.learning_rate, options.beta, options.epochs, options.batch, seed)
+        run.tune(f"round {t + 1}", pairs, tuning)
+    # 5. The corpus is written by the tuned model, and the last vote chooses among its texts.
+    orders = _orders(run, options.samples)
+    corpus = run.generate("corpus", options.rounds, orders)
+    run.record(
+        "remarks",
+        0,
+        "adapters.zip holds the LoRA weights by which the generators were tuned. They follow from opened sums and"
+        " public texts alone, as the texts do, and the privacy statement holds for texts and weights together.",
+    )
+    if options.keep == 1 or not corpus:
+        return corpus
+    votes = _votes(run, f"votes/{options.rounds + 1}", corpus)
+    scores = np.array([votes[sample.text] for sample in corpus])
+    return [corpus[i] for i in by_rank(scores, run.label_numbers(corpus), max(1, round(options.keep * len(corpus))))]
+
+
+def preferred(group: Sequence[Sample], votes: dict[str, float], pairs: int, rejected: int) -> list[tuple[str, str]]:
+    """(chosen, rejected) texts of one prompt: rank i against rank i + rejected - 1, i = 1 .. pairs.
+
+    Where texts were dropped, ranks that do not exist are the last one's; no text is paired with itself.
+
+    >>> a, b, c = (Sample(text, "", "g", 0, "zero_shot") for text in "abc")
+    >>> preferred([a, b, c], {"a": 0.2, "b": 4.0, "c": 1.0}, pairs=2, rejected=2)
+    [('b', 'c'), ('c', 'a')]
+    """
+    ranked = sorted((sample.text for sample in group), key=lambda text: -votes[text])
+    last = len(ranked) - 1
+    return [(ranked[i], ranked[min(i + rejected - 1, last)]) for i in range(min(pairs, last))]
+
+
+def _prompts(options: Options, run: RunContext, t: int) -> list[Order]:
+    """The orders of a round, each with the number of its prompt."""
+    numbers = run.rng(f"prompts {t + 1}").integers(2**31, size=options.prompts)
+    names, labels = run.setting.generators, run.setting.labels or ("",)
+    wanted = balanced_labels(options.prompts, len(labels), np.zeros(len(labels), dtype=np.int64))
+    return [
+        Order(names[k % len(names)], "zero_shot", labels[label], hints=int(numbers[k]))
+        for k, label in enumerate(wanted)
+    ]
+
+
+def _orders(run: RunContext, count: int) -> list[Order]:
+    names, labels = run.setting.generators, run.setting.labels or ("",)
+    wanted = balanced_labels(count, len(labels), np.zeros(len(labels), dtype=np.int64))
+    return [Order(names[k % len(names)], "zero_shot", labels[label]) for k, label in enumerate(wanted)]
+
+
+def _votes(run: RunContext, name: str, samples: Sequence[Sample]) -> dict[str, float]:
+    """Noisy votes by text."""
+    shown, ordered = run.publish_samples("candidates", name, samples)
+    natural: Float64 = run.private_sum(name, [shown]).natural
+    return {sample.text: float(each) for sample, each in zip(ordered, natural[: len(ordered)], strict=True)}
+
+
+METHOD = Method(Options=Options, plan=plan, generator_calls=generator_calls, run=run)

@@ -1,0 +1,290 @@
+"""Tuned: what it refuses to plan, what its tuner sees, DPO on a tiny model, and a run that is killed while it tunes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.doubles import bench
+from tests.doubles.processes import ROOT
+from tests.doubles.steerable import steer_by_packaged
+from tests.doubles.tasks import LABELS, make_task
+from tests.doubles.tiny_llama import SENTENCES, save_tiny_llama
+from tests.doubles.topic_writer import topic_writer
+from undersong.deliver import Delivered, deliver
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_server.generators import tuning
+from undersong_server.generators.interface import Answer, GenerationRequest, Preference, PromptFormat
+from undersong_server.generators.kinds.transformers import (
+    TransformersGenerator,
+    TransformersSettings,
+    _answer_ids,
+    prompt_ids,
+)
+from undersong_server.generators.orders import Order, Requests
+from undersong_server.generators.tuning import Tuning
+from undersong_server.methods import tuned
+from undersong_server.methods.interface import Setting
+from undersong_server.methods.tuned import Options
+from undersong_server.progress import Silent
+from undersong_server.prompts.rendering import Prompts, TaskWords
+from undersong_server.runs import task as tasks
+from undersong_server.runs.planning import plan_run
+
+SMALL = {"samples": 8, "prompts": 4, "texts": 3, "rejected": 2, "rounds": 2, "batch": 2}
+METHOD = ["method.name=tuned", *(f"method.{key}={value}" for key, value in SMALL.items())]
+DECODED, OPTIMISE = TransformersGenerator._decoded, tuning.optimise
+TUNINGS: list[Any] = []
+TUNING = Tuning(rank=4, learning_rate=0.02, beta=0.5, epochs=3, batch=2, seed=1)
+
+
+@pytest.mark.parametrize(("steerable", "told"), [("", ""), ("model", '{"is_encoder_decoder": true}')])
+def test_only_a_local_causal_model_can_be_tuned(steerable: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(told or "{}")
+    setting = Setting(LABELS, ("one",), folder=tmp_path, steerable=(steerable,))
+    with pytest.raises(ConfigurationError) as refused:
+        tuned.plan(Options(), setting)
+    assert refused.value.code == "not-tunable"
+    (tmp_path / "model" / "config.json").write_text("{}")
+    causal = Setting(LABELS, ("one",), folder=tmp_path, steerable=("model",))
+    assert [each.name for each in tuned.plan(Options(), causal)] == ["votes/1", "votes/2", "votes/3"]
+    assert [each.name for each in tuned.plan(Options(keep=1), causal)] == ["votes/1", "votes/2"]
+    with pytest.raises(ConfigurationError) as refused:
+        tuned.plan(Options(texts=6, rejected=5, pairs=3), causal)
+    assert refused.value.code == "rank-too-large"
+
+
+def test_orders_with_one_number_have_one_prompt_at_every_attempt() -> None:
+    requests = Requests(Prompts(TaskWords(description="a note", labels=LABELS)), {"g": PromptFormat()}, seed=3)
+    requests.draw_words = lambda random: random.randrange(1000)
+    orders = [Order("g", "zero_shot", LABELS[0], hints=number) for number in (5, 5, 6)]
+    made = [requests.make(step, orders, range(3), [1] * 3)[0] for step in ("round 1/0", "round 1/1")]
+    prompts = [[each[number].prompt for number in range(3)] for each in made]
+    assert prompts[0] == prompts[1]
+    assert prompts[0][0] == prompts[0][1] != prompts[0][2]
+    assert len({each[number].seed for each in made for number in range(3)}) == 6
+
+
+def test_the_tuner_sees_opened_sums_and_public_texts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same opened sums, other private records change nothing that the tuner gets; none is among it."""
+    topic_writer(monkeypatch)
+    tunings = steer_by_packaged(monkeypatch)
+    original = bench.OpenFederation.private_sum
+    kept: dict[str, NoisySum] = {}
+
+    def opened(self: Any, name: str, inputs: Any) -> NoisySum:
+        return kept.setdefault(name, original(self, name, inputs))
+
+    monkeypatch.setattr(bench.OpenFederation, "private_sum", opened)
+    told = []
+    for seed, records in ((1, 60), (2, 90)):
+        path = make_task(tmp_path / str(seed), parties=1, records=records)
+        task = tasks.load(path, METHOD)
+        private = {json.loads(line)["text"] for file in task.files for line in file.read_text().splitlines()}
+        _, run = bench.run_method(task, plan_run(task), seed=3)
+        public = {sample.text for sample in run.pool.samples}
+        for _, preferences, _ in tunings:
+            assert {text for _, *texts in preferences for text in texts} <= public - private
+        told.append(list(tunings))
+        tunings.clear()
+    assert told[0] == told[1]
+    assert len(told[0]) == SMALL["rounds"]
+    kept.clear()
+    bench.run_method(task, plan_run(task), seed=4)
+    assert tunings != told[0]  # other sums are other pairs
+
+
+# With a model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("model") / "llama", chat=False, tied=True)
+
+
+def generator(model: Path, **more: Any) -> TransformersGenerator:
+    fields: dict[str, Any] = {"name": "tiny", "kind": "transformers", "path": str(model), "device": "cpu"}
+    settings = TransformersSettings(**fields, style="completion", max_new_tokens=24, batch_size=8, **more)
+    return TransformersGenerator(settings, folder=Path())
+
+
+def request(seed: int = 0, stop: Sequence[str] = ('"', "\n")) -> GenerationRequest:
+    return GenerationRequest("zero_shot", "", 'A note: "', seed, style="completion", stop=tuple(stop))
+
+
+def answers(writer: TransformersGenerator, stop: Sequence[str] = ('"', "\n")) -> list[Answer]:
+    found = dict(writer.answer([request(seed, stop) for seed in range(6)]))
+    return [answer for _, answer in sorted(found.items()) if isinstance(answer, Answer)]
+
+
+@pytest.mark.heavy
+def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: Path) -> None:
+    import torch
+
+    pairs = [Preference(request(), SENTENCES[0], SENTENCES[1]), Preference(request(), SENTENCES[2], SENTENCES[3])]
+    writer = generator(model)
+    told: list[int] = []
+    before = answers(writer)
+
+    def margins(of: TransformersGenerator) -> list[float]:
+        """Log-probability of each chosen text above its rejected one, of sums that are computed one text at a time."""
+        loaded, tokenizer, _ = of._model()
+        found = []
+        for each in pairs:
+            of_each = []
+            for text in (each.chosen, each.rejected):
+                prompt = prompt_ids(tokenizer, each.request.prompt, chat=False)
+                answer = _answer_ids(tokenizer, text, each.request, [])
+                with torch.no_grad():
+                    rows = loaded(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
+                of_each.append(sum(float(rows[len(prompt) + i - 1, token]) for i, token in enumerate(answer)))
+            found.append(of_each[0] - of_each[1])
+        return found
+
+    plain = margins(writer)
+    files = writer.tune(pairs, TUNING, told.append)
+    assert told == list(range(1, 7))
+    assert all(now > then + 0.5 for now, then in zip(margins(writer), plain, strict=True))
+    assert answers(writer) != before
+    again = generator(model)
+    again.adapt(files)
+    assert answers(again) == answers(writer)
+    assert margins(again) == margins(writer)
+    # From the same start, the same training gives the same bytes.
+    assert dict(generator(model).tune(pairs, TUNING, told.append)) == dict(files)
+    # What DPO compares is the sums above.
+    loaded, tokenizer, device = again._model()
+    prompt = prompt_ids(tokenizer, pairs[0].request.prompt, chat=False)
+    both = [_answer_ids(tokenizer, text, pairs[0].request, []) for text in (pairs[0].chosen, pairs[0].rejected)]
+    with torch.no_grad():
+        chosen, rejected = tuning.log_probabilities(loaded, tuning.Pair(prompt, *both), device)
+    assert float(chosen - rejected) == pytest.approx(margins(again)[0], abs=1e-3)
+
+
+@pytest.mark.heavy
+def test_an_answer_ends_at_its_request_s_stop(model: Path) -> None:
+    """Whatever else is in its batch, and as if it had been cut afterwards."""
+    writer = generator(model)
+    found, whole = answers(writer, stop=("e",)), answers(writer, stop=())
+    ended = 0
+    for number in range(6):
+        text, free = found[number].text, whole[number].text
+        if "e" in free.lstrip():
+            ended += 1
+            assert free.startswith(text)
+            assert text.lstrip().count("e") >= 1
+            assert found[number].finish == ""
+            assert found[number].completion_tokens <= whole[number].completion_tokens
+        else:
+            assert found[number] == whole[number]
+    assert ended > 2
+
+
+def readable(*given: Any) -> Answer:
+    """Ends the random model's answers as texts."""
+    answer = DECODED(*given)
+    return replace(answer, text=re.sub("[^a-z ]", "", answer.text) + " it ends.", finish="")
+
+
+def killed(*given: Any) -> None:
+    """Tunes, and kills this process at the second pair of its second tuning."""
+    *before, told = given
+    TUNINGS.append(given)
+
+    def told_and_killed(done: int) -> None:
+        if len(TUNINGS) == 2 and done == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        told(done)
+
+    OPTIMISE(*before, told=told_and_killed)
+
+
+def counted(*given: Any) -> None:
+    """Tunes, and is counted."""
+    TUNINGS.append(given)
+    OPTIMISE(*given)
+
+
+def run_until_killed(model: str, folder: str) -> None:
+    TransformersGenerator._decoded, tuning.optimise = readable, killed  # type: ignore[assignment, method-assign]
+    run(Path(model), Path(folder))
+
+
+def run(model: Path, folder: Path) -> Delivered:
+    task = folder / "task.toml"
+    if not task.exists():
+        make_task(folder, parties=3, records=20, evaluation={})
+        head, *_ = task.read_text(encoding="utf-8").partition("[[generators]]")
+        fields = {"name": "tiny", "kind": "transformers", "path": str(model), "style": "completion"}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
+        task.write_text("\n".join([head, "[[generators]]", *lines, "max_new_tokens = 16", "batch_size = 4\n"]))
+    return deliver(
+        tasks.load(task, METHOD),
+        folder / "out",
+        seed=1,
+        fresh=False,
+        insecure_noise_seed=2,
+        public_cache=folder / "cache.sqlite",
+        environment={},
+        progress=Silent(),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_killed_while_it_tunes_goes_on_and_its_adapter_is_published(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed within the second tuning: the first is not done again, and corpus and weights are those of a whole run."""
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import {__name__} as t, sys; t.run_until_killed(*sys.argv[1:])", str(model), tmp_path],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    monkeypatch.setattr(TransformersGenerator, "_decoded", readable)
+    monkeypatch.setattr(tuning, "optimise", counted)
+    TUNINGS.clear()
+    run(model, tmp_path)
+    assert len(TUNINGS) == 1
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    run(model, whole)
+    assert len(TUNINGS) == 3
+    published = {}
+    for name, folder in (("killed", tmp_path), ("whole", whole)):
+        out = folder / "out"
+        published[name] = [(out / file).read_bytes() for file in ("synthetic.jsonl", "adapters.zip")]
+    assert published["killed"] == published["whole"]
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+    assert "adapters.zip" in manifest["files"]
+    assert list(manifest["sums"]) == ["votes/1", "votes/2", "votes/3"]
+    assert "adapters.zip" in (out / "README.md").read_text(encoding="utf-8")
+    assert len(published["whole"][0].splitlines()) == round(0.5 * SMALL["samples"])
+    with zipfile.ZipFile(out / "adapters.zip") as archive:
+        archive.extractall(tmp_path / "adapters")
+    # peft reads what was published
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    plain = AutoModelForCausalLM.from_pretrained(model)
+    changed = PeftModel.from_pretrained(plain, str(tmp_path / "adapters" / "tiny"))
+    weights = [each for name, each in changed.named_parameters() if "lora_B" in name]
+    assert weights
+    assert any(np.abs(each.detach().numpy()).max() > 0 for each in weights)
