@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,17 +200,16 @@ def readable(*given: Any) -> Answer:
     return replace(answer, text=re.sub("[^a-z ]", "", answer.text) + " it ends.", finish="")
 
 
-def killed(*given: Any) -> None:
+def killed(handle: Any, pairs: Any, settings: Tuning, device: Any, told: Callable[[int], None]) -> None:
     """Tunes, and kills this process at the second pair of its second tuning."""
-    *before, told = given
-    TUNINGS.append(given)
+    TUNINGS.append(pairs)
 
     def told_and_killed(done: int) -> None:
         if len(TUNINGS) == 2 and done == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         told(done)
 
-    OPTIMISE(*before, told=told_and_killed)
+    OPTIMISE(handle, pairs, settings, device, told_and_killed)
 
 
 def counted(*given: Any) -> None:
