@@ -38,7 +38,8 @@ prompts with hints. `METHOD@GENERATOR` in `undersong compare` runs a method with
 
 Where a step of a paper is not private as the paper states, its row says so. Such a preset runs in `undersong simulate`
 and `undersong compare` only, with epsilon infinite and all outputs marked as not private; the epsilon of the task is
-then the one that the paper's accounting states. A coordinator refuses it, naming the steps.
+then the one that the paper's accounting states. A coordinator refuses it, naming the steps. A party needs no such list:
+it computes the price of a plan's sums itself, whatever method the plan names, and refuses an epsilon beyond its policy.
 
 | verdict | meaning |
 |---|---|

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from statistics import NormalDist
 from types import SimpleNamespace
 
@@ -15,10 +16,12 @@ from tests.doubles.pace import slow_but
 from tests.doubles.parties import embed
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import VOCABULARY, topic_writer
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.table import read_table
+from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_protocol.secagg.noise_share import noise_plan
+from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import teachers
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.terms import TermHistogram
@@ -274,6 +277,18 @@ def test_a_preset_that_is_not_private_is_refused_by_a_coordinator_naming_its_ste
     with pytest.raises(ConfigurationError) as refused:  # nor without the preset's name
         plan_run(load(path, ["method.name=dpga", "method.curator=true", "method.accounting=paper"]))
     assert refused.value.code == "not-private"
+
+
+def test_a_party_refuses_it_by_its_sums_whatever_method_and_price_a_coordinator_states(tmp_path):
+    """No party reads a method's name: what it is charged follows from the plan's sums, which it computes anew."""
+    plan = plan_run(load(make_task(tmp_path), ["method.name=dpga", "method.preset=paper", "privacy.epsilon=2.0"])).plan
+    roster = [Member(name, bytes(32)) for name in ("a", "b", "c")]
+    with pytest.raises(PrivacyRefusal, match="epsilon inf"):
+        bounds.check(plan, roster, bounds.Policy(largest_epsilon=1e6, largest_delta=1.0))
+    plan.verify()  # without noise some of its sums cost what nobody can afford
+    for claimed in (2.0, 1e6):
+        with pytest.raises(PrivacyRefusal):
+            replace(plan, privacy=replace(plan.privacy, epsilon=claimed)).verify()
 
 
 def test_above_threshold_stops_as_often_as_its_noise_says():
