@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -95,6 +95,18 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.meta_path.insert(0, SkipsTorch())
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Each worker begins with other files: in a fresh checkout it finds those compiled that another has begun with."""
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker and isinstance(collector, pytest.Directory):
+        found = report.result
+        first = int(worker["workerid"].removeprefix("gw")) * len(found) // worker["workercount"]
+        report.result = [*found[first:], *found[:first]]
+    return report
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--without-torch"):
         for item in items:
@@ -107,7 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         starts = enumerate(LONGEST_FIRST)
         return next((place for place, start in starts if item.nodeid.startswith(start)), len(LONGEST_FIRST))
 
-    items.sort(key=rank)
+    items.sort(key=lambda item: (rank(item), item.path))  # every worker's in one order
 
 
 def pytest_collection_finish() -> None:

@@ -271,7 +271,7 @@ def test_a_text_has_the_same_bits_beside_any_other_texts(packaged: Embedder, cou
 WIDTHS = [2, 6, 7, 8, 15, 16, 31, 40, 70, 127, 128, 200, 254, 255, 256]
 
 
-@pytest.mark.parametrize("tokens", slow_but(WIDTHS, [2, 7, 8, 40, 128, 256]))
+@pytest.mark.parametrize("tokens", slow_but(WIDTHS, [2, 40, 256]))
 def test_every_place_in_a_batch_of_every_width_gives_the_same_bits(packaged: Embedder, tokens: int) -> None:
     rng = np.random.default_rng(tokens)
     text = " ".join(["pain"] * (tokens - 2))

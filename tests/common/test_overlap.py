@@ -107,6 +107,7 @@ def test_the_report_holds_no_word_of_either_file():
     assert not any(word in shown for word in ("ambulance", "gardening", "spray"))
 
 
+@pytest.mark.slow
 def test_thousands_of_texts_take_seconds():
     rng = np.random.default_rng(0)
     draw = rng.zipf(1.3, size=(6000, 40)) % 5000

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.doubles.pace import examples
 from tests.doubles.processes import environment
 
 pytestmark = pytest.mark.heavy
@@ -35,7 +36,7 @@ def reading(read):
     except sqlite3.ProgrammingError as error:
         assert "closed" in str(error)
 
-for number in range(20):
+for number in range(int(sys.argv[2])):
     read, close = opened(Path(sys.argv[1]) / f"{number}.sqlite")
     readers = [threading.Thread(target=reading, args=(read,), daemon=True) for _ in range(4)]
     for reader in readers:
@@ -49,6 +50,6 @@ for number in range(20):
 
 @pytest.mark.parametrize("database", [REGISTRY, STORE], ids=["registry", "store"])
 def test_readers_of_a_closed_database_get_an_error_and_no_crash(database, tmp_path):
-    script = [sys.executable, "-c", database + CLOSED_UNDER_READERS, tmp_path]
+    script = [sys.executable, "-c", database + CLOSED_UNDER_READERS, tmp_path, str(examples(6, 20))]
     done = subprocess.run(script, env=environment(), capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")

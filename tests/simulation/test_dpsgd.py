@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.doubles.pace import slow_but
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_llama import save_tiny_llama
 from undersong import compare_table, references
@@ -156,6 +157,7 @@ def test_a_cell_trains_writes_and_repeats_itself(task_file, llama, monkeypatch, 
     assert {**again, "seconds": 0} == {**lora, "seconds": 0}
 
 
+@pytest.mark.slow
 def test_the_model_learns_and_other_noise_gives_other_weights(llama):
     pytest.importorskip("opacus")
     import torch
@@ -176,7 +178,7 @@ def test_the_model_learns_and_other_noise_gives_other_weights(llama):
     assert first == same != other
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "lora"])
+@pytest.mark.parametrize("kind", slow_but(["llama", "gpt2", "lora"], ["llama", "lora"]))
 def test_one_record_moves_a_step_by_at_most_the_clipping_norm(kind, llama):
     pytest.importorskip("opacus")
     model = llama_model(llama) if kind == "llama" else gpt2()

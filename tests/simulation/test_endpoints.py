@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 from tests.doubles.chat_server import ChatServer, FaultProxy, completion, serving
 from tests.doubles.coded import raises
+from tests.doubles.pace import slow_but
 from tests.doubles.processes import SOURCES
 from tests.doubles.refusals import REFUSALS
 from tests.doubles.tasks import LABELS, make_task
@@ -195,7 +197,7 @@ def test_plan_and_simulation_refuse_a_cap_below_the_expected_cost_before_a_call_
     assert (writer.calls, (tmp_path / "out").exists()) == (0, False)
 
 
-@pytest.mark.parametrize("key", ["price_budget_usd", "token_budget"])
+@pytest.mark.parametrize("key", slow_but(["price_budget_usd", "token_budget"], ["token_budget"]))
 def test_a_cap_between_expected_and_highest_cost_is_accepted_with_a_warning(tmp_path: Path, key: str) -> None:
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}
     with serving(ChatServer(Writer())) as server:
@@ -310,12 +312,7 @@ def test_a_process_that_is_killed_between_answers_pays_nothing_twice(tmp_path: P
 
 @pytest.mark.parametrize(
     ("model", "style"),
-    [
-        ("base", "completion"),
-        pytest.param("t5", "chat", marks=pytest.mark.slow),
-        pytest.param("base", "chat", marks=pytest.mark.slow),
-        pytest.param("t5", "completion", marks=pytest.mark.slow),
-    ],
+    slow_but(product(("base", "t5"), ("chat", "completion")), [("base", "completion")]),
 )
 def test_a_local_base_model_and_a_t5_are_run_whole(tmp_path: Path, model: str, style: str) -> None:
     """What they write is noise, and stands in the corpus as any text would; none of it is their prompt."""

@@ -31,6 +31,7 @@ def run(folder, **data):
     return deliver(tasks.load(task), folder / "out", public_cache=folder / "cache.sqlite", **options)
 
 
+@pytest.mark.slow
 def test_a_simulation_ends_with_two_charges_a_party_and_no_private_text(tmp_path, monkeypatch):
     monkeypatch.setattr("undersong_protocol.statistics.teacher_votes.STEPS", 4)
     write_bert(tmp_path / "task" / "bert", WORDS)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import examples
 from tests.doubles.tasks import LABELS, make_replay_task, make_task, write_rows
 from undersong.records import deal, private_tables, subsample
 from undersong_client.records.private import PrivateRecords
@@ -73,7 +74,7 @@ def test_a_users_records_lie_at_one_party(records, parties, alpha, seed):
 
 
 @pytest.mark.parametrize("unit", ["sample", "user"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15, 40), deadline=None)
 @given(records=RECORDS, gone=st.integers(0, 39), seed=st.integers(0, 9), alpha=st.sampled_from([0.1, 1.0, math.inf]))
 @pytest.mark.heavy
 def test_the_opened_sum_moves_by_the_declared_sensitivity_at_most(tmp_path_factory, unit, records, gone, seed, alpha):

@@ -43,6 +43,10 @@ LOW_ORDER = sorted(keys._LOW_ORDER)
 Bend = Callable[[wire.Request], object]
 
 
+class Refused(Exception):
+    """The stage has ended in which somebody refused."""
+
+
 def play(
     parameters: SumParameters, stage: Stage, bend: Bend, victims: tuple[str, ...] = (VICTIM,)
 ) -> tuple[dict[str, UndersongError], dict[str, PartyMachine], list[bytes]]:
@@ -50,12 +54,17 @@ def play(
     parties = open_parties(parameters)
     refusals: dict[str, UndersongError] = {}
     sent: list[bytes] = []
+    asked: list[Stage] = []
 
     def lie(name: str, message: wire.Request) -> None:
-        if stage_of(message) is stage and name in victims:
+        now = stage_of(message)
+        if refusals and now is not asked[-1]:
+            raise Refused  # whoever has refused is asked and sends nothing more
+        asked.append(now)
+        if now is stage and name in victims:
             bend(message)
 
-    with contextlib.suppress(SumAborted):
+    with contextlib.suppress(SumAborted, Refused):
         drive(parameters, parties, refusals=refusals, transcript=sent, bend_request=lie)
     return refusals, parties, sent
 

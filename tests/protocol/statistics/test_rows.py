@@ -101,7 +101,7 @@ def test_well_formed_inputs_are_taken_and_every_record_has_a_row(name: str, mode
 
 @pytest.mark.heavy
 @EVERY
-@settings(max_examples=examples(30, 150), deadline=None)
+@settings(max_examples=examples(12, 150), deadline=None)
 @given(data=st.data())
 def test_malformed_inputs_are_refused_without_a_record(name: str, data: st.DataObject) -> None:
     facts = data.draw(st.sampled_from(FACTS))

@@ -668,6 +668,7 @@ def test_home_adds_up_what_runs_have_spent_with_their_deltas(tmp_path, tasks):
     site.close()
 
 
+@pytest.mark.slow
 def test_a_thousand_parties_and_two_thousand_runs_are_fast_and_small(tmp_path, tasks):
     home = make_home(tmp_path / "home")
     add_parties(home, 1000)

@@ -29,8 +29,8 @@ def blobs(count, seed, turn=0.0, noise=0.35):
 
 @pytest.mark.heavy
 def test_covariances_come_closer_and_labels_are_still_told_apart():
-    source, labels = blobs(300, 0)
-    target, truth = blobs(300, 1, turn=1.5)
+    source, labels = blobs(160, 0)
+    target, truth = blobs(160, 1, turn=1.5)
     adapted = adapt(source, labels, target, seed=0)
     assert adapted.chosen in WEIGHTS
     assert adapted.chosen > 0

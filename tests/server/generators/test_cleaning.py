@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import slow_but
 from undersong_server.generators.cleaning import clean, duplicate_key, is_empty
 
 PROMPT = "Write a customer's question.\nReply with the text only: no title, no quotes, no comment."
@@ -143,10 +144,11 @@ def test_cleaning_twice_is_cleaning_once(raw: str) -> None:
     assert once == "" or not is_empty(once)
 
 
+PIECES = ["<", "Sure, ", "**a", "\n", '"', "<think>", "&amp;", "here is ", "1. ", "_ ", "```\n"]
+
+
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    "piece", ["<", "Sure, ", "**a", "\n", '"', "<think>", "&amp;", "here is ", "1. ", "_ ", "```\n"]
-)
+@pytest.mark.parametrize("piece", slow_but(PIECES, ["<", "<think>", "1. "]))
 def test_no_answer_takes_long(piece: str) -> None:
     started = time.process_time()
     clean(piece * (40_000 // len(piece)))

@@ -271,7 +271,7 @@ def test_odd_corpora_break_nothing(tmp_path_factory: pytest.TempPathFactory, row
         list(generator.answer([GenerationRequest(kind, "x", "", seed, every, every, every, every)]))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_fifteen_hundred_notes_take_seconds(tmp_path: Path) -> None:
     generator = ngram(tmp_path, corpus(3000))
     good, bad = tuple(row["text"] for row in corpus(4, 1)), tuple(row["text"] for row in corpus(4, 2))

@@ -137,6 +137,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_at_once_whatever_is_in_flight() -> None:
     def write(prompt: str) -> dict[str, Any]:
         time.sleep(0.0 if "text 0." in prompt else 30.0)

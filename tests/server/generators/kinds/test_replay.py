@@ -228,7 +228,7 @@ def test_the_file_is_embedded_once_and_examples_once(tmp_path: Path) -> None:
     assert len(embedded) == 120 + 2  # both labels hold the same texts
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_six_thousand_draws_take_seconds(tmp_path: Path) -> None:
     rows = [{"text": f"word{n % 97} word{n % 89} word{n}", "label": "ab"[n % 2]} for n in range(6000)]
     generator = replay(tmp_path, rows)
