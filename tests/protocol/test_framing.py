@@ -246,8 +246,8 @@ def test_what_shrinks_is_deflated_and_what_does_not_is_left() -> None:
 def test_bytes_as_even_as_a_mask_are_not_deflated_to_see_whether_they_shrink(
     made: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = b"".join(keys.KemSecretKey(bytes([number] * 32)).public for number in range(8))
-    even = random.Random(1).randbytes(8192) if made == "mask" else keys
+    public = b"".join(keys.KemSecretKey(bytes([number] * 32)).public for number in range(8))
+    even = random.Random(1).randbytes(8192) if made == "mask" else public
     uneven = [bytes(byte & 0x7F for byte in even), even[:100] * 80]
     assert all(map(worth_deflating, uneven))
     monkeypatch.setattr(framing, "zlib", None)
