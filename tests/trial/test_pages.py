@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -12,7 +14,23 @@ from undersong_common import entry, errors
 from undersong_common.errors import UndersongError
 from undersong_server.cli.runs import UNCONFIRMED
 
-PAGES = ("README.md", "docs/hospital.md", "docs/federation.md", "docs/operations.md", "docs/flower.md")
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+MODULE = re.compile(r"python -m ((?:benchmarks|examples|tests)\.[\w.]+)((?:[^`\n\\]|\\\n)*)")
+HANDED_ON = {"tests.noninterference.audit": "audit"}  # a module that gives its options to a command of ``undersong``
+PROBE = """
+import argparse, runpy, sys
+def options(parser):
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from options(each)
+def parse(self, *given):
+    print(*options(self))
+    sys.exit()
+argparse.ArgumentParser.parse_args = argparse.ArgumentParser.parse_known_args = parse
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
 ROW = re.compile(r"^\| `(undersong(?:-party)?(?: [a-z-]+)+)[^|]*\| (.+) \|$", re.MULTILINE)
 OPTION = re.compile(r"`[^`]*?(--[a-z][a-z-]+)")
 
@@ -28,6 +46,32 @@ def test_every_command_of_a_page_is_understood(page):
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         unknown = [word for word in rest if word.startswith("--") and word.split("=")[0] not in known]
         assert unknown in ([], ["--help"]) or names == ["supernode"], f"{page}: {program} {' '.join(words)}"
+
+
+def module_options() -> dict[str, set[str]]:
+    """Options that the pages type after each of our modules; the archive's commands ran with former programs."""
+    found: dict[str, set[str]] = {}
+    today = [page for page in PAGES if page != "docs/results-archive.md"]
+    for page in [*today, *sorted(f"docs/papers/{path.name}" for path in (ROOT / "docs" / "papers").glob("*.md"))]:
+        for module, rest in MODULE.findall((ROOT / page).read_text(encoding="utf-8")):
+            found.setdefault(module, set()).update(re.findall(r"(?<=\s)--[a-z][a-z-]+", rest.split(" # ")[0]))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", sorted(module_options()))
+def test_every_module_of_a_page_is_there_and_takes_its_options(module):
+    """As far as its arguments are read: what they measure takes up to hours."""
+    file = ROOT / module.replace(".", "/")
+    source = file.with_suffix(".py") if file.with_suffix(".py").exists() else file / "__main__.py"
+    assert "__main__" in source.read_text(encoding="utf-8"), f"{source}: is no program"
+    if not (options := module_options()[module]):
+        return
+    done = subprocess.run([sys.executable, "-c", PROBE, module], cwd=ROOT, capture_output=True, text=True, check=True)
+    known = set(done.stdout.split())
+    if module in HANDED_ON:
+        known |= {each for option in command_of("undersong", [HANDED_ON[module]])[0].params for each in option.opts}
+    assert options - known == set()
 
 
 @pytest.mark.parametrize("page", ["docs/hospital.md", "docs/federation.md"])
