@@ -309,9 +309,13 @@ def mean_at_least(values: Sequence[float], alarm: float) -> float:
     return low
 
 
-def orthogonal_scores(
-    rows: Float64, residual: Float64, present: Bools, *, rate: float = 1.0
-) -> tuple[Float64, Float64]:
+def whole_scores(rows: Float64, residual: Float64, present: Bools, rate: float = 1.0) -> tuple[Float64, Float64]:
+    """Scores and signals as of :func:`orthogonal_scores`, along whole contributions; rows that overlap share noise."""
+    signals = np.linalg.norm(rows, axis=1)
+    return rows @ residual / np.maximum(signals, 1e-9) + rate * present * signals, signals
+
+
+def orthogonal_scores(rows: Float64, residual: Float64, present: Bools, rate: float = 1.0) -> tuple[Float64, Float64]:
     """Scores of several known contributions to one noisy vector, with independent noise, and their signals.
 
     Each contribution is seen along the part of it that is orthogonal to those before it, after everything else that is

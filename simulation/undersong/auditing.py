@@ -40,6 +40,7 @@ from undersong.audit_parts import (
     make_canaries,
     orthogonal_scores,
     planted,
+    whole_scores,
 )
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.grid_vectors import grid_vector
@@ -127,6 +128,7 @@ class Observations:
     Attributes:
         present: which canaries were planted, bool [c].
         sums: score of each canary in all opened sums together, float64 [c]; N(0, 1) if it was not planted.
+        apart: the same along directions of their own: weaker, and with independent noise.
         signals: rise of that score if it was planted, in deviations of the planned noise, float64 [c].
         corpus: scores of the attacks on the corpus, by name, float64 [c].
         noise: by sum, what was opened beside the vectors that entered it.
@@ -140,6 +142,7 @@ class Observations:
 
     present: Bools
     sums: Float64
+    apart: Float64
     signals: Float64
     corpus: Mapping[str, Float64]
     noise: Mapping[str, NoiseSize]
@@ -300,19 +303,19 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
     delta = promise.delta
     mu = gaussian_mu(promise.epsilon, delta)
     alarm = (1.0 - CONFIDENCE) / (2 + len(observed[0].corpus))
-    scores = [(each.present, each.sums) for each in observed]
-    sums = Detection.of_runs(scores, mu / 2, alarm)
-    surest = Detection.of_runs(scores, float(norm.isf(SURE)), alarm)
+    # Half of its own signal tells best whether a canary was there; the attacker knows it.
+    sums = Detection.of_runs([(each.present, each.sums - each.signals / 2) for each in observed], 0.0, alarm)
+    surest = Detection.of_runs([(each.present, each.apart) for each in observed], float(norm.isf(SURE)), alarm)
     gaussian = all(planned.law == "gaussian" and planned.sampling_rate == 1.0 for planned in plan.sums)
     verdicts = [_verdict("every opened sum, by somebody who knows all other records", sums, delta, gaussian)]
     verdicts.append(
         _verdict(f"the same, naming {SURE:.0%} of absent records only", surest, delta, gaussian, by_rates=True)
     )
     verdicts += [_corpus_verdict(name, observed, delta, alarm) for name in observed[0].corpus]
-    signal = float(np.mean(np.concatenate([each.signals for each in observed])))
+    signals = np.concatenate([each.signals for each in observed])
     noise, excess = _noise(observed)
     measured = noise[0] / noise[1] if noise else 0.0  # the share of the planned noise that is found too little
-    attacked = _attack_power(sums, signal, mu, lambda found: _proven(found, delta, gaussian) > promise.epsilon)
+    attacked = _attack_power(sums, signals, lambda found: _proven(found, delta, gaussian) > promise.epsilon)
     return AuditReport(
         task=run_plan.task.task.name,
         method=run_plan.task.method.name,
@@ -322,7 +325,7 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
         overrides=settings.assignments,
         runs=len(observed),
         canaries=settings.canaries,
-        signal=signal / mu,
+        signal=float(signals.mean()) / mu,
         noise=noise,
         largest=max(each.largest for each in observed),
         clamp=(min(each.clamp[0] for each in observed), max(each.clamp[1] for each in observed)),
@@ -411,7 +414,14 @@ def _proven(detection: Detection, delta: float, gaussian: bool) -> float:
 
 def _verdict(attack: str, detection: Detection, delta: float, gaussian: bool, by_rates: bool = False) -> Verdict:
     runs = len(detection.right)
-    perfect = replace(detection, right=(1.0,) * runs, caught=(0.5,) * runs, alarms=(0.0,) * runs)
+    perfect = replace(
+        detection,
+        hits=detection.present,
+        false_alarms=0,
+        right=(1.0,) * runs,
+        caught=(0.5,) * runs,
+        alarms=(0.0,) * runs,
+    )
     if by_rates:
         reached, most = (each.epsilon_of_rates(delta, gaussian) for each in (detection, perfect))
     else:
@@ -430,19 +440,17 @@ def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, a
     return _verdict(name, Detection.of_runs(runs[learnt:], threshold, alarm), delta, gaussian=False)
 
 
-def _attack_power(detection: Detection, signal: float, mu: float, refutes: Callable[[Detection], bool]) -> float | None:
+def _attack_power(detection: Detection, signals: Float64, refutes: Callable[[Detection], bool]) -> float | None:
     """The largest share of the planned noise at which the attack on the sums is expected to refute the promise."""
     from scipy.stats import norm
 
-    def refuted(right: float) -> bool:
+    def refuted(share: float) -> bool:
+        right = float(norm.cdf(signals / 2 / share).mean())
         return refutes(replace(detection, right=(right,) * len(detection.right)))
 
     shares = np.geomspace(1.0, LEAST_NOISE, 50)
-    # A record that moves its score by less than the threshold is found less often with less noise.
-    right = (norm.cdf((signal - mu / 2) / shares) + norm.cdf(mu / 2 / shares)) / 2
-    rising = np.sort(right)
-    least = bisect_left(rising, True, key=refuted)  # more right guesses refute more
-    return float(shares[right >= rising[least]][0]) if least < len(rising) else None
+    first = bisect_left(shares, True, key=refuted)  # less noise is refuted more easily
+    return float(shares[first]) if first < len(shares) else None
 
 
 def _epsilon_with(plan: Plan, share: float) -> float:
@@ -602,7 +610,7 @@ def _attack_sums(
         return PrivateRecords(rows, labels, privacy, key=bytes(32), embed=embed)
 
     alone, everyone = [held(each.rows) for each in canaries], held(concatenate([each.rows for each in canaries]))
-    scores, signals, square = np.zeros(len(canaries)), np.zeros(len(canaries)), 0.0
+    scores, apart, signals, square = *(np.zeros(len(canaries)) for _ in range(3)), 0.0
     noise: dict[str, NoiseSize] = {}
     shares: dict[str, audit_parts.Shape] = {}
     independent: dict[float, bool] = {}
@@ -617,7 +625,8 @@ def _attack_sums(
         )
         entered, unsampled = (np.sum(each, axis=0) for each in zip(*watched.vectors[name].values(), strict=True))
         residual = (found_sum.values - planned.sampling_rate * unsampled) / planned.sigma_integer
-        found, signal = orthogonal_scores(rows / planned.sigma_integer, residual, present, rate=planned.sampling_rate)
+        seen_by = rows / planned.sigma_integer, residual, present, planned.sampling_rate
+        found, signal = whole_scores(*seen_by)
         survivors = len(found_sum.survivors)
         if survivors != len(watched.vectors[name]):
             raise InternalError(f"{name}: the vectors of {survivors} parties are in the sum, others were watched")
@@ -651,6 +660,7 @@ def _attack_sums(
             rates |= set() if right or not secret else {name}
         weight = planned.l2 / planned.sigma
         scores += weight * found
+        apart += weight * orthogonal_scores(*seen_by)[0]
         signals += weight * planned.sampling_rate * signal
         square += weight * weight
     deviation = math.sqrt(square)
@@ -658,6 +668,7 @@ def _attack_sums(
     return Observations(
         present,
         scores / deviation,
+        apart / deviation,
         signals / deviation,
         {},
         noise,

@@ -75,16 +75,22 @@ PRIVATE = Table(
 )
 
 
-@pytest.mark.parametrize("signal", [0.5, 1.5, 1.9, 2.0, 3.0, 4.0])
+@pytest.mark.parametrize("signal", [0.0, 0.5, 2.0, 4.0])
 def test_the_power_of_an_attack_is_the_largest_share_of_the_noise_that_it_refutes(signal):
     from scipy.stats import norm
 
-    detection, mu = module.Detection(0, 1, 0, 1, (0.5,)), 4.0
+    detection, signals = module.Detection(0, 1, 0, 1, (0.5,), (0.0,), (0.0,)), np.array([signal, 2 * signal])
     shares = np.geomspace(1.0, module.LEAST_NOISE, 50)
-    right = (norm.cdf((signal - mu / 2) / shares) + norm.cdf(mu / 2 / shares)) / 2
-    for least in (0.4, 0.55, 0.7, 0.74, 0.75, 0.9, 0.999, 1.1):
+    right = np.mean([norm.cdf(each / 2 / shares) for each in signals], axis=0)
+    for least in (0.4, 0.55, 0.9, 0.999, 1.1):
         first = next((share for share, found in zip(shares, right, strict=True) if found >= least), None)
-        assert module._attack_power(detection, signal, mu, lambda each: each.right[0] >= least) == first  # noqa: B023
+        assert module._attack_power(detection, signals, lambda each: each.right[0] >= least) == first  # noqa: B023
+
+
+def test_a_canary_of_little_signal_is_told_by_half_of_it() -> None:
+    mu = gaussian_mu(4.0, 1e-5)
+    weak = concluded(observed(0.4 * mu, 0.1, runs=100)).verdicts[0].detection
+    assert weak.hits / weak.present > 0.9 > 0.1 > weak.false_alarms / weak.absent
 
 
 def test_every_kind_of_canary_is_planted_at_one_party() -> None:
@@ -111,7 +117,7 @@ def observed(
         corpus = {"chance": rng.normal(size=canaries)}
         drawn = (noise * rng.normal(size=5000)).astype(np.float32)
         noises = {"votes": NoiseSize("gaussian", 5000, float(drawn @ drawn), drawn)}
-        found.append(Observations(present, scores, np.full(canaries, mu), corpus, noises, largest))
+        found.append(Observations(present, scores, scores, np.full(canaries, mu), corpus, noises, largest))
     return found
 
 
@@ -247,6 +253,13 @@ def test_the_audit_says_which_epsilon_it_could_have_refuted() -> None:
     # What it names, it refutes: a build of that epsilon, with some luck to spare.
     share = mu / gaussian_mu(1.3 * many.refutable_by_attack, 1e-5)
     assert concluded(observed(mu, share, runs=100)).verdicts[0].epsilon > 4.0
+
+
+def test_the_most_that_runs_prove_is_what_perfect_guesses_would_prove() -> None:
+    for each in concluded(observed(gaussian_mu(4.0, 1e-5), 1.0, runs=100)).verdicts[:2]:
+        assert each.epsilon < each.most
+    for each in concluded(observed(100.0, 0.01, runs=100)).verdicts[:2]:
+        assert each.epsilon == each.most > 4.0
 
 
 def test_six_attackers_share_one_alarm() -> None:

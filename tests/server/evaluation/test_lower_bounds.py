@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.pace import examples, slow_but
-from undersong.audit_parts import Detection, mean_at_least, orthogonal_scores
+from undersong.audit_parts import Detection, mean_at_least, orthogonal_scores, whole_scores
 from undersong_common.arrays import Bools, Float64
 from undersong_common.intervals import clopper_pearson
 from undersong_common.privacy.accounting import gaussian_epsilon, gaussian_mu
@@ -102,6 +102,17 @@ def test_scores_of_overlapping_rows_have_independent_noise() -> None:
     assert signals[0] == pytest.approx(np.linalg.norm(rows[0]))
     assert scores.mean(axis=0) == pytest.approx(present * signals, abs=0.08)
     assert np.cov(scores.T) == pytest.approx(np.eye(3), abs=0.08)
+
+
+def test_scores_of_whole_rows_have_the_whole_signal() -> None:
+    rng = np.random.default_rng(4)
+    rows, present = rng.normal(size=(5, 2)), np.array([True, False, True, False, False])
+    found = [whole_scores(rows, each, present) for each in rng.normal(size=(4000, 2))]
+    scores, signals = np.array([each[0] for each in found]), found[0][1]
+    assert signals == pytest.approx(np.linalg.norm(rows, axis=1))
+    assert scores.mean(axis=0) == pytest.approx(present * signals, abs=0.08)
+    assert scores.std(axis=0) == pytest.approx(np.ones(5), abs=0.08)
+    assert whole_scores(np.zeros((1, 2)), np.ones(2), present[:1])[0].tolist() == [0.0]
 
 
 def test_a_row_that_others_span_says_nothing() -> None:

@@ -1,0 +1,37 @@
+"""Prints the smallest epsilon of a build that the audit's first attack would refute more likely than not, by its runs.
+
+The build draws too little Gaussian noise. ``--signal`` is what an audit prints: the share of what the promise allows
+by which a planted record moves its score.
+"""
+
+import argparse
+
+import numpy as np
+
+from undersong.audit_parts import CONFIDENCE, Detection
+from undersong.auditing import _attack_power
+from undersong_common.privacy.accounting import gaussian_epsilon, gaussian_mu
+
+ATTACKERS = 6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epsilon", type=float, default=4.0, help="promised")
+    parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--signal", type=float, default=1.0)
+    parser.add_argument("--runs", type=int, nargs="+", default=[16, 32, 64, 100, 200, 400])
+    given = parser.parse_args()
+    mu = gaussian_mu(given.epsilon, given.delta)
+    for runs in given.runs:
+        detection = Detection(0, 0, 0, 0, (0.5,) * runs, alarm=(1.0 - CONFIDENCE) / ATTACKERS)
+        share = _attack_power(
+            detection,
+            np.array([given.signal * mu]),
+            lambda found: found.epsilon_if_gaussian(given.delta) > given.epsilon,
+        )
+        print(runs, "none" if share is None else f"{gaussian_epsilon(mu / share, given.delta):.3g}")
+
+
+if __name__ == "__main__":
+    main()
