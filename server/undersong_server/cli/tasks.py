@@ -45,7 +45,8 @@ def init(
     """Writes a commented task file."""
     operations.tasks.write_template(out, source, text=text_field, label=label_field, user=user_field, encoding=encoding)
     named = shell_path(out)
-    words = f"wrote {out}: edit it, then `undersong plan {named}` and `undersong simulate {named}`"
+    first = f"wrote {out}: name your corpus or model under [[generators]]"
+    words = f"{first}, then `undersong plan {named}` and `undersong simulate {named}`"
     print_result({"task_file": str(out)}, words, as_json=as_json, quiet=quiet)
 
 
