@@ -85,7 +85,7 @@ def index() -> str:
 
 ENDING = """
 Beside them stand `undersong` ([method.md](method.md)), `vector` (after EPSVec, whose paper has no table here: one
-private sum of hidden states steers a local model, [vector.md](vector.md)), `tuned` (after POPri: private votes give
+private sum of hidden states steers a local model, [vector.md](vector.md)), `tuned` (after POPri: private sums give
 the pairs by which a local model is tuned, [tuned.md](tuned.md)) and the baselines `mixture` (zero-shot
 texts of all generators in equal parts, nothing private), `mixture+labels` (the same with the records' label shares,
 from one private label histogram; `half_way = false` takes the shares as they are instead of half-way to equal ones)

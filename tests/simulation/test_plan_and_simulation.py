@@ -46,7 +46,13 @@ OPTIONS = {
     "dpkps": ["privacy.epsilon=30.0", "method.samples=60", "method.vocabulary=words.txt", "method.length=3"],
     "mixture": ["method.samples=60"],
     "vector": ["method.samples=60", "method.embedding_size=48"],
-    "tuned": ["method.samples=30", "method.prompts=10", "method.texts=4", "method.rejected=2"],
+    "tuned": [
+        "method.samples=30",
+        "method.prompts=10",
+        "method.texts=4",
+        "method.rejected=2",
+        "method.embedding_size=48",
+    ],
     "mixture+labels": ["method.samples=60"],
     "cleaned-mixture": ["method.samples=60"],
 }

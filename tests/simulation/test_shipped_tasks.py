@@ -35,7 +35,12 @@ SMALL = {  # what a small run of each method needs beside its number of texts
     "mixture+labels": (),
     "pretext": IN_ROUNDS,
     "undersong": IN_ROUNDS,
-    "tuned": ("method.prompts=8", "method.texts=4", "method.rejected=2"),
+    "tuned": (
+        "method.prompts=8",
+        "method.texts=4",
+        "method.rejected=2",
+        f"method.embedding_size={HashedEmbedder.dimension}",
+    ),
     "vector": (f"method.embedding_size={HashedEmbedder.dimension}",),
     "wasp": IN_ROUNDS,
 }

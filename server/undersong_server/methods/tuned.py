@@ -1,13 +1,13 @@
-"""Tuned: private votes teach the model that writes (after POPri, Hou et al. 2025); docs/tuned.md has the steps.
+"""Tuned: private sums teach the model that writes (after POPri, Hou et al. 2025); docs/tuned.md has the steps.
 
-Deviations from POPri: a record casts top-Q votes among all texts of its label in place of a client's clipped mean
-similarities; several pairs may come of one prompt; noise is calibrated over all votes together; and a last vote
-chooses among what the tuned model writes.
+Deviations from POPri: a text's mean similarity to the records is its product with one noisy sum of the records'
+embeddings, opened once for all rounds, or votes take its place; several pairs may come of one prompt; noise is
+calibrated over all sums together; and a last vote chooses among what the tuned model writes.
 """
 
 import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -16,6 +16,7 @@ from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
 from undersong_common.extras import named, require
 from undersong_protocol.agreement.plan import SumRequest
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.votes import LARGEST_Q, TopQVotes
 from undersong_server.generators.orders import Order
 from undersong_server.generators.tuning import Tuning
@@ -31,9 +32,11 @@ class Options(MethodOptions):
     Attributes:
         samples: texts that the tuned model writes at last.
         keep: part of them that the corpus has: those with the most votes of each label. 1 keeps all, without that vote.
-        rounds: of texts, a vote and a tuning.
+        rounds: of texts and a tuning.
+        score: by which a prompt's texts are ranked: "similarity" to the records' mean embedding, or "votes".
+        embedding_size: coordinates of an embedding.
         prompts: of a round, spread evenly over the labels; texts: that are written to each.
-        votes: Q, texts that a record votes for.
+        votes: Q, texts that a record votes for, in the last vote too.
         pairs: of a prompt: the best text against that of rank ``rejected``, the second best against the next, ...
         rejected: rank of the best text's counterpart, from 1; a middle one, as POPri found best.
         rank: of the LoRA weights; learning_rate, beta, epochs, batch: as of ``Tuning``.
@@ -42,6 +45,8 @@ class Options(MethodOptions):
     samples: Annotated[int, Field(ge=1)] = 2000
     keep: Annotated[float, Field(gt=0, le=1)] = 0.5
     rounds: Annotated[int, Field(ge=1)] = 2
+    score: Literal["similarity", "votes"] = "similarity"
+    embedding_size: Annotated[int, Field(ge=1)] = 384
     prompts: Annotated[int, Field(ge=1)] = 200
     texts: Annotated[int, Field(ge=2)] = 10
     votes: Annotated[int, Field(ge=1, le=LARGEST_Q)] = 4
@@ -55,7 +60,7 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """One vote over all texts of each round, and one over the last texts.
+    """The sum of the records' embeddings, or a vote over all texts of each round; and one over the last texts.
 
     Raises ConfigurationError for a generator that cannot be tuned, and for ranks that a prompt's texts do not have.
     """
@@ -76,12 +81,16 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             )
     with named():
         require("peft")
-    sizes = [options.prompts * options.texts] * options.rounds + [options.samples] * (options.keep < 1)
     labels = len(setting.labels)
-    return [
-        SumRequest(f"votes/{t + 1}", TopQVotes(q=options.votes, candidates=size, labels=labels, furthest=False))
-        for t, size in enumerate(sizes)
-    ]
+    sums = [SumRequest("embeddings", EmbeddingSum(options.embedding_size, labels))]
+    if options.score == "votes":
+        size = options.prompts * options.texts
+        sums = [_asked(options, f"votes/{t + 1}", size, labels) for t in range(options.rounds)]
+    return [*sums, *([_asked(options, "votes/corpus", options.samples, labels)] if options.keep < 1 else [])]
+
+
+def _asked(options: Options, name: str, texts: int, labels: int) -> SumRequest:
+    return SumRequest(name, TopQVotes(q=options.votes, candidates=texts, labels=labels, furthest=False))
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -90,19 +99,23 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. The numbers are those of the steps in docs/tuned.md. Returns the corpus."""
+    mean = None
+    if options.score == "similarity":
+        run.check_embedding_size(options.embedding_size)
+        mean = run.private_sum("embeddings", []).natural.reshape(-1, options.embedding_size)
     for t in range(options.rounds):
         # 1. Several texts to each prompt, from the model as it is now.
         orders = [order for order in _prompts(options, run, t) for _ in range(options.texts)]
         written = run.write(f"round {t + 1}", t, orders)
         samples = [sample for sample in written if sample is not None]
         run.pool.extend(samples)
-        # 2. One private vote over all of them.
-        votes = _votes(run, f"votes/{t + 1}", samples)
+        # 2. What the records say of each.
+        scores = _votes(run, f"votes/{t + 1}", samples) if mean is None else _similarities(run, mean, samples)
         # 3. Preference pairs within each prompt's texts.
         pairs = []
         for start in range(0, len(orders), options.texts):
             group = [each for each in written[start : start + options.texts] if each is not None]
-            pairs += [(orders[start], *both) for both in preferred(group, votes, options.pairs, options.rejected)]
+            pairs += [(orders[start], *both) for both in preferred(group, scores, options.pairs, options.rejected)]
         run.record("preferences", t, len(pairs))
         # 4. The model is trained by them.
         seed = int(run.rng(f"tuning {t + 1}").integers(2**31))
@@ -119,12 +132,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     )
     if options.keep == 1 or not corpus:
         return corpus
-    votes = _votes(run, f"votes/{options.rounds + 1}", corpus)
-    scores = np.array([votes[sample.text] for sample in corpus])
-    return [corpus[i] for i in by_rank(scores, run.label_numbers(corpus), max(1, round(options.keep * len(corpus))))]
+    votes = _votes(run, "votes/corpus", corpus)
+    found = np.array([votes[sample.text] for sample in corpus])
+    return [corpus[i] for i in by_rank(found, run.label_numbers(corpus), max(1, round(options.keep * len(corpus))))]
 
 
-def preferred(group: Sequence[Sample], votes: dict[str, float], pairs: int, rejected: int) -> list[tuple[str, str]]:
+def preferred(group: Sequence[Sample], scores: dict[str, float], pairs: int, rejected: int) -> list[tuple[str, str]]:
     """(chosen, rejected) texts of one prompt: rank i against rank i + rejected - 1, i = 1 .. pairs.
 
     Where texts were dropped, ranks that do not exist are the last one's; no text is paired with itself.
@@ -133,7 +146,7 @@ def preferred(group: Sequence[Sample], votes: dict[str, float], pairs: int, reje
     >>> preferred([a, b, c], {"a": 0.2, "b": 4.0, "c": 1.0}, pairs=2, rejected=2)
     [('b', 'c'), ('c', 'a')]
     """
-    ranked = sorted((sample.text for sample in group), key=lambda text: -votes[text])
+    ranked = sorted((sample.text for sample in group), key=lambda text: -scores[text])
     last = len(ranked) - 1
     return [(ranked[i], ranked[min(i + rejected - 1, last)]) for i in range(min(pairs, last))]
 
@@ -155,6 +168,12 @@ def _orders(run: RunContext, count: int) -> list[Order]:
     return [Order(names[k % len(names)], "zero_shot", labels[label]) for k, label in enumerate(wanted)]
 
 
+def _similarities(run: RunContext, mean: Float64, samples: Sequence[Sample]) -> dict[str, float]:
+    """Each text's product with the noisy sum of its label's records, by text."""
+    found = (run.embeddings(samples) * mean[np.maximum(run.label_numbers(samples), 0)]).sum(axis=1)
+    return {sample.text: float(each) for sample, each in zip(samples, found, strict=True)}
+
+
 def _votes(run: RunContext, name: str, samples: Sequence[Sample]) -> dict[str, float]:
     """Noisy votes by text."""
     shown, ordered = run.publish_samples("candidates", name, samples)
@@ -162,4 +181,10 @@ def _votes(run: RunContext, name: str, samples: Sequence[Sample]) -> dict[str, f
     return {sample.text: float(each) for sample, each in zip(ordered, natural[: len(ordered)], strict=True)}
 
 
-METHOD = Method(Options=Options, plan=plan, generator_calls=generator_calls, run=run)
+METHOD = Method(
+    Options=Options,
+    plan=plan,
+    generator_calls=generator_calls,
+    run=run,
+    asks_first=lambda options, _setting: options.score == "similarity",
+)

@@ -27,7 +27,14 @@ from undersong_server.runs.task import load
 PROMPTS = Prompts(TaskWords(description="a note", labels=LABELS))
 OPTIONS = {
     "vector": ["method.samples=40", "method.embedding_size=48"],
-    "tuned": ["method.samples=20", "method.rounds=2", "method.prompts=10", "method.texts=3", "method.rejected=2"],
+    "tuned": [
+        "method.samples=20",
+        "method.rounds=2",
+        "method.prompts=10",
+        "method.texts=3",
+        "method.rejected=2",
+        "method.score=votes",
+    ],
     "dpga": [
         "method.population=12",
         "method.elite=4",

@@ -61,8 +61,13 @@ def test_only_a_local_causal_model_can_be_tuned(steerable: str, told: str, tmp_p
     assert refused.value.code == "not-tunable"
     (tmp_path / "model" / "config.json").write_text("{}")
     causal = Setting(LABELS, ("one",), folder=tmp_path, steerable=("model",))
-    assert [each.name for each in tuned.plan(Options(), causal)] == ["votes/1", "votes/2", "votes/3"]
-    assert [each.name for each in tuned.plan(Options(keep=1), causal)] == ["votes/1", "votes/2"]
+    planned = [
+        [each.name for each in tuned.plan(Options(score=score, keep=keep), causal)]
+        for score in ("similarity", "votes")
+        for keep in (0.5, 1)
+    ]
+    voted = ["votes/1", "votes/2"]
+    assert planned == [["embeddings", "votes/corpus"], ["embeddings"], [*voted, "votes/corpus"], voted]
     with pytest.raises(ConfigurationError) as refused:
         tuned.plan(Options(texts=6, rejected=5, pairs=3), causal)
     assert refused.value.code == "rank-too-large"
@@ -79,7 +84,10 @@ def test_orders_with_one_number_have_one_prompt_at_every_attempt() -> None:
     assert len({each[number].seed for each in made for number in range(3)}) == 6
 
 
-def test_the_tuner_sees_opened_sums_and_public_texts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("score", ["similarity", "votes"])
+def test_the_tuner_sees_opened_sums_and_public_texts_only(
+    score: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the same opened sums, other private records change nothing that the tuner gets; none is among it."""
     topic_writer(monkeypatch)
     tunings = steer_by_packaged(monkeypatch)
@@ -93,7 +101,7 @@ def test_the_tuner_sees_opened_sums_and_public_texts_only(tmp_path: Path, monkey
     told = []
     for seed, records in ((1, 60), (2, 90)):
         path = make_task(tmp_path / str(seed), parties=1, records=records)
-        task = tasks.load(path, METHOD)
+        task = tasks.load(path, [*METHOD, f"method.score={score}", "method.embedding_size=48"])
         private = {json.loads(line)["text"] for file in task.files for line in file.read_text().splitlines()}
         _, run = bench.run_method(task, plan_run(task), seed=3)
         public = {sample.text for sample in run.pool.samples}
@@ -273,7 +281,7 @@ def test_a_run_killed_while_it_tunes_goes_on_and_its_adapter_is_published(
     assert published["killed"] == published["whole"]
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert "adapters.zip" in manifest["files"]
-    assert list(manifest["sums"]) == ["votes/1", "votes/2", "votes/3"]
+    assert list(manifest["sums"]) == ["embeddings", "votes/corpus"]
     assert "adapters.zip" in (out / "README.md").read_text(encoding="utf-8")
     assert len(published["whole"][0].splitlines()) == round(0.5 * SMALL["samples"])
     with zipfile.ZipFile(out / "adapters.zip") as archive:
