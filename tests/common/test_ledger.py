@@ -440,6 +440,23 @@ def test_a_whole_budget_that_was_lost_leaves_nothing(path: Path, lost: Budget | 
         ledger.check_room(vote(1, multiplier=whole * 0.999))
 
 
+def test_runs_of_another_privacy_unit_are_refused_also_by_a_restored_ledger(tmp_path: Path) -> None:
+    sample, user = (replace(vote(1, unit), unit=unit, alone=(Gaussian(1.0),)) for unit in ("sample", "user"))
+    ledger = Ledger.open(tmp_path / "one.jsonl", "f")
+    ledger.charge(vote(1, "of an earlier version, which wrote no unit"))
+    ledger.charge(sample)
+    restored = Ledger.open(tmp_path / "two.jsonl", "f")
+    known = [RunSpending.from_json(json.loads(json.dumps(run.to_json()))) for run in ledger.statement().runs]
+    restored.lose(restored.statement().missing(known))
+    for each in (ledger, Ledger.read(ledger.path), Ledger.read(restored.path)):
+        each.check_room(replace(vote(2, "next"), unit="sample"))
+        for refused in (each.check_room, each.charge):
+            with refuses("other-unit"):
+                refused(user)
+    ledger.withdraw(sample)  # nothing of it counts any more
+    ledger.charge(user)
+
+
 # Receipts and statements
 
 
@@ -459,7 +476,7 @@ def test_the_entries_of_a_run_say_nothing_of_the_data_of_other_runs_or_of_the_ti
         shown.append(ledger.run_entries("r"))
     assert shown[0] == shown[1]
     assert [entry["kind"] for entry in shown[0]] == ["charge", "charge", "withdrawn", "void", "close"]
-    assert not {"at", "hash", "previous", "entry", "alone"} & {key for entry in shown[0] for key in entry}
+    assert not {"at", "hash", "previous", "entry", "alone", "unit"} & {key for entry in shown[0] for key in entry}
 
 
 def test_a_statement_is_what_the_ledger_says_and_comes_back_from_json(path: Path) -> None:

@@ -296,7 +296,9 @@ class Party:
             embedder=self._embedder.fingerprint,
             teacher_model=self._teacher_model(),
         )
-        self._ledger.check_room(Charge(manifest.run, manifest.hash.hex(), "", 0, tuple(manifest.plan.charged_events())))
+        plan = manifest.plan
+        events = tuple(plan.charged_events())
+        self._ledger.check_room(Charge(manifest.run, manifest.hash.hex(), "", 0, events, unit=plan.privacy.unit))
         known = self._store.get(f"run/{manifest.run}")
         if known is not None and known != manifest.hash:
             # The same run over another roster could isolate one party's contribution by subtraction.
@@ -526,7 +528,8 @@ class Party:
             price = planned.event(), planned.event_alone(manifest.plan.quorum)
             self._prices[manifest.hash, name] = price
         event, alone = price
-        return Charge(manifest.run, manifest.hash.hex(), name, attempt, (event,), asked.hex(), (alone,))
+        unit = manifest.plan.privacy.unit
+        return Charge(manifest.run, manifest.hash.hex(), name, attempt, (event,), asked.hex(), (alone,), unit)
 
     def _close_run(self, message: wire.CloseRun, _answer: Answer) -> wire.Reply:
         """The run has ended: its attempts too, and what it cost is signed, if it was ever agreed on."""

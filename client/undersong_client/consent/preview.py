@@ -83,6 +83,7 @@ def figures(
             0,
             tuple(plan.charged_events()),
             alone=tuple(plan.alone_events()),
+            unit=privacy.unit,
         )
         try:
             ledger.check_room(charge)

@@ -251,4 +251,5 @@ def _spending(manifest: Manifest, receipt: Receipt) -> RunSpending:
         if receipt.charges or not receipt.closed
         else PlanPrice(),
         receipt.closed,
+        plan.privacy.unit,
     )

@@ -17,6 +17,8 @@ values: it holds names, hashes, noise multipliers and rates only. The kinds are
 A run of unsampled Gaussian noise alone costs what its entries say. Any other run costs its whole plan from its first
 charge on, whether it is closed or not, and whatever is withdrawn or void (``spending.charged_of``).
 
+All runs of a ledger protect one privacy unit, that of its first charge: epsilons of different units do not add.
+
 Every method that writes returns once its entry is on the disk (``undersong_common.chain``).
 """
 
@@ -218,7 +220,7 @@ class Ledger:
 
         They lack number, time, chain and share of the noise: nothing shows other runs, the data set or the time.
         """
-        hidden = {"entry", "at", "previous", "hash", "alone"}
+        hidden = {"entry", "at", "previous", "hash", "alone", "unit"}
         return [
             {key: value for key, value in entry.items() if key not in hidden}
             for entry in self.entries()
@@ -252,7 +254,8 @@ class Ledger:
             charge: the run with ALL events of its plan; they stand in for what it has charged so far.
 
         Raises:
-            PrivacyRefusal: the budget would be exceeded, the run was charged under another manifest or has ended.
+            PrivacyRefusal: the budget would be exceeded, the run was charged under another manifest or has ended, or
+                runs of another privacy unit were charged.
         """
         self.refresh()
         self._check_open(charge)
@@ -295,7 +298,8 @@ class Ledger:
         Raises:
             PrivacyRefusal: the attempt was charged with other content or before the data set was replaced, was sent,
                 withdrawn or is void, the sum was asked another question, no spare attempt is left, its run has ended or
-                was charged under another manifest, or the budget does not allow it.
+                was charged under another manifest, runs of another privacy unit were charged, or the budget does not
+                allow it.
         """
         with self._chain.locked():
             self._check_open(charge)
@@ -385,7 +389,7 @@ class Ledger:
             charges: one for each run, with all its events; their query and attempt do not matter.
             budgets: whole budgets that count as spent; None for an unknown one: more than any.
         """
-        shown = ("run", "manifest", "events", "alone")
+        shown = ("run", "manifest", "events", "alone", "unit")
         runs = [{key: value for key, value in charge.to_json().items() if key in shown} for charge in charges]
         with self._chain.locked():
             self._append("lost", at, runs=runs, budgets=[budget_json(budget) for budget in budgets])
@@ -471,6 +475,15 @@ class Ledger:
             raise PrivacyRefusal(said, remedy, code="other-manifest")
         if run.closed:
             raise PrivacyRefusal(f"run {charge.run!r} has ended at this party", remedy, code="run-ended")
+        charged = {total.unit for total in self.totals() if total.events or total.alone} - {""}
+        if charge.unit and (others := charged - {charge.unit}):
+            other = min(others)
+            raise PrivacyRefusal(
+                f"run {charge.run!r} protects the privacy unit {charge.unit!r}, and this data set's budget was spent on"
+                f" runs that protect {other!r}: their epsilons do not add",
+                f"propose the run with the unit {other!r}",
+                code="other-unit",
+            )
 
     def _check_same(self, known: Attempt, charge: Charge) -> None:
         """Refuses to charge a known attempt again, unless nothing has changed and its vector has not been sent."""

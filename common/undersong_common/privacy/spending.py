@@ -186,6 +186,7 @@ class Charge:
         events: releases of the sum, under the assumed number of honest survivors.
         question: q (hex), the digest of the public inputs of the sum; "" if the sum has none.
         alone: releases that everyone else sees if they collude: only the party's own share of the noise is left.
+        unit: privacy unit that the events are priced for; "" in a ledger of a version that did not write it.
     """
 
     run: str
@@ -195,6 +196,7 @@ class Charge:
     events: tuple[Event, ...]
     question: str = ""
     alone: tuple[Event, ...] = ()
+    unit: str = ""
 
     @property
     def slot(self) -> Slot:
@@ -212,7 +214,8 @@ class Charge:
         run, manifest, query, attempt = (entry[name] for name in ("run", "manifest", "query", "attempt"))
         # a receipt does not show what a vector shows to everyone else
         alone = events_from_json(entry.get("alone", ()))
-        return cls(run, manifest, query, attempt, events_from_json(entry["events"]), entry["question"], alone)
+        unit = str(entry.get("unit", ""))
+        return cls(run, manifest, query, attempt, events_from_json(entry["events"]), entry["question"], alone, unit)
 
 
 @dataclass(frozen=True)
@@ -238,6 +241,7 @@ class RunSpending:
         alone: events of every vector that left, as everyone else together would see them; likewise.
         plan: its whole plan while it is open; empty if it is closed or its plan is not known.
         closed: True if it has ended for this party: it cannot charge more.
+        unit: its privacy unit; "" if it is not known.
     """
 
     run: str
@@ -246,6 +250,7 @@ class RunSpending:
     alone: tuple[Event, ...] = ()
     plan: PlanPrice = field(default_factory=PlanPrice)
     closed: bool = False
+    unit: str = ""
 
     def at_most(self, other: "RunSpending | None" = None) -> "RunSpending":
         """Upper bound on the cost of this run, an open one with its plan, given also what another source knows."""
@@ -261,7 +266,8 @@ class RunSpending:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "RunSpending":
         spent, plan = PlanPrice.from_json(value), PlanPrice.from_json(value["plan"])
-        return cls(str(value["run"]), str(value["manifest"]), spent.events, spent.alone, plan, bool(value["closed"]))
+        run, manifest, unit = str(value["run"]), str(value["manifest"]), str(value.get("unit", ""))
+        return cls(run, manifest, spent.events, spent.alone, plan, bool(value["closed"]), unit)
 
 
 @dataclass
@@ -314,7 +320,7 @@ class RunRecord:
             plan = self.plan or PlanPrice()
             alone = charged_of([event for charge in self.left() for event in charge.alone], plan.alone)
             still = PlanPrice() if self.closed else plan
-            self.total = RunSpending(last.run, last.manifest, self.price(), alone, still, self.closed)
+            self.total = RunSpending(last.run, last.manifest, self.price(), alone, still, self.closed, last.unit)
         return self.total
 
 
@@ -364,7 +370,7 @@ class Statement:
         for spent in shown:
             known = held.get(spent.run, RunSpending(spent.run, "", ()))
             events, alone = _without(spent.events, known.events), _without(spent.alone, known.alone)
-            charges.append(Charge(spent.run, spent.manifest, "", 0, events, "", alone))
+            charges.append(Charge(spent.run, spent.manifest, "", 0, events, "", alone, spent.unit))
         return charges
 
 
