@@ -143,9 +143,9 @@ def table_of(
             found.append(str(name))
         if user is not None:
             identity = row[user]
-            if isinstance(identity, bool | float) or identity is None or str(identity) == "":
+            if isinstance(identity, bool | float) or identity is None or not user_id(str(identity)):
                 raise ConfigurationError(f"{where}: the user column {user!r} is empty or not an id", "fill the row")
-            users.append(str(identity))
+            users.append(user_id(str(identity)))
             user_types.add(type(identity))
         for name, column in columns.items():
             given = row[column]
@@ -166,6 +166,15 @@ def table_of(
         tuple(users) if user is not None else None,
         {name: tuple(values) for name, values in further.items()},
     )
+
+
+def user_id(written: str) -> str:
+    """One form of a user's id: without space around it and without FHIR's "Patient/" before it.
+
+    >>> [user_id(each) for each in ("P1", " P1", "Patient/P1 ")]
+    ['P1', 'P1', 'P1']
+    """
+    return written.strip().removeprefix("Patient/").strip()
 
 
 def read_column(path: Path, column: str) -> tuple[str, ...]:

@@ -20,11 +20,10 @@ from typing import Any
 from undersong_client.records import fhir
 from undersong_client.records.declared import VARIABLE, Declared, Skip, Skipped, json_lines, value_at
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table, rows_of, table_of
+from undersong_common.table import Table, rows_of, table_of, user_id
 
 ANY_LABEL = "*"  # in a label map: every label that it does not name
 LONGEST_EXAMPLE = 100  # characters of a masked example
-_ID_PREFIX = "Patient/"
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,8 +160,8 @@ def _without(table: Table, declared: Declared) -> tuple[Table, Exclusion]:
             "an exclusion list needs the column of patient ids", "name it: --user-field", code="no-user-field"
         )
     identifiers = _identifiers(declared)
-    kept = [row for row, user in enumerate(table.users) if user.strip().removeprefix(_ID_PREFIX) not in identifiers]
-    excluded = {user for user in table.users if user.strip().removeprefix(_ID_PREFIX) in identifiers}
+    kept = [row for row, user in enumerate(table.users) if user not in identifiers]
+    excluded = identifiers.intersection(table.users)
     return table.take(kept), Exclusion(identifiers, len(excluded), len(table) - len(kept))
 
 
@@ -179,7 +178,7 @@ def _identifiers(declared: Declared) -> frozenset[str]:
                 "one identifier a line, in UTF-8; nothing is sealed without it",
                 code="no-exclusions",
             ) from None
-    return frozenset(name.strip().removeprefix(_ID_PREFIX) for name in found if name.strip())
+    return frozenset(map(user_id, found)) - {""}
 
 
 # A hospital's own filter as a source: every row in as a line of JSON, the rows that count out.

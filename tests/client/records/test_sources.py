@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.doubles.party_home import command, write_notes
 from undersong_client.home import PartyHome
 from undersong_client.records import sources
 from undersong_client.records.declared import Declared
+from undersong_client.records.private import unit_count
 from undersong_client.storage import datasets
 from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -312,6 +314,16 @@ def party(tmp_path):
 def add(party, notes, *options):
     fields = ("--label-field", "label", "--user-field", "patient")
     return command("data", "add", notes, *fields, *options, "--home", party)
+
+
+def test_a_patient_in_several_spellings_is_one_user_and_excluded_as_one(tmp_path):
+    names = ("P1", "P1 ", " P1", "Patient/P1", "P1\t", "P2")
+    write_lines(tmp_path / "notes.jsonl", [{"text": f"note {n}", "patient": name} for n, name in enumerate(names)])
+    (tmp_path / "wishes.txt").write_text("Patient/ P1\n")
+    source = Declared(str(tmp_path / "notes.jsonl"), user_field="patient")
+    assert unit_count(sources.read(source).table, "user") == 2
+    left = sources.read(replace(source, exclusions=str(tmp_path / "wishes.txt")))
+    assert (left.table.users, left.exclusion.patients) == (("P2",), 1)
 
 
 def test_patients_on_the_exclusion_list_are_not_sealed(party, tmp_path):
