@@ -102,9 +102,9 @@ class _One:
 def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Bools:
     """Draws the units that take part, bool [units]. Each has its own coin, which no other unit changes.
 
-    A coin is a keyed permutation of the unit's hash. Units with the same hash (equal samples) are counted, and the
-    count enters the coin. Their order does not matter, because they contribute the same. The probability is ``rate``
-    rounded down to a multiple of 2^-64, so it never exceeds the rate that is charged.
+    A coin is a keyed permutation of the unit's hash. Units with the same hash (samples equal in every column) are
+    counted, and the count enters the coin. Their order does not matter, because they contribute the same. The
+    probability is ``rate`` rounded down to a multiple of 2^-64, so it never exceeds the rate that is charged.
     """
     first = np.unique(records.units, return_index=True)[1]
     hashes = records.unit_hashes[first]

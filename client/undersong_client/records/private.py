@@ -190,8 +190,8 @@ def _unit_hashes(table: Table, privacy: Privacy, key: bytes) -> npt.NDArray[np.u
     if privacy.unit == "user" and table.users is not None:
         names: Sequence[str] = table.users
     else:  # equal samples share a hash: a row number would change when rows before it go
-        labels = table.labels or ("",) * len(table)
-        names = [f"{label}\0{text}" for label, text in zip(labels, table.texts, strict=True)]
+        columns = (table.texts, table.labels or ("",) * len(table), *table.columns.values())
+        names = [repr(values) for values in zip(*columns, strict=True)]
     digests = (hmac.digest(own, name.encode("utf-8", "surrogatepass"), "sha256") for name in names)
     return np.frombuffer(b"".join(digest[:8] for digest in digests), dtype="<u8").astype(np.uint64)
 

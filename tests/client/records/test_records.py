@@ -83,3 +83,12 @@ def test_what_speaks_against_standing_consent(delta, declared, users, words):
     found = cautions.of_standing_consent(policy, table, "patient_id")
     assert len(found) == len(words), found
     assert all(word in caution for word, caution in zip(words, found, strict=True))
+
+
+def test_equal_notes_with_other_attributes_have_hashes_of_their_own():
+    """A subsample's coin follows the hash and a count of equal ones: one sample less would move another one's coin."""
+    sexes = ("f", "m", "m", "f")
+    table = Table(("no complaint",) * 4, None, None, {"sex": sexes})
+    every, fewer = (records_of(each, ()).unit_hashes.tolist() for each in (table, table.take([1, 2, 3])))
+    assert every[1:] == fewer
+    assert len(set(every)) == 2
