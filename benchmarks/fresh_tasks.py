@@ -1,4 +1,4 @@
-"""Three invented tasks on which the default method was not designed, judged as the settings of ``judged`` are.
+"""Invented tasks, three of which the default method was not designed on, judged as the settings of ``judged`` are.
 
     python -m benchmarks.fresh_tasks --out runs/fresh
     python -m benchmarks.fresh_tasks --out runs/fresh --tasks quiet-shifts --methods METHOD,... --wrong
@@ -12,6 +12,10 @@ The texts come from the word lists and sentences of this file and need no data f
 * ``quiet-shifts``: reports of a warehouse's shifts, 90 % "nothing", 5 % "injury", 5 % "loss"; many quiet ones tell of
   what nearly happened. Two generators, whose texts are equally often of each label: ``plain`` never tells of that;
   ``vivid`` does, and a tenth of its labels are wrong.
+
+A fourth one served, with ``quiet-shifts``, to choose how the default method cleans labels, and confirms nothing:
+
+* ``busy-office``: ``twelve-offices`` with four of its labels, 85 % of the messages under one of them.
 
 Every generator knows a random eight of the twelve phrases of each list. 300 records, a test set of 750 texts, 600 texts
 ordered, epsilon 4. The first command prints each method against the mixture with label shares, and the default method
@@ -226,15 +230,24 @@ def known(rng: np.random.Generator, lists: Words) -> Words:
 
 
 def twelve_offices() -> Setting:
-    rng, shares = np.random.default_rng([SEED, 1]), equal(list(OFFICES))
-    good, careless, formal = (known(rng, OFFICES) for _ in range(3))
+    return city(np.random.default_rng([SEED, 1]), equal(list(OFFICES)))
+
+
+def busy_office() -> Setting:
+    return city(np.random.default_rng([SEED, 4]), {"waste": 0.85, "water": 0.05, "parking": 0.05, "taxes": 0.05})
+
+
+def city(rng: np.random.Generator, shares: Mapping[str, float]) -> Setting:
+    """Messages to the offices of ``shares``, as common as it says; generators write for all of them equally often."""
+    offices, balanced = {name: OFFICES[name] for name in shares}, equal(list(shares))
+    good, careless, formal = (known(rng, offices) for _ in range(3))
     pools = {
-        "good": rows(rng, POOL, shares, lambda own, label: message(own, label, good)),
-        "careless": rows(rng, POOL, shares, lambda own, label: message(own, label, careless), THIRD),
-        "formal": rows(rng, POOL, shares, lambda own, label: message(own, label, formal, LETTER, LETTER_BESIDES)),
+        "good": rows(rng, POOL, balanced, lambda own, label: message(own, label, good)),
+        "careless": rows(rng, POOL, balanced, lambda own, label: message(own, label, careless), THIRD),
+        "formal": rows(rng, POOL, balanced, lambda own, label: message(own, label, formal, LETTER, LETTER_BESIDES)),
     }
     private, test = (
-        rows(rng, count, shares, lambda own, label: message(own, label, OFFICES)) for count in (RECORDS, MOST_TESTS)
+        rows(rng, count, shares, lambda own, label: message(own, label, offices)) for count in (RECORDS, MOST_TESTS)
     )
     return Setting("a message to the city's offices", private, test, pools, samples=SAMPLES)
 
@@ -268,7 +281,9 @@ TASKS: dict[str, Callable[[], Setting]] = {
     "twelve-offices": twelve_offices,
     "one-cook": one_cook,
     "quiet-shifts": quiet_shifts,
+    "busy-office": busy_office,
 }
+THREE = tuple(TASKS)[:3]
 
 
 def happened(text: str) -> str:
@@ -301,7 +316,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m benchmarks.fresh_tasks", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--out", type=Path, default=Path("runs/fresh"), help="where tasks and cells are kept")
-    parser.add_argument("--tasks", default=",".join(TASKS), help="separated by commas")
+    parser.add_argument("--tasks", default=",".join(THREE), help="separated by commas")
     parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--first-seed", type=int, default=judged.FIRST_SEED)

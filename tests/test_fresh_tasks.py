@@ -10,7 +10,12 @@ from benchmarks import fresh_tasks
 
 @pytest.mark.parametrize(
     ("name", "labels", "generators", "most"),
-    [("twelve-offices", 12, 3, 0.10), ("one-cook", 5, 1, 0.25), ("quiet-shifts", 3, 2, 0.93)],
+    [
+        ("twelve-offices", 12, 3, 0.10),
+        ("one-cook", 5, 1, 0.25),
+        ("quiet-shifts", 3, 2, 0.93),
+        ("busy-office", 4, 3, 0.9),
+    ],
 )
 def test_each_task_has_its_labels_and_generators(name, labels, generators, most):
     made = fresh_tasks.TASKS[name]()

@@ -4,8 +4,10 @@ The same texts and the same private label histogram as ``mixture+labels``; what 
 alone and costs no budget. A method that asks the records more than their labels has to beat this one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +22,13 @@ STRENGTH = 1.0  # inverse regularisation of the classifiers, C
 MOST_LOST = 0.2  # of a label's texts
 DROPPED = -1
 
+Fit = Callable[[Any, Int64, int], Float64]  # a classifier from rows, their labels, and the number of labels
+Judge = tuple[Any, Fit]  # the texts as rows, dense or sparse, and what learns from rows
 
-def cleaned(embeddings: Float32, label_of: Int64, author: Int64, labels: int, rng: np.random.Generator) -> Int64:
+
+def cleaned(
+    embeddings: Float32, label_of: Int64, author: Int64, labels: int, rng: np.random.Generator, *others: Judge
+) -> Int64:
     """Label of each text after cleaning, int64 [n], or ``DROPPED``.
 
     A label is contradicted if another one is likelier and its probability is below the label's threshold: the mean
@@ -29,19 +36,27 @@ def cleaned(embeddings: Float32, label_of: Int64, author: Int64, labels: int, rn
     equation 2). The text gets the likeliest label if that one reaches its own threshold; otherwise it is dropped. No
     label loses more than ``MOST_LOST`` of its texts, the most contradicted first.
 
+    Every judge must contradict the label, and name the same other one: what embeddings cannot tell apart, as an event
+    and a near miss, words often can. Probabilities are the mean of the judges'.
+
     Args:
         embeddings: unit, float32 [n, d]; label_of, author: int64 [n].
+        others: judges beside the linear classifier of embeddings.
     """
     groups = [rng.permutation(len(label_of)) % FOLDS, author]
-    judged = [_out_of(group, embeddings, label_of, labels) for group in groups if len(np.unique(group)) > 1]
-    if not judged:
+    groups = [group for group in groups if len(np.unique(group)) > 1]
+    if not groups:
         return label_of.copy()
-    probability = np.mean(judged, axis=0)
-    own, likeliest = probability[np.arange(len(label_of)), label_of], probability.argmax(axis=1)
-    best, found = probability.max(axis=1), label_of.copy()
+    judges: tuple[Judge, ...] = ((embeddings, partial(classifier, strength=STRENGTH)), *others)
+    judged = [np.mean([_out_of(group, *judge, label_of, labels) for group in groups], axis=0) for judge in judges]
+    probability, rows = np.mean(judged, axis=0), np.arange(len(label_of))
     given = np.bincount(label_of, minlength=labels)
-    thresholds = np.bincount(label_of, weights=own, minlength=labels) / np.maximum(given, 1)
-    contradicted = (likeliest != label_of) & (own < thresholds[label_of])
+    own, best, likeliest = probability[rows, label_of], probability.max(axis=1), probability.argmax(axis=1)
+    thresholds, contradicted, found = np.zeros(labels), likeliest != label_of, label_of.copy()
+    for each in judged:
+        threshold = np.bincount(label_of, weights=each[rows, label_of], minlength=labels) / np.maximum(given, 1)
+        contradicted &= (each.argmax(axis=1) == likeliest) & (each[rows, label_of] < threshold[label_of])
+        thresholds += threshold / len(judged)
     for label in range(labels):
         mine = np.flatnonzero(contradicted & (label_of == label))
         lost = mine[np.argsort(own[mine] - best[mine], kind="stable")[: int(MOST_LOST * given[label])]]
@@ -49,13 +64,12 @@ def cleaned(embeddings: Float32, label_of: Int64, author: Int64, labels: int, rn
     return found
 
 
-def _out_of(group: Int64, embeddings: Float32, label_of: Int64, labels: int) -> Float64:
+def _out_of(group: Int64, x: Any, fit: Fit, label_of: Int64, labels: int) -> Float64:
     """Probability of each label, float64 [n, C], by a classifier of the texts of all groups but the text's own."""
     found = np.zeros((len(label_of), labels))
     for number in np.unique(group):
         inside = group == number
-        head = classifier(embeddings[~inside], label_of[~inside], labels, strength=STRENGTH)
-        found[inside] = probabilities(head, embeddings[inside])
+        found[inside] = probabilities(fit(x[~inside], label_of[~inside], labels), x[inside])
     return found
 
 

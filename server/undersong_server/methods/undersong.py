@@ -1,7 +1,8 @@
 """Undersong: the records say who writes, what is written, and which texts stay; docs/method.md has the pseudo-code.
 
-A private sum is asked only for a choice, and a choice stands only if the records' verdict finds it better than the
-cleaned mixture by two standard errors. Otherwise the corpus is that of the method ``cleaned-mixture``.
+A private sum is asked only for a choice, and a choice stands only if the records' verdict finds it better than all
+texts, cleaned, by two standard errors. Otherwise those are the corpus: a label goes only if embeddings and words
+contradict it, where the method ``cleaned-mixture`` asks embeddings alone.
 """
 
 from collections.abc import Sequence
@@ -92,12 +93,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         # 4. Which, for the next round: examples that the records vote for.
         if f"votes/{t + 1}" in state.asked:
             state.choose_examples(f"votes/{t + 1}")
-    # 5. Public cleaning: of everything, which is the cleaned mixture of this run, and of what was chosen.
+    # 5. Public cleaning: of everything, which is this run's mixture, and of what was chosen.
     mixture, ours = state.at_most(state.cleaned(np.arange(len(run.pool)))), state.cleaned(state.published())
     # 6. Which, for the corpus: the texts with the most votes.
     if "last votes" in state.asked:
         ours = state.choose_texts(ours)
-    # 7. The verdict: the choice stands if it is better than the cleaned mixture by two standard errors.
+    # 7. The verdict: the choice stands if it is better than all texts, cleaned, by two standard errors.
     if "verdict" in state.asked:
         ours = state.judged(mixture, ours)
     return state.samples(ours)
@@ -275,7 +276,8 @@ class State:
         x, label_of, author = self._texts(position)
         if len(self.run.setting.labels) < 2:
             return Rows(position, label_of)
-        found = cleaned(x, label_of, author, len(self.shares), self.run.rng("folds"))
+        words = undersong_choices.word_rows(self.run.pool.texts_of(position)), undersong_choices.word_classifier
+        found = cleaned(x, label_of, author, len(self.shares), self.run.rng("folds"), words)
         return Rows(position[found != DROPPED], found[found != DROPPED])
 
     def samples(self, rows: Rows) -> list[Sample]:

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 PARTS = {"labels": 2, "who": 5, "verdict": 3, "votes": 2, "last votes": 4}
 TEXTS_JUDGED, TIE, ANSWER_VARIANCE, TRAINING_VARIANCE, BY_LABEL_VARIANCE = 3, 1, 0.12, 0.08, 0.1
 CERTAINTY, KEPT_SHARE, RARE, SHORTLIST, STRENGTH = 2, 0.3, 0.5, 32, 3
+BUCKETS = 2**14
 
 
 @dataclass
@@ -182,19 +183,32 @@ def examples(case: Case, votes: Any, sigma: float, texts: Texts) -> list[list[in
 
 def cleaned(case: Case, texts: Texts, fold: Any) -> Any:
     """Step 5: the cleaned label of each text, -1 where it is dropped; ``fold`` is the number of each text's fold."""
-    means = []
-    for group in (fold, texts.generator) if case.generators > 1 else (fold,):
-        answers = np.zeros((len(texts.x), case.labels))
-        for each in np.unique(group):
-            mine = group == each
-            answers[mine] = linear(texts.x[~mine], texts.label[~mine], case.labels, 1.0)(texts.x[mine])
-        means.append(answers)
-    chance = np.mean(means, axis=0)
-    own, best = chance[np.arange(len(chance)), texts.label], chance.argmax(axis=1)
-    thresholds = np.array(
-        [chance[texts.label == c, c].mean() if (texts.label == c).any() else 1 for c in range(case.labels)]
-    )
-    contradicted = (best != texts.label) & (own < thresholds[texts.label])
+    kinds = []
+    for by_words in (False, True):
+        means = []
+        for group in (fold, texts.generator) if case.generators > 1 else (fold,):
+            answers = np.zeros((len(texts.x), case.labels))
+            for each in np.unique(group):
+                mine, others = texts.where(group == each), texts.where(group != each)
+                if by_words:
+                    found = word_classifier(others.words, others.label, case.labels)(mine.words)
+                else:
+                    found = linear(others.x, others.label, case.labels, 1.0)(mine.x)
+                answers[group == each] = found
+            means.append(answers)
+        kinds.append(np.mean(means, axis=0))
+    rows = np.arange(len(texts.x))
+
+    def least(chance: Any) -> Any:
+        return np.array(
+            [chance[texts.label == c, c].mean() if (texts.label == c).any() else 1 for c in range(case.labels)]
+        )
+
+    contradicted = kinds[0].argmax(axis=1) == kinds[1].argmax(axis=1)
+    for each in kinds:
+        contradicted &= (each.argmax(axis=1) != texts.label) & (each[rows, texts.label] < least(each)[texts.label])
+    chance = (kinds[0] + kinds[1]) / 2
+    own, best, thresholds = chance[rows, texts.label], chance.argmax(axis=1), least(chance)
     found = texts.label.copy()
     for label in range(case.labels):
         rows = np.flatnonzero(contradicted & (texts.label == label))
@@ -224,22 +238,25 @@ def kept(case: Case, p: Any, votes: Any, labels: Any) -> Any:
     return found
 
 
-def word_classifier(words: list[Any], label: Any, buckets: int) -> Any:
-    """Step 7: the word classifier as a function of bucket sets: their labels, int [n]."""
-    there = np.zeros((len(words), buckets))
+def word_classifier(words: list[Any], label: Any, labels: int) -> Any:
+    """Step 7: the word classifier as a function of bucket sets: probabilities, [n, C]; 0 for a label not seen."""
+    seen, there = np.unique(label), np.zeros((len(words), BUCKETS))
     for row, each in enumerate(words):
         there[row, each] = 1
     idf = np.log((1 + len(words)) / (1 + there.sum(axis=0))) + 1
     roots = np.sqrt(np.maximum(there.sum(axis=1, keepdims=True), 1))
     from sklearn.linear_model import LogisticRegression
 
-    model = LogisticRegression(C=STRENGTH, max_iter=500).fit(csr_array(there * idf / roots), label)
+    model = LogisticRegression(C=STRENGTH, max_iter=500)
+    if len(seen) > 1:
+        model.fit(csr_array(there * idf / roots), label)
 
     def scores(given: list[Any]) -> Any:
-        found = np.zeros((len(given), buckets))
+        found, chances = np.zeros((len(given), BUCKETS)), np.zeros((len(given), labels))
         for row, each in enumerate(given):
             found[row, each] = idf[each] / math.sqrt(max(1, len(each)))
-        return model.predict(csr_array(found))
+        chances[:, seen] = model.predict_proba(csr_array(found)) if len(seen) > 1 else 1.0
+        return chances
 
     return scores
 

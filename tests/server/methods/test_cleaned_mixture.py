@@ -14,6 +14,7 @@ from tests.doubles.bench import run_method
 from tests.doubles.tasks import make_replay_task
 from undersong_common.embedding import Embedder
 from undersong_server.methods.cleaned_mixture import DROPPED, MOST_LOST, cleaned
+from undersong_server.methods.parts.undersong_choices import word_classifier, word_rows
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
 
@@ -62,6 +63,19 @@ def test_a_text_between_two_other_labels_is_dropped(rng):
     found = cleaned(x, given, author, 3, np.random.default_rng(0))
     assert (found[between] == DROPPED).all()
     assert (np.delete(found, between) == np.delete(given, between)).all()
+
+
+def test_a_label_that_words_bear_out_stays_and_one_that_both_contradict_goes(rng):
+    x, true, given, author = corpus(rng, wrong=0.0)
+    near, mistaken = np.flatnonzero(true == 2)[:6], np.flatnonzero(true == 2)[6:10]
+    x[near] = np.eye(3, 12)[0]  # as texts of label 0 to the embedding, of label 2 by their words
+    given[mistaken] = 0
+    texts = [f"{('soup bread', 'gear axle', 'reef tide')[label]} {n}" for n, label in enumerate(true)]
+    words = word_rows(texts), word_classifier
+    before, after = (cleaned(x, given, author, 3, np.random.default_rng(0), *others) for others in ((), (words,)))
+    assert (before[near] != 2).all()
+    assert (after[near] == 2).all()
+    assert (after[mistaken] != 0).all()
 
 
 def test_one_generator_is_judged_by_its_own_other_texts(rng):

@@ -161,10 +161,12 @@ def test_a_word_classifier_learns_words_and_never_answers_a_label_it_has_not_see
     rng = np.random.default_rng(0)
     texts = rows(rng, 60)
     label_of = np.array(["ab".index(each["label"]) for each in texts])
-    found = undersong_choices.word_classifier([each["text"] for each in texts], label_of, 3)
+    found = undersong_choices.word_classifier(
+        undersong_choices.word_rows([each["text"] for each in texts]), label_of, 3
+    )
     assert word_labels(found, ["apple bread plum", "gear axle", ""]).tolist()[:2] == [0, 1]
     assert (word_labels(found, [each["text"] for each in rows(rng, 40)]) < 2).all()
-    one = undersong_choices.word_classifier(["apple"], np.array([2]), 3)
+    one = undersong_choices.word_classifier(undersong_choices.word_rows(["apple"]), np.array([2]), 3)
     assert word_labels(one, ["anything"]).tolist() == [2]
 
 

@@ -1,5 +1,7 @@
 """Linear classifiers of public texts."""
 
+from typing import Any
+
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
@@ -9,12 +11,7 @@ from undersong_protocol.statistics.inputs import COEFFICIENTS
 
 
 def classifier(
-    embeddings: Float32,
-    labels: Int64,
-    classes: int,
-    *,
-    strength: float,
-    weights: Float64 | None = None,
+    embeddings: Float32, labels: Int64, classes: int, *, strength: float, weights: Float64 | None = None
 ) -> Float64:
     """A linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
 
@@ -53,9 +50,9 @@ def classifiers(
     return COEFFICIENTS.quantised(np.stack(heads))
 
 
-def probabilities(head: Float64, embeddings: Float32) -> Float64:
-    """The classifier's probability of each label, float64 [n, classes]."""
-    logits = embeddings @ head[:-1] + head[-1]
+def probabilities(head: Float64, rows: Any) -> Float64:
+    """The classifier's probability of each label, float64 [n, classes], by rows as it learnt from, dense or sparse."""
+    logits = rows @ head[:-1] + head[-1]
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     result: Float64 = odds / odds.sum(axis=1, keepdims=True)
     return result

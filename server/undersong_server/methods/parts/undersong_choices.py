@@ -143,37 +143,38 @@ class Gain(NamedTuple):
 
 def published(corpora: Sequence[Corpus], labels: int) -> tuple[Float64, Float64]:
     """The corpora's heads, float64 [2, d + 1, C], and word classifiers, float64 [2, BUCKETS + 1, C], on their grid."""
-    heads = [
-        consistency.classifier(each.embeddings, each.label_of, labels, strength=TUNING.strength) for each in corpora
-    ]
-    by_words = [word_classifier(each.texts, each.label_of, labels) for each in corpora]
+    heads = [consistency.classifier(c.embeddings, c.label_of, labels, strength=TUNING.strength) for c in corpora]
+    by_words = [word_classifier(word_rows(c.texts), c.label_of, labels) for c in corpora]
     return COEFFICIENTS.quantised(np.stack(heads)), COEFFICIENTS.quantised(np.stack(by_words))
 
 
-def word_classifier(texts: Sequence[str], label_of: Int64, labels: int) -> Float64:
-    """Logistic regression on hashed word features, float64 [BUCKETS + 1, C], bias last.
-
-    A text's features weigh their inverse document frequency, ln((1 + n) / (1 + n_f)) + 1, over the root of their
-    number. A label without texts has the bias ``NEVER``.
-    """
+def word_rows(texts: Sequence[str]) -> Any:
+    """Hashed word features of each text, sparse [n, BUCKETS]: each is 1 over the root of their number."""
     import scipy.sparse as sp
+
+    features = [word_features(text) for text in texts]
+    sizes = np.array([len(each) for each in features], dtype=np.int64)
+    columns, starts = np.concatenate([np.zeros(0, np.int64), *features]), np.cumsum([0, *sizes])
+    values = np.repeat(1.0 / np.sqrt(np.maximum(sizes, 1)), sizes)
+    return sp.csr_array((values, columns, starts), shape=(len(texts), BUCKETS))
+
+
+def word_classifier(rows: Any, label_of: Int64, labels: int) -> Float64:
+    """Logistic regression on :func:`word_rows`, float64 [BUCKETS + 1, C], bias last.
+
+    A feature weighs its inverse document frequency among the rows, ln((1 + n) / (1 + n_f)) + 1. A label without texts
+    has the bias ``NEVER``.
+    """
     from sklearn.linear_model import LogisticRegression
 
-    found = np.zeros((BUCKETS + 1, labels))
+    found, present = np.zeros((BUCKETS + 1, labels)), np.unique(label_of)
     found[-1] = NEVER
-    present = np.unique(label_of)
-    if len(present) == 1:
-        found[-1, present[0]] = 0.0
     if len(present) < 2:
+        found[-1, present] = 0.0
         return found
-    features = [word_features(text) for text in texts]
-    sizes = np.array([len(each) for each in features])
-    columns, starts = np.concatenate([np.zeros(0, np.int64), *features]), np.cumsum([0, *sizes])
-    rarity = np.log((1 + len(texts)) / (1 + np.bincount(columns, minlength=BUCKETS))) + 1.0
-    values = rarity[columns] / np.sqrt(np.repeat(np.maximum(sizes, 1), sizes))
-    x = sp.csr_array((values, columns, starts), shape=(len(texts), BUCKETS))
+    rarity = np.log((1 + len(label_of)) / (1 + np.bincount(rows.indices, minlength=BUCKETS))) + 1.0
     with one_numpy_thread():
-        model = LogisticRegression(C=TUNING.strength, max_iter=MOST_STEPS).fit(x, label_of)
+        model = LogisticRegression(C=TUNING.strength, max_iter=MOST_STEPS).fit(rows * rarity, label_of)
     # Of two labels scikit-learn has one row, the logit of the second.
     sides = np.array([[-0.5], [0.5]]) if len(present) == 2 else np.eye(len(present))
     found[:-1, present] = (sides @ model.coef_ * rarity).T
