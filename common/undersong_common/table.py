@@ -6,6 +6,7 @@ workbooks.
 
 import codecs
 import csv
+import errno
 import gzip
 import io
 import json
@@ -24,6 +25,9 @@ _TEXT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files that may be c
 UTF_8 = "utf-8"
 _DELIMITERS = ",;\t"
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+INFLATED_BYTES = 64 * 2**20  # of a gzip file, however small
+INFLATION = 100  # times the size of a larger one; notes reach 3 to 30
+NO_GZIP = "it is cut off or no gzip file"
 _OTHERS = {  # what people have instead, and what to do with it
     ".xls": "open it and save it as .xlsx or as CSV",
     ".ods": "open it and save it as .xlsx or as CSV",
@@ -217,11 +221,11 @@ def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any]]:
         remedy = _OTHERS.get(suffix, f"use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
         raise ConfigurationError(f"{path}: unknown file type {suffix!r}", remedy, code="unknown-file-type")
     try:
-        content = gzip.decompress(path.read_bytes()) if compressed else path.read_bytes()
+        content = b"".join(gzip_lines(path)) if compressed else path.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no such file", "check the path (relative to the task file)") from None
-    except (OSError, EOFError, zlib.error) as error:
-        said = getattr(error, "strerror", None) or "it is cut off or no gzip file"
+    except OSError as error:
+        said = error.strerror or NO_GZIP
         raise ConfigurationError(f"{path}: cannot be read: {said}", "check the file and its permissions") from None
     if suffix == ".parquet":
         yield from _parquet_rows(path, content)
@@ -231,6 +235,24 @@ def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any]]:
         yield from _jsonl_rows(path, _decoded(path, content, encoding))
     else:
         yield from _csv_rows(path, _decoded(path, content, encoding), "\t" if suffix == ".tsv" else "")
+
+
+def gzip_lines(path: Path) -> Iterator[bytes]:
+    """Lines of a gzip file, with their ends.
+
+    Raises OSError where it is cut off or damaged (without ``strerror``: ``NO_GZIP`` says so), or holds more than 64 MiB
+    and more than 100 times its size: a few megabytes can inflate to gigabytes.
+    """
+    left = max(INFLATED_BYTES, INFLATION * path.stat().st_size)
+    try:
+        with gzip.open(path) as file:
+            while line := file.readline(left + 1):
+                left -= len(line)
+                if left < 0:
+                    raise OSError(errno.EFBIG, f"it inflates to more than {INFLATION} times its size: unpack it first")
+                yield line
+    except (EOFError, zlib.error):
+        raise OSError from None
 
 
 def _decoded(path: Path, content: bytes, encoding: str) -> str:
@@ -264,7 +286,7 @@ def _jsonl_rows(path: Path, content: str) -> Iterator[dict[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ConfigurationError(f"{path}: line {number} is not JSON", "write one JSON object a line") from None
         if not isinstance(row, dict):
             raise ConfigurationError(f"{path}: line {number} is not a JSON object", "write one JSON object a line")

@@ -1,4 +1,5 @@
 import csv
+import gzip
 import json
 import sys
 
@@ -167,3 +168,17 @@ def test_without_the_extra_a_workbook_says_what_to_install(tmp_path, monkeypatch
     with pytest.raises(ConfigurationError, match="need the package openpyxl") as caught:
         read_table(tmp_path / "a.xlsx", "text")
     assert "save the file as CSV" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("deep.jsonl", b'{"text": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "line 1 is not JSON"),
+        ("zeros.jsonl.gz", gzip.compress(bytes(200_000)), "100 times its size"),
+    ],
+)
+def test_a_file_that_nests_or_inflates_too_far_is_refused_by_name(tmp_path, monkeypatch, name, content, words):
+    monkeypatch.setattr("undersong_common.table.INFLATED_BYTES", 1000)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=words):
+        read_table(tmp_path / name, "text")

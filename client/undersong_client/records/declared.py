@@ -1,13 +1,13 @@
 """Declaration of a data set's source, and what its readers share."""
 
-import gzip
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import UTF_8
+from undersong_common.table import NO_GZIP, UTF_8, gzip_lines
 
 VARIABLE = "env:"  # before the name of a variable that holds a database's URL
 
@@ -100,13 +100,13 @@ def value_at(node: Any, parts: list[str]) -> Any:
 def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines of a file that may be compressed, with their numbers from 1; without blank ones."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with closing(gzip_lines(path)) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line
-    except (OSError, EOFError) as error:
+    except OSError as error:
         raise ConfigurationError(
-            f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'it is cut off or no gzip file'}",
+            f"{path}: cannot be read: {error.strerror or NO_GZIP}",
             "check the file and its permissions",
             code="unreadable-source",
         ) from None

@@ -9,11 +9,11 @@ Sources: FHIR R4 (hl7.org/fhir/R4), DocumentReference, DiagnosticReport and Bina
 
 import base64
 import binascii
-import gzip
+import codecs
 import json
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -21,16 +21,20 @@ from urllib.parse import unquote
 from undersong_client.records.declared import Declared, Skip, json_lines, value_at
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import printable
+from undersong_common.table import gzip_lines
 
 DOCUMENTS = ("DocumentReference", "DiagnosticReport")
 NOT_VALID = ("entered-in-error", "superseded", "cancelled")
 _PATIENT = re.compile(r"(?:^|/)Patient/([A-Za-z0-9.-]{1,64})(?:/_history/[^/]+)?$|^(urn:uuid:[0-9a-fA-F-]{36})$")
 _BINARY = re.compile(r"(?:^|/)Binary/([A-Za-z0-9.-]{1,64})(?:/_history/[^/]+)?$")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")  # codecs of Python alone
 _BLOCKS = frozenset(
     ("p", "div", "br", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "table", "section", "article", "pre", "dt", "dd")
 )
-_UNSEEN = frozenset(("script", "style", "head"))
+_RAW = {tag: re.compile(f"</{tag}", re.IGNORECASE) for tag in ("script", "style")}  # what ends a text that is no HTML
+_TAG = re.compile(r"""<(/?)([a-zA-Z][^\s/>"']*+)[^"'>]*+(?:(?:"[^"]*+"|'[^']*+')[^"'>]*+)*+>""")
+_ANY_TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*+)[^>]*+>")
 
 
 class Unreadable(Exception):
@@ -51,7 +55,7 @@ def rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
             where = f"{name}:{number}"
             try:
                 resource = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 skip(where, "is not JSON")
                 continue
             if (row := _row(resource, declared, folder, where, skip)) is not None:
@@ -76,7 +80,7 @@ class _Folder:
                 if b'"Binary"' in line:
                     try:
                         found = json.loads(line)
-                    except ValueError:
+                    except (ValueError, RecursionError):
                         continue
                     if isinstance(found, dict) and found.get("resourceType") == "Binary":
                         self._binaries[str(found.get("id"))] = (f"{file.relative_to(path)}:{number}", found)
@@ -103,13 +107,13 @@ class _Folder:
             return kind or str(binary.get("contentType") or ""), content
         root = self.path.resolve()
         for name in (unquote(url), unquote(url) + ".gz"):
-            file = (root / name).resolve()
-            if "\0" not in name and file.is_relative_to(root) and file.is_file():
-                self.used.add(self.path / file.relative_to(root))
-                try:
-                    return kind, gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-                except (OSError, EOFError):
-                    raise Unreadable("its attachment's file cannot be read") from None
+            try:
+                file = (root / name).resolve()
+                if file.is_relative_to(root) and file.is_file():
+                    self.used.add(self.path / file.relative_to(root))
+                    return kind, b"".join(gzip_lines(file)) if file.suffix == ".gz" else file.read_bytes()
+            except (OSError, ValueError):  # a name with a zero byte, or a longer one than there can be
+                raise Unreadable("its attachment's file cannot be read") from None
         raise Unreadable("its attachment is not in the folder")
 
 
@@ -210,7 +214,7 @@ def _text(resource: dict[str, Any], folder: _Folder) -> str:
 def _plain(kind: str, content: bytes) -> str:
     name, _, parameters = kind.partition(";")
     name = name.strip().lower()
-    charset = _CHARSET.search(parameters)
+    charset = _CHARSET.search(parameters[:1024])
     named = charset[1] if charset else ""
     if name == "text/plain":
         return _characters(content, named)
@@ -224,8 +228,10 @@ def _plain(kind: str, content: bytes) -> str:
 
 def _characters(content: bytes, charset: str) -> str:
     try:
+        if codecs.lookup(charset or "utf-8-sig").name in _NO_CHARSETS:
+            raise LookupError
         return content.decode(charset or "utf-8-sig")
-    except (UnicodeDecodeError, LookupError):
+    except (UnicodeError, LookupError):
         raise Unreadable("its attachment is not in the character set that it states, or in UTF-8") from None
 
 
@@ -236,30 +242,52 @@ def _decoded(data: Any) -> bytes:
         raise Unreadable("its attachment is not base64") from None
 
 
-class _Html(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
-        self._unseen = 0
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self._unseen += tag in _UNSEEN
-        self.parts.append("\n" if tag in _BLOCKS else " " if tag in ("td", "th") else "")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._unseen = max(0, self._unseen - (tag in _UNSEEN))
-        self.parts.append("\n" if tag in _BLOCKS else "")
-
-    def handle_data(self, data: str) -> None:
-        if not self._unseen:
-            self.parts.append(data)
-
-
 def _html(text: str) -> str:
-    parser = _Html()
-    parser.feed(text)
-    parser.close()
-    lines = (" ".join(line.split()) for line in "".join(parser.parts).splitlines())
+    """The text that a browser shows, a block a line. Raises Unreadable where a comment never ends.
+
+    Each step moves on, and no search that failed is made again, so the time is linear: ``html.parser`` took minutes for
+    100 kB of tags that never end.
+    """
+    parts: list[str] = []
+    unseen, at, last, tag_of = 0, 0, text.rfind(">"), _TAG
+
+    def show(until: int) -> None:
+        if not unseen:
+            parts.append(unescape(text[at:until]))
+
+    while 0 <= (start := text.find("<", at)) < last:
+        follows = text[start + 1]
+        if not (follows in "/!?" or (follows.isascii() and follows.isalpha())):
+            show(start + 1)
+            at = start + 1
+            continue
+        show(start)
+        at = start
+        if text.startswith("<!--", start):
+            end = text.find("-->", start + 2)
+            if end < 0:
+                break
+            at = end + 3
+            continue
+        found = tag_of.match(text, start)
+        if found is None and follows not in "!?" and tag_of is _TAG:  # a quote that never ends: none counts any more
+            tag_of = _ANY_TAG
+            found = tag_of.match(text, start)
+        if found is None:  # a declaration, or an end without a name
+            at = text.index(">", start) + 1
+            continue
+        at = found.end()
+        tag, ends = found[2].lower(), bool(found[1])
+        parts.append("\n" if tag in _BLOCKS else " " if tag in ("td", "th") and not ends else "")
+        if tag in _RAW and not ends and text[at - 2] != "/":
+            closing = _RAW[tag].search(text, at)
+            at = closing.start() if closing else len(text)
+        elif tag == "head":
+            unseen = max(0, unseen + (-1 if ends else 1))
+    if text.find("<!--", at) >= 0:
+        raise Unreadable("its HTML has a comment that does not end")
+    show(len(text))
+    lines = (" ".join(line.split()) for line in "".join(parts).splitlines())
     return "\n".join(line for line in lines if line)
 
 

@@ -130,7 +130,7 @@ def _is_fhir(path: Path) -> bool:
         return False
     try:
         first = json.loads(next(json_lines(path), (0, b"null"))[1])
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(first, dict) and "resourceType" in first
 
@@ -204,7 +204,7 @@ def filtered(declared: Declared, given: Iterable[dict[str, Any]]) -> Iterator[di
     for number, line in enumerate(done.stdout.splitlines(), start=1):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
             raise ConfigurationError(

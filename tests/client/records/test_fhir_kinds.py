@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.client.records.test_sources import LOINC, attachment, document, report, write_lines
-from undersong_client.records import sources
+from tests.client.records.test_sources import LOINC, SECRET, attachment, document, report, write_lines
+from undersong_client.records import fhir, sources
 from undersong_client.records.declared import Declared
 
 # Kinds of FHIR R4 that exports hold; two of them are documents.
@@ -129,3 +131,45 @@ def damaged(data, row):
     holder, key = path[-1]
     holder[key] = data.draw(ANY)
     return json.loads(json.dumps(row))
+
+
+DEEP = '{"resourceType": "DocumentReference", "x": ' + "[" * 200_000 + "}"
+
+
+def test_hostile_rows_and_attachments_are_named_and_the_others_read(tmp_path, monkeypatch):
+    """Each ended the command with an internal error, or kept it busy for hours."""
+    monkeypatch.setattr("undersong_common.table.INFLATED_BYTES", 1000)
+    damaged = bytearray(gzip.compress(SECRET.encode() * 200))
+    damaged[30] ^= 255
+    (tmp_path / "damaged.txt.gz").write_bytes(damaged)
+    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(bytes(200_000)))
+    plain = [attachment("text/plain", url=url) for url in ("a\0b", "x" * 5_000, "damaged.txt.gz", "bomb.txt.gz")]
+    charsets = [attachment(f"text/plain; charset={name}", SECRET.encode()) for name in ("undefined", "punycode")]
+    html = [attachment("text/html", b"<!--" * 100_000)]
+    rows = [document(n, each) for n, each in enumerate([*plain, *charsets, *html])]
+    write_lines(tmp_path / "d.ndjson", [*rows, document(9, attachment("text/plain", b"read"))])
+    with (tmp_path / "d.ndjson").open("a") as file:
+        file.write(DEEP)
+    found = sources.read(Declared(str(tmp_path)))
+    assert found.table.texts == ("read",)
+    assert [each.where for each in found.skipped] == [f"d.ndjson:{n}" for n in (1, 2, 3, 4, 5, 6, 7, 9)]
+    assert SECRET not in str(found.skipped)
+    assert "comment that does not end" in found.skipped[6].why
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<a " * 100_000, ("<a " * 100_000).strip()),  # html.parser took time by the square of these
+        ('<a "' * 99_999 + ">x", "x"),
+        ("pressure < 90 & &lt;5<br/>x<3", "pressure < 90 & <5\nx<3"),
+        ('<p title="a > b">one<!-- <p> --><!-->two<td>3<td>4', "onetwo 3 4"),
+        ("<head><title>no</title></head><SCRIPT>if (a<b)</script ><style>p{}</style>seen", "seen"),
+        ('<p title="never ended>it</p> is " said', 'it\nis " said'),
+        ("<?xml version='1.0'?><!DOCTYPE html><h1>x</h1></>y", "x\ny"),
+    ],
+)
+def test_html_is_what_a_browser_shows_in_linear_time(html, text):
+    began = time.process_time()
+    assert fhir._html(html) == text
+    assert time.process_time() - began < 10
