@@ -11,7 +11,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -237,7 +237,7 @@ def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any]]:
         yield from _csv_rows(path, _decoded(path, content, encoding), "\t" if suffix == ".tsv" else "")
 
 
-def gzip_lines(path: Path) -> Iterator[bytes]:
+def gzip_lines(path: Path) -> Generator[bytes, None, None]:
     """Lines of a gzip file, with their ends.
 
     Raises OSError where it is cut off or damaged (without ``strerror``: ``NO_GZIP`` says so), or holds more than 64 MiB
