@@ -3,11 +3,13 @@
 Whoever deletes the party's folder, or restores an old copy of it, must not get a fresh budget. A ledger that does not
 contain these heads is missing or too old; :mod:`undersong_client.storage.recovery` says how it goes on.
 
-The files are ``mark.json`` beside the data, and one named by the data set's content in the state folder. Each is
-replaced as a whole: a crash leaves the one before.
+The files are ``mark.json`` beside the data, and one in the state folder, named by the set of the data set's texts. So a
+copied or renamed file is known, also with its rows in another order, other spacing or other columns; a file with one
+text more, less or changed is not. Each is replaced as a whole: a crash leaves the one before.
 """
 
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -60,14 +62,18 @@ def beside(path: Path) -> Path:
 
 
 class LedgerCheckpoints:
-    """The heads of a data set's ledger that are kept outside the party's folder."""
+    """The heads of a data set's ledger that are kept outside the party's folder.
 
-    def __init__(self, home: PartyHome, path: Path, name: str, checkpoints: Path) -> None:
+    ``former`` is the name that 0.2.0 gave the file in the state folder; it is read and never written.
+    """
+
+    def __init__(self, home: PartyHome, path: Path, name: str, checkpoints: Path, former: str = "") -> None:
         self.name = name
         self._home = home
         # A test's reproducible party has no privacy that a checkpoint could protect.
         tested = home.settings.insecure_noise_seed is not None
         self._paths = [] if tested else [beside(path) / "mark.json", checkpoints / f"{name}.json"]
+        self._former = [] if tested or not former else [checkpoints / f"{former}.json"]
         self._last = ""
 
     def read(self) -> list[str]:
@@ -83,7 +89,7 @@ class LedgerCheckpoints:
         return found
 
     def _marks(self) -> list[dict[str, Any]]:
-        return [mark for path in self._paths if path.exists() for mark in _marks(path)]
+        return [mark for path in (*self._paths, *self._former) if path.exists() for mark in _marks(path)]
 
     def keep(self, ledger: Ledger) -> None:
         """Writes the present head; before a reply leaves. Raises PrivacyRefusal if no path can be written."""
@@ -121,7 +127,18 @@ class LedgerCheckpoints:
 
 
 def checkpoint_name(table: Table, checkpoints: Path) -> str:
-    """File name in the state folder, derived from the records, so that a renamed or copied file has the same one."""
+    """File name in the state folder: a keyed hash of the set of texts, whatever their order, spacing and columns."""
+    salt = _salt(checkpoints)
+    words = {" ".join(text.split()) for text in table.texts}
+    return hmac.digest(
+        salt,
+        b"".join(sorted(hmac.digest(salt, each.encode("utf-8", "surrogatepass"), "sha256") for each in words)),
+        "sha256",
+    ).hex()[:40]
+
+
+def former_name(table: Table, checkpoints: Path) -> str:
+    """The name that 0.2.0 gave: of all rows in order, with every column that was declared."""
     return fingerprint(table, _salt(checkpoints))[:40]
 
 

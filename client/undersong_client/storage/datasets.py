@@ -27,6 +27,7 @@ from undersong_client.storage.checkpoints import (
     budget_of,
     check,
     checkpoint_name,
+    former_name,
     salted,
 )
 from undersong_client.storage.recovery import Restored, Source
@@ -181,7 +182,7 @@ def add(
         confirm(cautions.of_standing_consent(policy, data.table, declared.user_field))
     elif not len(data.table):
         confirm([cautions.EMPTY])
-    kept = LedgerCheckpoints(home, path, name, checkpoints)
+    kept = LedgerCheckpoints(home, path, name, checkpoints, former_name(reading.table, checkpoints))
     heads = kept.read()
     restored = None
     if source is not None and source.named:

@@ -19,6 +19,7 @@ from undersong_client.storage import checkpoints, datasets
 from undersong_common import files
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
+from undersong_common.table import read_table
 
 
 class Kept:
@@ -164,3 +165,26 @@ def test_a_process_that_knows_less_leaves_what_another_has_kept(kept, monkeypatc
     marks.keep(ledger)
     daemon.join(10.0)
     assert not kept.starts(known)
+
+
+VARIANTS = {
+    "copied": lambda rows: rows,
+    "in another order": lambda rows: rows[::-1],
+    "other spacing": lambda rows: [{**row, "text": f" {row['text']}".replace("note", "note ")} for row in rows],
+    "a row twice": lambda rows: [*rows, rows[0]],
+    "other ids": lambda rows: [{**row, "patient": "one"} for row in rows],
+    "no labels": lambda rows: [{**row, "label": ""} for row in rows],
+}
+
+
+@pytest.mark.parametrize(("variant", "named"), [*((each, "now") for each in VARIANTS), ("copied", "by 0.2.0")])
+def test_a_new_folder_finds_the_checkpoint_of_the_same_texts(kept, variant, named):
+    rows = VARIANTS[variant]([json.loads(line) for line in kept.notes.read_text().splitlines()])
+    other = kept.folder / "elsewhere" / "other.jsonl"
+    other.parent.mkdir()
+    other.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if named == "by 0.2.0":
+        table = read_table(other, "text", "label", "patient")
+        kept.places[1].rename(kept.places[1].with_stem(checkpoints.former_name(table, kept.folder / "marks")))
+    with raises(PrivacyRefusal, "ledger-missing"):
+        add(make_home(kept.folder / "new"), other, kept.folder, label_field="" if variant == "no labels" else "label")
