@@ -137,6 +137,18 @@ def log_probabilities(model: Any, pair: Pair, device: torch.device) -> torch.Ten
     return total
 
 
+def answer_ids(tokenizer: Any, text: str, stop: Sequence[str], ends: Sequence[int]) -> list[int]:
+    """The tokens of an answer that holds the text and ends as its request wants it to.
+
+    Args:
+        stop: of a completion; a chat has none, and its prompts ask for a text between tags.
+        ends: tokens that end a text of the model.
+    """
+    written = text + stop[0] if stop else f"<text>{text}</text>"
+    ids = tokenizer(written, add_special_tokens=False)["input_ids"]
+    return [*map(int, ids), *(() if stop else ends[:1])]
+
+
 def _put(model: Any, config: Any) -> Any:
     from peft import get_peft_model
 

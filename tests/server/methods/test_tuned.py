@@ -31,7 +31,6 @@ from undersong_server.generators.interface import Answer, GenerationRequest, Pre
 from undersong_server.generators.kinds.transformers import (
     TransformersGenerator,
     TransformersSettings,
-    _answer_ids,
     prompt_ids,
 )
 from undersong_server.generators.orders import Order, Requests
@@ -156,7 +155,7 @@ def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: 
             of_each = []
             for text in (each.chosen, each.rejected):
                 prompt = prompt_ids(tokenizer, each.request.prompt, chat=False)
-                answer = _answer_ids(tokenizer, text, each.request, [])
+                answer = tuning.answer_ids(tokenizer, text, each.request.stop, [])
                 with torch.no_grad():
                     rows = loaded(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
                 of_each.append(sum(float(rows[len(prompt) + i - 1, token]) for i, token in enumerate(answer)))
@@ -177,7 +176,9 @@ def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: 
     # What DPO compares is the sums above.
     loaded, tokenizer, device = again._model()
     prompt = prompt_ids(tokenizer, pairs[0].request.prompt, chat=False)
-    both = [_answer_ids(tokenizer, text, pairs[0].request, []) for text in (pairs[0].chosen, pairs[0].rejected)]
+    both = [
+        tuning.answer_ids(tokenizer, text, pairs[0].request.stop, []) for text in (pairs[0].chosen, pairs[0].rejected)
+    ]
     with torch.no_grad():
         chosen, rejected = tuning.log_probabilities(loaded, tuning.Pair(prompt, *both), device)
     assert float(chosen - rejected) == pytest.approx(margins(again)[0], abs=1e-3)

@@ -321,7 +321,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         pairs = [
             tuning.Pair(
                 prompt_ids(tokenizer, each.request.prompt, system=each.request.system, chat=chat),
-                *(_answer_ids(tokenizer, text, each.request, ends) for text in (each.chosen, each.rejected)),
+                *(tuning.answer_ids(tokenizer, text, each.request.stop, ends) for text in (each.chosen, each.rejected)),
             )
             for each in preferences
             for chat in (each.request.style == "chat",)
@@ -481,14 +481,6 @@ def _stopping(tokenizer: Any, stops: Sequence[Sequence[str]], start: int) -> lis
             return torch.tensor([_has_stopped(tokenizer, *row) for row in rows], device=input_ids.device)
 
     return [Stops()]
-
-
-def _answer_ids(tokenizer: Any, text: str, request: GenerationRequest, ends: Sequence[int]) -> list[int]:
-    """The tokens of an answer that holds the text and ends as the request wants it to."""
-    chat = request.style == "chat"
-    written = f"<text>{text}</text>" if chat else text + (request.stop[0] if request.stop else "")
-    ids = tokenizer(written, add_special_tokens=False)["input_ids"]
-    return [*map(int, ids), *(ends[:1] if chat or not request.stop else ())]
 
 
 def end_ids(tokenizer: Any, model: Any) -> list[int]:
