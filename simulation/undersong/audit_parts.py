@@ -8,8 +8,9 @@ by one check over all sums, runs and parties. The tails are exact (binomial, chi
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -345,6 +346,7 @@ def orthogonal_scores(rows: Float64, residual: Float64, present: Bools, rate: fl
 # Records that an audit plants among the private ones, and attacks on the corpus that say which of them were there.
 
 KINDS = ("rare end", "far off", "many words", "twin")
+NEIGHBOURS = 500  # records of a party among which units come and go, at most
 REPEATS = 6  # of a real record's words before the rare end begins: at least so many, else half of it
 
 
@@ -421,6 +423,37 @@ def planted(tables: dict[str, Table], canaries: Sequence[Canary], homes: Sequenc
     for canary, home in zip(canaries, homes, strict=True):
         result[home] = concatenate([result[home], canary.rows])
     return result
+
+
+def neighbours(
+    table: Table, canary: Canary, labels: Sequence[str], rng: np.random.Generator, *, by_user: bool
+) -> list[Table]:
+    """A party's records with three more units, and the same without one unit, for each of four.
+
+    The four are the canary, one of the party's own, and two that copy records of the party, at its front and at its
+    end: a build that compares records with each other finds them. They copy units of few records, as many as a canary
+    has, every second with another label.
+    """
+
+    def units(rows: Table) -> Sequence[object]:
+        return (rows.users or ()) if by_user else range(len(rows))
+
+    table = table.take(range(min(len(table), NEIGHBOURS)))
+    sizes, names = Counter(units(table)), units(table)
+    order = sorted(rng.permutation(len(names)).tolist(), key=lambda row: sizes[names[row]])
+    front, end = (_copies(table.take(order[at::2][: len(canary.rows)]), f"copy-{at}", labels) for at in range(2))
+    whole = concatenate([front, table, canary.rows, end])
+    names, last = units(whole), len(whole) - 1
+    removed = (0, len(front) + int(rng.integers(max(1, len(table)))), last - len(end), last)
+    return [whole, *(whole.take([row for row, name in enumerate(names) if name != names[of]]) for of in removed)]
+
+
+def _copies(rows: Table, user: str, labels: Sequence[str]) -> Table:
+    found = rows.labels
+    if found and labels:
+        others = (labels[-1] if label == labels[0] else labels[0] for label in found)
+        found = tuple(each if at % 2 else other for at, (each, other) in enumerate(zip(found, others, strict=True)))
+    return replace(rows, labels=found, users=rows.users and (user,) * len(rows))
 
 
 def _some(words: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:

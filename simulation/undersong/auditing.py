@@ -7,10 +7,10 @@ alone (Meeus et al. 2025). What an attack proves is a lower bound; the promise i
 hold together with the stated confidence.
 
 The audit has all parties, so it also measures: the noise that the sums hold beside the vectors that entered them, and
-each party's share of it (size, law, place and independence: ``audit_parts``), what the clamp leaves of rows outside
-their bound, whether the coins of a subsample decide it and how many units they take, and what the parties' ledgers
-charged. A source checkout also plays a hostile coordinator against two copies of a party:
-``python -m tests.noninterference.audit``.
+each party's share of it (size, law, place and independence: ``audit_parts``), how far one unit moves a vector of real
+records, what the clamp leaves of rows outside their bound, whether the coins of a subsample decide it and how many
+units they take, and what the parties' ledgers charged. A source checkout also plays a hostile coordinator against two
+copies of a party: ``python -m tests.noninterference.audit``.
 """
 
 import hmac
@@ -38,6 +38,7 @@ from undersong.audit_parts import (
     Detection,
     attack_corpus,
     make_canaries,
+    neighbours,
     orthogonal_scores,
     planted,
     whole_scores,
@@ -132,7 +133,8 @@ class Observations:
         signals: rise of that score if it was planted, in deviations of the planned noise, float64 [c].
         corpus: scores of the attacks on the corpus, by name, float64 [c].
         noise: by sum, what was opened beside the vectors that entered it.
-        largest: a canary's largest contribution to a sum over the bound that the plan declares for it.
+        largest: the most that one unit moves a vector over the bound that the plan declares: a canary the empty
+            vector, and one of several units a vector of real records.
         clamp: the smallest and the largest share of its declared bound that was left of a row far outside it.
         coins: sums whose subsample does not depend on the party's secret coins, or in which coins come twice.
         rates: sums whose subsample takes another share of the units than the plan's sampling rate.
@@ -194,7 +196,7 @@ class AuditReport:
         excess: lower bound of that ratio where it is largest, of Gaussian sums; above 1, shares are not independent.
         shared: pairs of sums that hold the same noise, as "run/sum and run/sum".
         irregular: findings about the law, place and independence of the noise in sums and parties' shares.
-        largest: of all canaries' contributions over the bound that the plan declares; above 1 the bound is wrong.
+        largest: as of :class:`Observations`, over all runs; above 1 the bound is wrong.
         clamp, coins, rates, unpaid: as of :class:`Observations`, over all runs.
         verdicts: one per attack; their bounds hold together.
         refutable_by_noise, refutable_by_attack: the smallest epsilon, of a build that draws too little Gaussian noise,
@@ -240,7 +242,10 @@ class AuditReport:
         found += [f"{pair} hold the same noise" for pair in self.shared]
         found += self.irregular
         if self.largest > 1.0 + BOUND_TOLERANCE:
-            found.append(f"one unit contributes {self.largest:.3g} of the declared sensitivity")
+            found.append(
+                f"one unit moves a vector by {self.largest:.3g} of the declared sensitivity: it counts too much, or the"
+                " rows of others depend on it"
+            )
         if self.clamp[1] > 1.0 + BOUND_TOLERANCE or self.clamp[0] < 0.5:
             wrong = self.clamp[1] if self.clamp[1] > 1.0 + BOUND_TOLERANCE else self.clamp[0]
             found.append(f"rows outside their bound are not clamped: {wrong:.3g} of the declared sensitivity is left")
@@ -267,7 +272,7 @@ class AuditReport:
             f"  all of these hold together with {CONFIDENCE:.1%} confidence, over runs",
             f"  a planted record moves its score by {self.signal:.0%} of what the promise allows",
             f"  the noise in the opened sums is {noise} of what the parties must draw together",
-            f"  the largest contribution of a planted record is {self.largest:.6g} of the declared sensitivity",
+            f"  one unit moves a vector by {self.largest:.6g} of the declared sensitivity at most",
             f"  of rows {OUTSIDE:g} times their bound, {self.clamp[0]:.6g} to {self.clamp[1]:.6g} of the bound is left",
             f"smallest epsilon that this audit could have refuted, by too little noise: {', '.join(refutable)}",
             *([f"REFUTED: {fault}" for fault in self.faults] or ["nothing refutes the promise"]),
@@ -537,6 +542,13 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     embed = CachedEmbedder(embedder, cache).encode
     tables = private_tables(task, settings.seed)
     canaries = _canaries(settings, run_plan, concatenate(list(tables.values())))
+    near = neighbours(
+        list(tables.values())[number % len(tables)],
+        canaries[number % len(canaries)],
+        task.task.labels,
+        np.random.default_rng([settings.seed, 0xAD, number]),
+        by_user=run_plan.plan.privacy.unit == "user",
+    )
     present = np.random.default_rng([settings.seed, 0xC0, number]).random(len(canaries)) < 0.5
     chosen = [canary for canary, there in zip(canaries, present, strict=True) if there]
     watched = _Watched()
@@ -561,7 +573,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
         sums = {name: opened_sum(workspace.journal, name) for name in watched.sums}
         unpaid = tuple(name for name in tables if not _paid(watched, Ledger.read(ledger_path(workspace.state, name))))
     opened = {name: found for name, found in sums.items() if found is not None}
-    attacked = _attack_sums(run_plan, watched, opened, canaries, present, embed)
+    attacked = _attack_sums(run_plan, watched, opened, canaries, present, embed, near)
     corpus = attack_corpus(outcome.samples, canaries, task.task.labels, embed)
     return replace(attacked, corpus=corpus, unpaid=unpaid)
 
@@ -597,6 +609,7 @@ def _attack_sums(
     canaries: Sequence[Canary],
     present: Bools,
     embed: Embed,
+    near: Sequence[Table],
 ) -> Observations:
     """Attacks all opened sums for every canary, with the weights of the plan. Does not attack the corpus.
 
@@ -610,6 +623,7 @@ def _attack_sums(
         return PrivateRecords(rows, labels, privacy, key=bytes(32), embed=embed)
 
     alone, everyone = [held(each.rows) for each in canaries], held(concatenate([each.rows for each in canaries]))
+    full, *without = [held(table) for table in near]
     scores, apart, signals, square = *(np.zeros(len(canaries)) for _ in range(3)), 0.0
     noise: dict[str, NoiseSize] = {}
     shares: dict[str, audit_parts.Shape] = {}
@@ -619,10 +633,11 @@ def _attack_sums(
     for name, found_sum in opened.items():
         planned, public = watched.sums[name]
         whole = _unsampled(planned)
-        rows = np.array(
-            [grid_vector(whole, records, public, privacy, coins=bytes(32), memory={}).values for records in alone],
-            dtype=np.float64,
+        of_full, *vectors = (
+            grid_vector(whole, records, public, privacy, coins=bytes(32), memory={}).values.astype(np.float64)
+            for records in (full, *alone, *without)
         )
+        rows, moved = np.array(vectors[: len(alone)]), of_full - np.array(vectors[len(alone) :])
         entered, unsampled = (np.sum(each, axis=0) for each in zip(*watched.vectors[name].values(), strict=True))
         residual = (found_sum.values - planned.sampling_rate * unsampled) / planned.sigma_integer
         seen_by = rows / planned.sigma_integer, residual, present, planned.sampling_rate
@@ -649,8 +664,7 @@ def _attack_sums(
             of_one = partial(audit_parts.laplace_scores, scale=scale, shares=share)
         for party, each in enumerate(watched.noise[name].values(), 1):
             shares[f"{name}, party {party}"] = audit_parts.shape_of(of_one(each))
-        norms = np.sqrt(np.einsum("ck,ck->c", rows, rows))
-        largest = max(largest, float(norms.max()) / (planned.l2 * planned.scale))
+        largest = max(largest, *(_over(each, _bounds(planned)) for each in (*rows, *moved)))
         clamps += clamped_shares(planned, alone[0], everyone, public, privacy)
         if planned.sampling_rate < 1.0:
             secret, right = subsample_is_sound(planned, everyone, public, privacy)
@@ -690,7 +704,7 @@ def clamped_shares(
     """
     planned = _unsampled(planned)
     far = OUTSIDE * planned.linf
-    bounds = np.array([planned.l1, planned.l2, planned.linf]) * planned.scale
+    bounds = _bounds(planned)
     largest = bounds[2] / privacy.norm_factor  # coordinate of one clamped row
 
     def share(records: PrivateRecords, row: sp.csr_array[Any], allowed: Privacy, bound: Float64) -> float:
@@ -704,8 +718,7 @@ def clamped_shares(
             memory={},
             rows=lambda *_: Rows(every, records.units),
         ).values.astype(np.float64)
-        sizes = np.abs(vector)
-        return float(np.max(np.array([sizes.sum(), np.sqrt(sizes @ sizes), sizes.max()]) / bound))
+        return _over(vector, bound)
 
     one = sp.csr_array(([far], ([0], [0])), shape=(1, planned.dimension))
     found = [share(unit, row, privacy, bounds) for row in (one, -one)]
@@ -713,6 +726,17 @@ def clamped_shares(
     flat = share(unit, sp.csr_array(np.full((1, planned.dimension), far)), privacy, bounds)
     # Rounding toward zero leaves little of coordinates of a few integer units.
     return [*(found if largest >= FEWEST_UNITS else (max(each, 1.0) for each in found)), max(flat, 1.0)]
+
+
+def _bounds(planned: PlannedSum) -> Float64:
+    """L1, L2 and Linf that the plan declares, integer units."""
+    return np.array([planned.l1, planned.l2, planned.linf]) * planned.scale
+
+
+def _over(vector: Float64, bounds: Float64) -> float:
+    """The largest of a vector's L1, L2 and Linf over its bound."""
+    sizes = np.abs(vector)
+    return float(np.max(np.array([sizes.sum(), np.sqrt(sizes @ sizes), sizes.max()]) / bounds))
 
 
 def subsample_is_sound(

@@ -43,6 +43,7 @@ from undersong.audit_parts import (
 from undersong.auditing import AuditSettings, NoiseSize, Observations, report
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.party import Party
+from undersong_client.records import private
 from undersong_client.records.private import PrivateRecords
 from undersong_client.storage.attempts import Attempts
 from undersong_common.embedding import Embedder
@@ -369,6 +370,33 @@ def rows_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid_vectors, "contribute", twice)
 
 
+def rows_that_follow_the_number_of_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row is within its bound, and changes its sign with every unit that comes or goes."""
+    sound = contribute
+
+    def following(statistic: Any, rows: Rows, **named: Any) -> GridVector:
+        sign = (-1.0) ** len(set(rows.units.tolist()))
+        other = Rows(lambda asked: rows.take(asked) * sign, rows.units, rows.width or statistic.dimension)
+        return sound(statistic, other, **named)
+
+    monkeypatch.setattr(grid_vectors, "contribute", following)
+
+
+def repeated_texts_removed(kept: int) -> Patch:
+    """Of all records of a party with the same text, whosever they are, the first or the last counts alone."""
+
+    def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+        sound = private._capped
+
+        def once(table: Table, *named: Any) -> list[int]:
+            rows = {text: row for row, text in list(enumerate(table.texts))[::kept]}
+            return [row for row in sound(table, *named) if rows[table.texts[row]] == row]
+
+        monkeypatch.setattr(private, "_capped", once)
+
+    return planted
+
+
 def no_clamp(monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit's rows count as they are, however long."""
     monkeypatch.setattr(contribution, "_clipped", lambda _statistic, matrix: matrix)
@@ -482,6 +510,10 @@ def halved_laplace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 WASP = 'name = "wasp"\nsamples = 24\nrounds = 3\nvotes = 3\nexamples = 4\nshortlist = 4'
+USERS = WASP + '\n--set privacy.unit="user"\n--set privacy.max_per_user=3'
+TEACHERS = (
+    'name = "discriminator"\nsamples = 24\nteachers = 13\ndiscriminator = "teachers"\nqueries = 10\ncontrast = 10'
+)
 LARGE = WASP.replace("24", "400")
 LAPLACE = 'name = "dpkps"\nnoise = "laplace"\nsamples = 24\nfalse_terms = 1'
 SAMPLED = 'name = "dpga"\npopulation = 16\nelite = 4\nrounds = 2\nkeywords = false\nembedding_size = 48'
@@ -489,13 +521,14 @@ SAMPLED = 'name = "dpga"\npopulation = 16\nelite = 4\nrounds = 2\nkeywords = fal
 
 @pytest.fixture
 def small(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AuditSettings:
-    """An audit of a small task whose embedder has no weights; the test names its method's section."""
+    """An audit of a small task whose embedder has no weights; the test names its method's section, and other keys."""
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     monkeypatch.setattr(module, "_LOADED", {})
     task = make_task(tmp_path / "task", records=12)
-    whole = re.sub(r"(?<=\[method\]\n)[^\[]*", request.param + "\n", task.read_text(encoding="utf-8"))
+    method, *keys = request.param.split("\n--set ")
+    whole = re.sub(r"(?<=\[method\]\n)[^\[]*", method + "\n", task.read_text(encoding="utf-8"))
     task.write_text(whole, encoding="utf-8")
-    return AuditSettings(task, runs=2, canaries=8)
+    return AuditSettings(task, tuple(keys), runs=2, canaries=8)
 
 
 def audited_here(settings: AuditSettings) -> module.AuditReport:
@@ -505,6 +538,7 @@ def audited_here(settings: AuditSettings) -> module.AuditReport:
     return report(settings, run_plan, runs)
 
 
+MOVED = "of the declared sensitivity: it counts too much, or the rows of others depend on it"
 CLAMP = "rows outside their bound are not clamped"
 TOO_LITTLE, TOO_MUCH = "of the noise's planned deviation", "its shares are not independent"
 NOISE = {PLACES, LAW, WITHIN, BETWEEN, TOO_LITTLE, TOO_MUCH}
@@ -519,11 +553,15 @@ SLOW = pytest.mark.slow
         pytest.param(WASP, halved_noise, {TOO_LITTLE}, id="noise halved"),
         pytest.param(SAMPLED, halved_noise, {TOO_LITTLE}, id="noise halved, sub-sampled", marks=SLOW),
         pytest.param(
-            WASP, doubled_sensitivity, {"one unit contributes 2 of", CLAMP}, id="sensitivity doubled", marks=SLOW
+            WASP, doubled_sensitivity, {"one unit moves a vector by 2 of", CLAMP}, id="sensitivity doubled", marks=SLOW
         ),
         pytest.param(
-            WASP, rows_counted_twice, {"one unit contributes 2 of", CLAMP}, id="a row counted twice", marks=SLOW
+            WASP, rows_counted_twice, {"one unit moves a vector by 2 of", CLAMP}, id="a row counted twice", marks=SLOW
         ),
+        pytest.param(WASP, rows_that_follow_the_number_of_units, {MOVED}, id="rows that follow the number of units"),
+        pytest.param(WASP, repeated_texts_removed(-1), {MOVED}, id="the first of equal texts counts"),
+        pytest.param(WASP, repeated_texts_removed(1), {MOVED}, id="the last of equal texts counts", marks=SLOW),
+        pytest.param(USERS, repeated_texts_removed(-1), {MOVED}, id="equal texts of several patients", marks=SLOW),
         pytest.param(WASP, no_clamp, {CLAMP}, id="no clamp"),
         pytest.param(WASP, no_clamp_but_the_last, {CLAMP}, id="no clamp but the last", marks=SLOW),
         pytest.param(WASP, no_cap_on_records, {CLAMP}, id="no cap on records"),
@@ -584,6 +622,8 @@ SLOW = pytest.mark.slow
         pytest.param(LARGE, noise_of_seeds_again, {BETWEEN}, id="noise of seeds again, shifted", marks=SLOW),
         pytest.param(LARGE, None, set(), id="sound, large", marks=SLOW),
         pytest.param(LAPLACE, None, set(), id="sound, laplace", marks=SLOW),
+        pytest.param(TEACHERS, None, set(), id="sound, teachers of shards", marks=SLOW),
+        pytest.param(USERS, None, set(), id="sound, by patient", marks=SLOW),
         pytest.param(WASP, None, set(), id="sound"),
         pytest.param(SAMPLED, None, set(), id="sound, sub-sampled"),
     ],
