@@ -287,7 +287,7 @@ def test_real_runs_of_the_clinic_are_sound() -> None:
     assert found.faults == []
     assert found.largest == pytest.approx(1.0, abs=1e-3)
     assert found.noise is not None
-    assert found.noise[0] == pytest.approx(1.0, rel=0.06)
+    assert found.noise[0] == pytest.approx(1.0, abs=0.45)  # wrong once in 20 000: 104 coordinates, 8 in one sum
 
 
 def test_the_corpus_is_attacked_by_its_texts_and_by_the_task_model() -> None:
