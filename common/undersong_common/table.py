@@ -10,6 +10,7 @@ import errno
 import gzip
 import io
 import json
+import zipfile
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ _TEXT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files that may be c
 UTF_8 = "utf-8"
 _DELIMITERS = ",;\t"
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-INFLATED_BYTES = 64 * 2**20  # of a gzip file, however small
+INFLATED_BYTES = 64 * 2**20  # of a gzip file or a workbook, however small
 INFLATION = 100  # times the size of a larger one; notes reach 3 to 30
 NO_GZIP = "it is cut off or no gzip file"
 _OTHERS = {  # what people have instead, and what to do with it
@@ -332,11 +333,18 @@ def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
             "install undersong with the extra xlsx, or save the file as CSV",
         ) from None
     try:
+        inflated = sum(
+            part.file_size for part in zipfile.ZipFile(io.BytesIO(content)).infolist()
+        )  # no part is read beyond
+        if inflated > max(INFLATED_BYTES, INFLATION * len(content)):
+            raise OSError
         book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
         sheets = [list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets]
     except Exception:  # noqa: BLE001 - whatever its parsers raise may hold a piece of the private file
         raise ConfigurationError(
-            f"{path}: is not a readable Excel workbook", "save it again as .xlsx", code="no-workbook"
+            f"{path}: is not a readable Excel workbook, or inflates too far",
+            "save it again as .xlsx",
+            code="no-workbook",
         ) from None
     filled = [rows for rows in sheets if any(cell is not None for row in rows for cell in row)]
     if len(filled) > 1:

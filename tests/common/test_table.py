@@ -170,6 +170,19 @@ def test_without_the_extra_a_workbook_says_what_to_install(tmp_path, monkeypatch
     assert "save the file as CSV" in caught.value.remedy
 
 
+def test_a_workbook_that_inflates_too_far_is_refused_by_name(tmp_path, monkeypatch):
+    openpyxl = pytest.importorskip("openpyxl")
+    path, book = tmp_path / "notes.xlsx", openpyxl.Workbook()
+    for text in ("text", *(SECRET * 100 for _ in range(30))):
+        book.active.append([text])
+    book.save(path)
+    assert len(read_table(path, "text")) == 30
+    monkeypatch.setattr("undersong_common.table.INFLATED_BYTES", 1000)
+    monkeypatch.setattr("undersong_common.table.INFLATION", 1)
+    with raises(ConfigurationError, "no-workbook"):
+        read_table(path, "text")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
