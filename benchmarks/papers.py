@@ -215,7 +215,8 @@ def _table(
             texts = [one["rows"] for one in of.values() if one.get("rows")]
             cells += [f"{np.mean(texts):.0f}" if texts else "-", str(len(of))]
             lines.append(f"| {row['name']} | {row.get('paper', '-')} | {' | '.join(cells)} |")
-    return lines
+    missing = [f"{row['name']} (the paper's: {row['paper']})" for row in rows if not found[row["name"]]]
+    return [*lines, "", f"Not measured yet: {'; '.join(missing)}."] if missing else lines
 
 
 def _values(of: Mapping[int, Any], key: str) -> dict[int, float]:
@@ -241,18 +242,28 @@ def _figure(values: Mapping[int, float]) -> str:
 def _claims(
     table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], found: Mapping[str, Mapping[int, Any]]
 ) -> list[str]:
-    lines = []
+    lines: list[str] = []
+    reversed_: list[str] = []
     for claim in table.get("claims", []):
         one, other = (_values(found.get(claim[side], {}), table["judged"]) for side in ("better", "than"))
         if len(both := sorted(one.keys() & other.keys())) < 2:
+            reversed_ += [
+                f"{claim['better']} ({one[seed]:.1f}) below {claim['than']} ({other[seed]:.1f})"
+                for seed in both
+                if one[seed] < other[seed]
+            ]
             continue
         gain = over_seeds([one[seed] - other[seed] for seed in both])
         verdict = "seen" if gain.low > 0 else "not seen" if gain.high < 0 else "open"
         said = f"* {claim['better']} above {claim['than']}: {verdict}, {gain.value:+.1f} ({gain.low:+.1f} to "
         reason = "" if verdict == "seen" else f" {claim.get('reason', '')}".rstrip()
         lines.append(f"{said}{gain.high:+.1f}).{reason}")
-    few = "One seed: a difference has no interval, so no claim of the paper is judged."
-    return ["", *(lines or [few])] if table.get("claims") else []
+    if not lines:
+        lines.append(
+            "One seed: a difference has no interval. No claim of the paper is judged, and nothing is reproduced."
+        )
+        lines += [f"At this seed the order is the other way round: {'; '.join(reversed_)}."] if reversed_ else []
+    return ["", *lines] if table.get("claims") else []
 
 
 def known(path: Path = FIGURES) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from undersong_server.methods.parts import papers
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 VERDICTS = {
-    "faithful": "as the paper has it (the test compares with an independent computation)",
+    "faithful": "as the paper has it (the test compares with an independent computation, or with figures typed anew)",
     "as written": "as the paper says, in our wording (the test looks at what is done)",
     "otherwise": "done in another way, which the row states",
     "not done": "missing",
@@ -28,17 +28,21 @@ element of the paper, where it stands there, what is done here, the file that do
 checks it. What an element sets under `preset = "paper"` stands in the same row, so no value of a preset is without a
 place in the paper.
 
-    undersong simulate task.toml --method wasp --set 'method.preset="paper"'
+    undersong simulate task.toml --method wasp --set method.preset=paper
     undersong compare task.toml --methods 'wasp:preset=paper,wasp,augpe@NAME:preset=paper'
 
-A preset takes every value as the paper has it, its noise and accounting included; `undersong plan` prints what that
-noise really costs, and the ledgers charge the real cost. Keys that the task file or the command line gives beside a
-preset win, and the run names them. Without a preset the defaults are the product's: less noise at equal epsilon, and
-prompts with hints. `METHOD@GENERATOR` in `undersong compare` runs a method with one generator alone.
+A preset sets the method's values as the paper has them, its noise and accounting included, as far as the rows say.
+Embedding model, task model, language models and data are those of the task file, whatever the paper has. `undersong
+plan` prints what the noise really costs, and the ledgers charge the real cost. Keys that the task file or the command
+line gives beside a preset win, and the run names them; where the command line names another method than the file's
+and a preset, none of the file's options of its method counts. Without a preset the defaults are the product's: less
+noise at equal epsilon, and prompts with hints. `METHOD@GENERATOR` in `undersong compare` runs a method with one
+generator alone.
 
-Where a step of a paper is not private as the paper states, its row says so. Such a preset runs in `undersong simulate`
-and `undersong compare` only, with epsilon infinite and all outputs marked as not private; the epsilon of the task is
-then the one that the paper's accounting states. A coordinator refuses it, naming the steps. A party needs no such list:
+Where a step of a paper is not private as the paper states, or private only with one curator who holds all records, its
+row says so. Such a preset runs in `undersong simulate` and `undersong compare` only, with epsilon infinite and all
+outputs marked as not private; the epsilon of the task is then the one that the paper's accounting states. A
+coordinator refuses it, naming the steps. A party needs no such list:
 it computes the price of a plan's sums itself, whatever method the plan names, and refuses an epsilon beyond its policy.
 
 | verdict | meaning |
@@ -51,8 +55,9 @@ def page(method: str) -> str:
     table = papers.table(method)
     lines = [f"# {table['title']}: the paper, element by element", "", f"{table['paper']}", ""]
     lines += [f'`[method] name = "{method}"`. {table["about"].strip()}', ""]
-    if steps := [row for row in table["elements"] if "not_private" in row]:
-        lines += ["**Not private as the paper states.** " + " ".join(f"{row['not_private']}." for row in steps), ""]
+    for key, said in papers.NOT_PRIVATE.items():
+        if steps := [f"{row[key]}." for row in table["elements"] if key in row]:
+            lines += [f"**{said.capitalize()}.** {' '.join(step[0].upper() + step[1:] for step in steps)}", ""]
     lines += [f"Verdicts: {'; '.join(f'*{verdict}*, {meaning}' for verdict, meaning in VERDICTS.items())}.", ""]
     lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
     lines += [f"| {' | '.join(cells)} |" for cells in map(_cells, table["elements"])]
@@ -95,7 +100,7 @@ beyond their labels, see [results.md](results.md).
 
 Every option of every method is changed in tests/server/methods/test_options_take_effect.py, which compares prompts,
 plan, opened vectors or corpus with and without the change. Switching methods on the command line (`--method dpkps`)
-sets the task file's options of the other method aside and names them once."""
+sets the task file's options that it does not have aside and names them once."""
 
 
 def methods() -> list[str]:
@@ -114,7 +119,7 @@ def pages() -> dict[Path, str]:
 def _cells(row: Mapping[str, Any]) -> list[str]:
     given = [f"`{key.removeprefix('method.')} = {_toml(value)}`" for key, value in row.get("set", {}).items()]
     names = [f"({', '.join(row['presets'])})"] if given and "presets" in row else []
-    here = row["here"] + (" **Not private as the paper states.**" if "not_private" in row else "")
+    here = row["here"] + "".join(f" **{said.capitalize()}.**" for key, said in papers.NOT_PRIVATE.items() if key in row)
     code, test = (f"`{row[key]}`" if key in row else "" for key in ("code", "test"))
     cells = [row["where"], row["element"], here, ", ".join(given) + "".join(f" {name}" for name in names)]
     return [cell.replace("|", "\\|") for cell in [*cells, code, row["verdict"], test]]

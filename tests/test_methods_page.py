@@ -66,12 +66,14 @@ def test_a_row_names_code_and_a_test_that_exist(name: str) -> None:
 @pytest.mark.usefixtures("dpsgd_installed")
 @pytest.mark.parametrize(("name", "table", "command"), COMMANDS, ids=lambda each: each[:30])
 def test_the_command_of_a_paper_s_table_can_be_planned(name: str, table: str, command: str, tmp_path: Path) -> None:
-    first, *more = (shlex.split(line) for line in command.replace("\\\n", " ").strip().splitlines())
-    for words in [first, *more]:
+    for line in command.replace("\\\n", " ").strip().splitlines():
+        words = shlex.split(line)
         assert words[0] == "undersong" or words[:3] == ["python", "-m", "benchmarks.papers"]
-    words = first
-    if words[1] not in ("compare", "simulate"):
-        return
+        if words[1] in ("compare", "simulate"):
+            plan_command(words, tmp_path)
+
+
+def plan_command(words: list[str], tmp_path: Path) -> None:
     given = {key: value for key, value in zip(words[3::2], words[4::2], strict=True) if key != "--set"}
     sets = [value for key, value in zip(words[3::2], words[4::2], strict=True) if key == "--set"]
     sets = [each for each in sets if not re.search(r"=[A-Z_]+$", each)] + [f"data.root={tmp_path}"]  # the reader's
@@ -88,5 +90,11 @@ def test_the_command_of_a_paper_s_table_can_be_planned(name: str, table: str, co
             continue
         task = load(ROOT / words[2], [*chosen, *sets, f"privacy.epsilon={epsilon}", *changes])
         assert not variant.generator or variant.generator in {each.name for each in task.generators}
-        assert not isinstance(task.options, papers.PresetOptions) or task.options.preset
+        if isinstance(task.options, papers.PresetOptions):
+            assert task.options.preset
+            theirs = papers.sections(task.method.name, task.options.preset)["method"]
+            named = {each.partition("=")[0].removeprefix("method.") for each in [*changes, *sets]}
+            for key, value in (task.method.model_extra or {}).items():  # the file's own change nothing of the paper
+                assert key in named or theirs.get(key, value) == value, key
+                assert key != "samples" or key in named | theirs.keys()
         plan_run(task)

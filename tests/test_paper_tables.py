@@ -70,7 +70,9 @@ def test_a_page_states_means_and_which_claims_are_seen(monkeypatch):
     assert not_seen.startswith("* other above one: not seen, -9.7 (")
     assert not_seen.endswith("The pool has no such text.")
     assert "one above third: open" in open_claim
-    assert not [line for line in papers.section("wasp", figures[::3]) if line.startswith("* ")]  # one seed
+    few = papers.section("wasp", figures[::3])  # one seed
+    assert not [line for line in few if line.startswith("* ")]
+    assert "the other way round: other (70.0) below one (80.0); one (80.0) below third (90.0)." in few[-1]
     assert papers.section("wasp", []) == []
     assert papers.section("augpe", figures) == []
 

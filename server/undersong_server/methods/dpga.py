@@ -6,7 +6,7 @@ sums of a noisy histogram, since several parties cannot keep the counts of a spa
 keywords are drawn by their noisy shares instead of a softmax; tau starts at a private estimate only where that is
 precise enough; votes are among the texts of a record's label and each label has its part of the elite, as in the
 notebook published for labelled data; the corpus is the last population. ``preset = "paper"`` does all of it as the
-paper does; two of its steps are not private as the paper states.
+paper does: the length range as one curator would, and a tau that the paper charges nothing for.
 """
 
 import math

@@ -149,7 +149,7 @@ def coordinator_task(data: Mapping[str, Any], folder: Path, roster: Sequence[str
     preset = str((task.method.model_extra or {}).get("preset", ""))
     if steps := papers.forbidden(task.method.name, preset):
         raise ConfigurationError(
-            f"method.preset {preset!r} of {task.method.name!r} is not private as the paper states: {'; '.join(steps)}",
+            f"method.preset {preset!r} of {task.method.name!r} has steps that are not private here: {'; '.join(steps)}",
             "run it by `undersong simulate`, or leave method.preset out",
             code="not-private",
         )

@@ -426,14 +426,14 @@ class Task(Section):
         found = []
         if self.set_aside:
             names = ", ".join(self.set_aside)
-            found.append(f"set aside, since the method {self.method.name!r} has no such options: {names}")
+            found.append(f"set aside, as another method's than {self.method.name!r}: {names}")
         given = self.method.model_extra or {}
         if name := given.get("preset"):
             theirs = papers.sections(self.method.name, name)["method"]
             own = [f"{key} = {given[key]}, not {its}" for key, its in theirs.items() if given.get(key, its) != its]
             if own:
                 found.append(f"the task changes the preset {name!r}: {'; '.join(own)}")
-            found += [f"not private as the paper states: {step}" for step in papers.forbidden(self.method.name, name)]
+            found += papers.forbidden(self.method.name, name)
         return tuple(found)
 
     @property
@@ -463,8 +463,9 @@ def for_its_method(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """``data`` without those of the file's options that the method named by an override cannot take, and their names.
 
-    Options that both methods have under one name are kept, unless the value is none for the other method. What an
-    assignment sets is never set aside: a wrong one is an error where the options are read.
+    Options that both methods have under one name are kept, unless the value is none for the other method or an
+    assignment asks for a preset, whose values then hold. What an assignment sets is never set aside: a wrong one is an
+    error where the options are read.
 
     Args:
         written: the task file; ``data`` is the same with the assignments applied.
@@ -477,7 +478,7 @@ def for_its_method(
     given = {assignment.partition("=")[0].strip() for assignment in assignments}
     theirs = {key for key in before if key != "name" and f"method.{key}" not in given}
     kept = {key: value for key, value in now.items() if key not in theirs}
-    carried = {key: now[key] for key in now if key in theirs}
+    carried = {key: now[key] for key in now if key in theirs and "preset" not in kept}
     while carried and (faulty := _faulty(str(now["name"]), kept, carried)):
         carried = {key: value for key, value in carried.items() if key not in faulty}
     aside = tuple(key for key in now if key in theirs and key not in carried)

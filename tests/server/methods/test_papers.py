@@ -269,7 +269,9 @@ def test_a_preset_that_is_not_private_is_refused_by_a_coordinator_naming_its_ste
     judged = task.evaluation
     assert (judged.epochs, judged.batch, judged.learning_rate, judged.max_tokens) == (10, 64, 3e-5, 512)  # D.2
     assert (task.privacy.epsilon, task.options.stated_epsilon) == (math.inf, 2.0)
-    assert sum(remark.startswith("not private as the paper states") for remark in task.remarks) == 2  # marks outputs
+    said = [remark for remark in task.remarks if remark.startswith(tuple(papers.NOT_PRIVATE.values()))]
+    assert [remark.partition(":")[0] for remark in said] == list(papers.NOT_PRIVATE.values())
+    assert "one curator holds all records" in said[0]
     data = task.model_dump(mode="python", exclude={"folder"})
     with pytest.raises(ConfigurationError, match=r"AboveThreshold.*mean similarity") as refused:
         coordinator_task(data, tmp_path, ["a", "b", "c"])

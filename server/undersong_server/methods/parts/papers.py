@@ -16,6 +16,10 @@ from undersong_protocol.agreement.plan import Privacy
 from undersong_server.methods.interface import MethodOptions
 
 PAPER = "paper"  # the preset that every file has
+NOT_PRIVATE = {  # keys of an element that is no private step of a federation, and what they say of it
+    "curator": "private with one curator only, as the paper assumes",
+    "not_private": "not private as the paper states",
+}
 FILES = resources.files("undersong_server.methods").joinpath("papers")
 
 
@@ -80,5 +84,6 @@ def sections(method: str, preset: str) -> dict[str, dict[str, Any]]:
 
 
 def forbidden(method: str, preset: str) -> list[str]:
-    """Steps of a preset that are not private as the paper states; a daemon refuses a run with one of them."""
-    return [row["not_private"] for row in elements(method, preset) if "not_private" in row] if preset else []
+    """What is said of a preset's steps that are not private in a federation; a daemon refuses a run with one."""
+    rows = elements(method, preset) if preset else []
+    return [f"{said}: {row[key]}" for row in rows for key, said in NOT_PRIVATE.items() if key in row]
