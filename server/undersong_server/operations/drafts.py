@@ -1,5 +1,6 @@
 """Task files as forms: from a template, an uploaded file, one of an offered folder, or the task of an earlier run."""
 
+import contextlib
 import copy
 import json
 import math
@@ -7,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatch
 from functools import cache
 from importlib import resources
 from itertools import islice
@@ -392,11 +394,30 @@ def try_generator(draft: Draft, number: int, check: runs.Check, **surroundings: 
 
 
 def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
-    """Files of texts in the operator's folders, as the draft would name them."""
-    everything = (path for folder in folders for path in folder.absolute().rglob("*"))
-    found = sorted(islice((path for path in everything if path.suffix.lower() in SUFFIXES), MOST_FILES))
+    """Files of public texts in the operator's folders, as the draft would name them; records of a task are left out."""
     start = Path(draft.folder)
+    private = _private(start, draft.data)
+    for path in offered(folders):
+        with contextlib.suppress(OSError, ConfigurationError):  # a broken task file: opening it names the wrong line
+            private |= _private(path.parent, configuration.read_toml(path))
+    everything = (path for folder in folders for path in folder.absolute().rglob("*"))
+    texts = (path for path in everything if path.suffix.lower() in SUFFIXES and not _names(private, path))
+    found = sorted(islice(texts, MOST_FILES))
     return [str(path.relative_to(start) if path.is_relative_to(start) else path) for path in found]
+
+
+def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:
+    """Real paths of the private records that a task's [data] names: files, folders or patterns."""
+    root, paths = _at(data, "data.root"), _at(data, "data.path")
+    start = folder / root if isinstance(root, str) else folder
+    named = paths if isinstance(paths, list) else [paths]
+    places = [str(start / each) for each in named if isinstance(each, str)]
+    return {os.path.realpath(place) for place in places if "\0" not in place}
+
+
+def _names(private: set[str], path: Path) -> bool:
+    real = os.path.realpath(path)
+    return not private.isdisjoint((real, os.path.dirname(real))) or any(fnmatch(real, each) for each in private)
 
 
 # The schema as fields

@@ -21,6 +21,7 @@ from tests.doubles.coded import raises
 from tests.doubles.crowds import add_parties, repeat_run
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import Credentials, make_home
+from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE
 from undersong_protocol.agreement.bounds import Policy
@@ -366,6 +367,15 @@ def test_only_task_files_are_offered(home, tmp_path):
             drafts.from_bytes(home, "the uploaded file", given.encode(), ())
     with raises(ConfigurationError, "not-toml"):
         drafts.from_file(home, tmp_path / "slip.toml")
+
+
+@pytest.mark.parametrize("named", ["private", "private/*.jsonl", [f"private/site-{party}.jsonl" for party in range(3)]])
+def test_the_private_records_of_a_task_are_offered_as_no_corpus(home, tmp_path, named):
+    draft = drafts.from_file(home, make_task(tmp_path, data={"path": named}))
+    offered = drafts.files(draft, (tmp_path,))
+    assert offered == ["good.jsonl", "poor.jsonl", "test.jsonl"]
+    template = drafts.from_template(home, drafts.templates()[0], (tmp_path,))  # names no records itself
+    assert drafts.files(template, (tmp_path,)) == offered
 
 
 def ngram(corpus):

@@ -68,7 +68,7 @@ class NgramSettings(GeneratorSettings):
     """Settings of the embedded n-gram model over a public corpus.
 
     Attributes:
-        corpus: JSONL file or files with ``text`` and, if there is one, ``label``.
+        corpus: JSONL file or files with ``text`` and, if there is one, ``label``: public texts only, never records.
         order: length of the longest n-gram, 2 to 4.
         temperature: below 1 frequent continuations become more frequent, above 1 rarer ones do.
         cache: probability that a word is drawn from the good examples' (or the parents') n-grams if those know the

@@ -47,7 +47,7 @@ class ReplaySettings(GeneratorSettings):
     """Settings of a file of texts that a real model wrote earlier.
 
     Attributes:
-        path: JSONL file with ``text`` and ``label``.
+        path: JSONL file with ``text`` and ``label``: public texts only, never records.
         temperature: of the softmax over (mean cosine to the good - mean cosine to the bad examples). The default 0.05
             makes a text that is 0.05 closer e times as likely; cosine differences within a label spread by about that.
     """
