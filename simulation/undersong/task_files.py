@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ class Task:
             document["evaluation"] = {"test": TEST_NAME}
         if embedder is not None:
             named_function = _name_of(embedder)
-            embedders.FUNCTIONS[named_function] = embedder
+            _register(embedders.FUNCTIONS, named_function, embedder)
             document["embedder"] = {"model": embedders.FUNCTION + named_function}
         for section, keys in (sections or {}).items():
             document[section] = {**document.get(section, {}), **keys}
@@ -184,8 +185,20 @@ class Task:
 
 
 def _name_of(function: Callable[..., object]) -> str:
-    """The same at every call, so that a notebook that is run again finds its task and continues."""
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    """The same at every call and in every module, so that a notebook that is run again or moved finds its task."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _register(functions: dict[str, Any], key: str, function: Callable[..., object]) -> None:
+    """Raises ConfigurationError for a function of another module: a task that was made before would ask this one."""
+    before = getattr(functions.get(key, function), "__module__", None)
+    if before != getattr(function, "__module__", None):
+        raise ConfigurationError(
+            f"the module {before} has given a function {_name_of(function)} in this process too",
+            "give one of them another name, or begin a new process",
+            code="other-function",
+        )
+    functions[key] = function
 
 
 def _function(function: Callable[[str], str], taken: set[str]) -> dict[str, str]:
@@ -193,7 +206,7 @@ def _function(function: Callable[[str], str], taken: set[str]) -> dict[str, str]
     plain = re.sub(r"[^A-Za-z0-9._-]+", "", getattr(function, "__name__", ""))[:48].strip("._-") or "function"
     name = next(each for each in (plain, *(f"{plain}-{n}" for n in range(2, len(taken) + 3))) if each not in taken)
     key = f"{_name_of(function)} as {name}"
-    FUNCTIONS[key] = function
+    _register(FUNCTIONS, key, function)
     return {"name": name, "kind": "function", "function": key}
 
 
@@ -207,9 +220,13 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
     """Readable by this user only. A folder may hold the very same task, so that a notebook can be run again."""
     for name, content in files.items():
         path = folder / name
-        if path.exists() and path.read_text(encoding="utf-8") != content:
+        kept = path.read_text(encoding="utf-8") if path.exists() else content
+        if kept != content:
+            lines = zip_longest(kept.split("\n"), content.split("\n"), fillvalue="")
+            old, new = next(pair for pair in lines if pair[0] != pair[1])
+            where = f": {old!r} there, {new!r} here" if name == TASK_NAME else ""  # other files may be private
             raise ConfigurationError(
-                f"{folder}: holds another task ({name} differs)", "name another folder", code="other-task"
+                f"{folder}: holds another task ({name} differs{where})", "name another folder", code="other-task"
             )
     for name, content in files.items():
         path = folder / name

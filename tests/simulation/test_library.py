@@ -19,7 +19,7 @@ from tests.doubles.cluster import PickledCalls
 from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, sentence
-from undersong import front, simulation
+from undersong import front, simulation, task_files
 from undersong.front import NotebookProgress
 from undersong.results import Money
 from undersong.task_files import Task
@@ -232,8 +232,12 @@ def test_a_folder_keeps_its_task(tmp_path):
     first = task(folder=tmp_path / "mine")
     assert task(folder=tmp_path / "mine").file == first.file  # the cell is run again
     assert us.Task.load(first.file).settings().parties == 2
-    with raises(ConfigurationError, "other-task"):
+    with raises(ConfigurationError, "other-task") as refused:
         task(folder=tmp_path / "mine", epsilon=2.0)
+    assert "'epsilon = 4.0' there, 'epsilon = 2.0' here" in refused.value.problem
+    with raises(ConfigurationError, "other-task") as refused:
+        task(folder=tmp_path / "mine", records=frame(14))
+    assert refused.value.problem.endswith("(private/records.jsonl differs)")  # no line of a record
 
 
 def test_frames_of_several_parties_are_a_file_each():
@@ -345,6 +349,27 @@ def test_a_function_of_another_process_is_named(monkeypatch):
     monkeypatch.setattr(function, "FUNCTIONS", {})
     with pytest.raises(ConfigurationError, match="this process has no function"):
         us.simulate(made, progress=Silent())
+
+
+def test_a_function_that_moves_to_another_module_keeps_its_task(monkeypatch, tmp_path):
+    monkeypatch.setattr(task_files, "FUNCTIONS", {})
+    monkeypatch.setattr(embedders, "FUNCTIONS", {})
+
+    def named(module):
+        def clerk(given):
+            return "a text"
+
+        clerk.__module__ = module
+        return clerk
+
+    task(folder=tmp_path / "mine", generators=[named("__main__")], embedder=named("__main__"))
+    with raises(ConfigurationError, "other-function"):  # a task of this process would ask the other one
+        task(generators=[named("ten")])
+    with raises(ConfigurationError, "other-function"):
+        task(embedder=named("ten"))
+    task_files.FUNCTIONS.clear()  # as a new process begins
+    embedders.FUNCTIONS.clear()
+    task(folder=tmp_path / "mine", generators=[named("ten")], embedder=named("ten"))
 
 
 def test_a_daemon_refuses_a_notebooks_embedder():
