@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import html
+import inspect
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -40,7 +41,7 @@ Count = Annotated[int, Field(ge=1)]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
-_ARGUMENTS = {"epsilon": "epsilons", "adapt": "adapt_to"}  # options that have another name as arguments
+_ARGUMENTS = {"epsilon": "epsilons=", "adapt": "adapt_to=", "fresh": "fresh=True"}  # options, otherwise as arguments
 
 
 class Stopped(KeyboardInterrupt):
@@ -51,7 +52,10 @@ class Stopped(KeyboardInterrupt):
 
 
 def public(function: _Function) -> _Function:
-    """A function of the library: errors name arguments and extras; an interrupted notebook learns how to continue."""
+    """A function of the library: errors name arguments and extras; an interrupted notebook learns how to continue.
+
+    Its signature and its docstring list what ``**options`` takes.
+    """
 
     @functools.wraps(function)
     def called(*given: Any, **named: Any) -> Any:
@@ -72,12 +76,23 @@ def public(function: _Function) -> _Function:
                 "To start over instead, add fresh=True (simulate, compare) or name another folder."
             ) from None
 
+    options = {"compare": ComparisonOptions, "evaluate": EvaluationOptions}.get(function.__name__)
+    if options is not None:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default)
+            for each in fields(options)
+            if each.name not in signature.parameters
+        ]
+        called.__dict__["__signature__"] = signature.replace(parameters=[*own, *more])
+        called.__doc__ = f"{inspect.getdoc(function)}\n\n{inspect.getdoc(options)}"
     return cast("_Function", called)
 
 
 def _argument(option: re.Match[str]) -> str:
     name = option[1].replace("-", "_")
-    return f"{_ARGUMENTS.get(name, name)}="
+    return _ARGUMENTS.get(name, f"{name}=")
 
 
 def plan(task: Task) -> Plan:
@@ -216,7 +231,7 @@ def evaluate(
     Args:
         corpus: a simulation, a loaded data set, or the output folder of any finished run.
         text, label: columns of the DataFrames and files; None takes the simulated task's, else "text" and "label".
-        options: the other fields of :class:`EvaluationOptions`; DataFrames or files.
+        options: ``test`` and the other keywords that ``help(us.evaluate)`` lists; DataFrames or files.
 
     Raises ConfigurationError that names the frame or file, the row and the remedy.
 
@@ -247,7 +262,7 @@ def compare(
     Args:
         methods: one or several of NAME, "NAME:key=value+key=value", "METHOD@GENERATOR" (one generator alone) and
             "private-only".
-        options: the other fields of :class:`ComparisonOptions`.
+        options: ``test``, ``seeds``, ``epsilons``, ``out``, ``jobs`` and the others that ``help(us.compare)`` lists.
 
     Raises ConfigurationError for a grid or a task that cannot run.
 

@@ -6,9 +6,11 @@ import contextlib
 import functools
 import gc
 import importlib.util
+import inspect
+import re
 import stat
 import zlib
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, sentence
 from undersong import front, simulation, task_files
 from undersong.front import NotebookProgress
+from undersong.options import ComparisonOptions
 from undersong.results import Money
 from undersong.task_files import Task
 from undersong_common import embedders
@@ -28,6 +31,7 @@ from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import table_of
 from undersong_server import methods
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.kinds import function
 from undersong_server.progress import Silent
 from undersong_server.runs import execution
@@ -95,6 +99,16 @@ def test_every_public_name_is_there_and_documented():
     assert set(us.__all__) <= set(dir(us))
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = us.simulat
+
+
+@pytest.mark.parametrize(("name", "options"), [("compare", ComparisonOptions), ("evaluate", EvaluationOptions)])
+def test_signature_and_help_list_every_option(name, options):
+    shown = inspect.signature(getattr(us, name)).parameters
+    for each in fields(options):
+        assert each.name in shown
+        assert re.search(rf"\b{each.name}\b", us.__dict__[name].__doc__), each.name
+    assert "options" not in shown
+    assert shown["test"].default is None
 
 
 @pytest.mark.heavy
@@ -383,6 +397,13 @@ def test_errors_name_arguments_and_not_options(tmp_path):
         us.simulate(task(), tmp_path / "taken", progress=Silent())
     assert "out=" in caught.value.remedy
     assert "--" not in str(caught.value)
+
+    @front.public
+    def refuse() -> None:
+        raise ConfigurationError("another run", "name another folder with --out, or start over with --fresh")
+
+    with pytest.raises(ConfigurationError, match=r"folder with out=, or start over with fresh=True$"):
+        refuse()
     with raises(ConfigurationError, "unknown-argument"):
         us.compare(task(), ["wasp"], baselin="wasp")
     with pytest.raises(ConfigurationError, match=r"synthetic\.jsonl"):
