@@ -79,7 +79,8 @@ class Task:
         """Writes a task file, and the records beside it, and returns its task.
 
         Args:
-            records: private ones, a row each: one frame that is dealt to ``parties``, or a frame per party by its name.
+            records: private ones, a row each: one frame that is dealt to ``parties``, or a frame per party by its name,
+                as ``dict(iter(records.groupby("hospital")))`` makes them of a column.
             description: what one text is, such as "a nurse's triage note". Public: it goes to the model provider.
             generators: functions that take a prompt and return a text, or the keys of ``[[generators]]`` tables, whose
                 ``corpus`` may be a DataFrame, which is public. Functions are asked in this process.
@@ -108,6 +109,12 @@ class Task:
         columns = [text, *([label] if label else []), *([user] if user else []), *beside.values()]
         several = isinstance(records, Mapping)
         parts = records if isinstance(records, Mapping) else {RECORDS: records}
+        if several and parties not in (None, len(parts)):
+            raise ConfigurationError(
+                f"parties= is {parties}, but records= holds {counted(len(parts), 'frame')}, one per party",
+                "leave parties= away, or give one frame, which is dealt",
+                code="argument",
+            )
         named = {party: f"records of {party}" if several else RECORDS for party in parts}
         frames = {party: selected(frame, columns, named[party]) for party, frame in parts.items()}
         tables = [
@@ -168,7 +175,13 @@ class Task:
 
     def settings(self) -> tasks.Task:
         """The validated task file. Raises ConfigurationError that names file, key, value and remedy."""
-        return tasks.load(self.file, self.assignments)
+        try:
+            return tasks.load(self.file, self.assignments)
+        except ConfigurationError as error:
+            if self._folder is not None:  # a temporary one, which the caller never saw
+                error.problem = error.problem.replace(f"{self.file}: ", "")
+                error.args = tuple(str(each).replace(f"{self.file}: ", "") for each in error.args)
+            raise
 
     def __repr__(self) -> str:
         overrides = "".join(f", {assignment!r}" for assignment in self.assignments)

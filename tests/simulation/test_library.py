@@ -257,6 +257,17 @@ def test_a_folder_keeps_its_task(tmp_path):
 def test_frames_of_several_parties_are_a_file_each():
     made = task(records={"north": frame(6), "south": frame(8)}, parties=None, user=None)
     assert [path.stem for path in made.settings().files] == ["north", "south"]
+    with raises(ConfigurationError, "argument") as refused:
+        task(records={"north": frame(6), "south": frame(8)}, parties=3)
+    assert refused.value.problem == "parties= is 3, but records= holds 2 frames, one per party"
+
+
+def test_an_error_names_a_folder_only_if_the_caller_named_it(tmp_path):
+    for folder, begun in ((None, "privacy.epsilon: "), (tmp_path, f"{tmp_path}/task.toml: privacy.epsilon: ")):
+        with pytest.raises(ConfigurationError) as refused:
+            task(folder=folder, epsilon=0.0)
+        assert refused.value.problem.startswith(begun)
+        assert str(refused.value).startswith(begun)
 
 
 @pytest.mark.parametrize(
