@@ -22,7 +22,6 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.files import FileState, file_state, replace_file
 from undersong_common.printable import printable, shell_word
-from undersong_protocol.agreement.manifest import plan_words, same_words
 
 if TYPE_CHECKING:
     from undersong_protocol.agreement.manifest import Manifest
@@ -217,6 +216,8 @@ class Requests:
             return kept
 
     def _checked(self, manifest: Manifest, earlier: int, at: float, objection: str) -> Request:
+        from undersong_protocol.agreement.manifest import plan_words  # loads scipy, which no light command needs
+
         everything = self.all()
         undecided = [request for request in everything if request.decision == "pending" and not request.replaced]
         over = [request for request in undecided if request.ended_s or request.suspended_s or request.objection]
@@ -359,6 +360,8 @@ class Requests:
 
     def check_words(self, request: Request, stated: str) -> None:
         """Raises PrivacyRefusal unless these are the words of the plan, computed anew, or its whole hash."""
+        from undersong_protocol.agreement.manifest import plan_words, same_words
+
         if stated.strip().lower() == request.manifest or same_words(
             stated, plan_words(bytes.fromhex(request.manifest))
         ):

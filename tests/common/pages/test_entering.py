@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -15,6 +14,7 @@ from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
 
 from tests.doubles.coded import raises
+from tests.doubles.loops import in_a_thread
 from tests.doubles.plain_browser import HOST, Browser
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages import accounts as module
@@ -188,12 +188,6 @@ def test_tries_under_way_are_bounded_for_a_source_and_for_all(accounts, monkeypa
         thread.join(20)
     enter("e")
     assert len(entered) == module.TRIES_AT_ONCE + 1
-
-
-def in_a_thread(work):
-    """Playwright's driver leaves its event loop running in the main thread for as long as a browser is open."""
-    with ThreadPoolExecutor(1) as threads:
-        return threads.submit(asyncio.run, work).result()
 
 
 def test_sixty_posts_at_once_check_five_passwords_two_at_a_time_and_refusals_write_nothing(site, monkeypatch):

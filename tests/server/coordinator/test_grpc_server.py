@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
@@ -18,6 +17,7 @@ import pytest
 from cryptography import x509
 
 from tests.doubles.coded import raises
+from tests.doubles.loops import in_a_thread
 from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
@@ -428,7 +428,7 @@ def test_health_says_that_a_coordinator_stops_while_one_is_asked():
     stopping = threading.Event()
     asked, health = Asked(), grpc_server._Health(admitted, lambda: 3.0, stopping.is_set)
     for wanted in ("SERVING", "NOT_SERVING"):
-        reply = asyncio.run(health.Check(health_pb2.HealthCheckRequest(), asked))
+        reply = in_a_thread(health.Check(health_pb2.HealthCheckRequest(), asked))
         assert health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status) == wanted
         assert asked.sent == {framing.CLOCK_METADATA: "3.000"}
         stopping.set()
