@@ -17,6 +17,7 @@ from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.consent.preview import differences
 from undersong_client.home import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_protocol.agreement import manifest as manifests
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member
@@ -183,7 +184,7 @@ def test_words_that_were_written_into_the_file_are_not_believed(home, consent):
 
 
 def test_a_plan_that_was_searched_for_the_words_of_another_is_refused(home, consent, monkeypatch):
-    monkeypatch.setattr(approvals, "plan_words", lambda hash_: "acid acorn action")
+    monkeypatch.setattr(manifests, "plan_words", lambda hash_: "acid acorn action")
     consent.decide(manifest())
     for run in ("first", "second"):
         with raises(PrivacyRefusal, "words-in-use"):
