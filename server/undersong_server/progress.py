@@ -12,9 +12,13 @@ class Progress:
     def say(self, message: str) -> None:
         """Shows one line that stays on the screen, of public words only."""
 
-    def await_people(self, parties: Sequence[str], done: int, total: int) -> None:
-        """Reports that the people of ``parties`` have to decide; those of ``done`` of ``total`` have."""
-        self.update(f"approval of {', '.join(parties)}", done, total)
+    def await_people(self, parties: Sequence[str], approved: Sequence[str], words: str) -> None:
+        """Reports that the people of ``parties`` have to decide and those of ``approved`` have.
+
+        Args:
+            words: the plan's, which the hospitals compare by telephone.
+        """
+        self.update(f"approval of {', '.join(parties)}", len(approved), len(parties) + len(approved))
 
 
 Silent = Progress  # for tests, ``--json`` and ``--quiet``

@@ -70,7 +70,7 @@ def test_a_run_is_described_planned_and_started(coordinator, chromium, window):
         task = CoordinatorHome(coordinator).run("by keys").planned().load().task
         assert (task.task.labels, task.method.samples) == (("cardiac", "injury", "infection"), 60)
         keys.to("Start").follow()
-        page.get_by_text("Started: the parties are asked to approve.").wait_for()
+        page.get_by_text("then the parties are asked to approve.").wait_for()
         operator.check("started by keys")
         assert console.site.violations == []
 

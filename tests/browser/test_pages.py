@@ -79,7 +79,7 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     operator.page.get_by_label("Name of the run").fill("by clicks")
     operator.page.get_by_role("button", name="Plan this run").dblclick()
     operator.page.get_by_role("button", name="Start").click()
-    operator.page.get_by_text("Started: the parties are asked").wait_for()
+    operator.page.get_by_text("Started: the run is prepared").wait_for()
     assert CoordinatorHome(coordinator).run("by clicks").requested().action == "run"
     assert sum(run.run == "by clicks" for run in RunIndex(coordinator).runs()) == 1
     operator.page.get_by_role("button", name="Log out").click()

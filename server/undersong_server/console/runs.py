@@ -69,7 +69,10 @@ class ConsoleContext:
 
 STATES = ("planned", "waiting", "running", "paused", "stopped", "finished", "failed")
 ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], str]] = {
-    "start": (runs.start, "Started: the parties are asked to approve."),
+    "start": (
+        runs.start,
+        "Started: the run is prepared first, which may take minutes; then the parties are asked to approve.",
+    ),
     "pause": (runs.pause, "The run pauses at its next step; nothing is lost."),
     "resume": (runs.resume, "The run continues."),
     "stop": (runs.stop, "The run ends for good at its next step."),

@@ -161,6 +161,7 @@ class RunDriver(Progress, ABC):
 
     def _conduct(self) -> None:
         planned = self._planned = self.folder.planned()
+        self.say("prepares the run; the parties are asked once it is ready, which may take minutes")
         run_plan = planned.load()
         quorum = run_plan.plan.quorum
         self._needed = quorum.parties - quorum.tolerated_dropouts
@@ -223,15 +224,17 @@ class RunDriver(Progress, ABC):
         """True while a person has to decide, and no machine is at fault."""
         return self._status.waiting is not None and self._status.waiting.whom == "people"
 
-    def await_people(self, parties: Sequence[str], done: int, total: int) -> None:
+    def await_people(self, parties: Sequence[str], approved: Sequence[str], words: str) -> None:
         self.check()
+        total = len(parties) + len(approved)
+        have = f"{len(approved)} of {total} hospitals have{': ' if approved else ''}{', '.join(approved)}"
         before = self._status.waiting
         awaited = Awaited(
             parties=self.described(parties),
             since=before.since if before is not None and before.whom == "people" else time.time(),
             goes_on_at=None,
             goes_on_with=total,
-            words=f"waiting for people at {', '.join(parties)} to approve ({done} of {total} hospitals have)",
+            words=f"waiting for people at {', '.join(parties)} to approve ({have}); this plan's words: {words}",
             whom="people",
         )
         self._show(phase="", done=0, total=0, waiting=awaited)

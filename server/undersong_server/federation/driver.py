@@ -224,6 +224,7 @@ class Federation:
         signatures: dict[str, bytes] = {}
         asked_before: set[str] = set()  # parties whose people had to decide
         propose = wire.ProposeManifest(manifest=self.manifest.to_bytes())
+        words = plan_words(self.manifest.hash)
         while waiting:
             replies = _exchange(self._transport, waiting, self._timeout_s, propose=propose)
             pending = []
@@ -244,9 +245,9 @@ class Federation:
                 raise refusals[0]
             undecided = {name for name in pending if name in replies}
             if undecided and not asked_before:
-                self._progress.say(f"waits for people's approval; this plan's words: {plan_words(self.manifest.hash)}")
+                self._progress.say(f"waits for people's approval; this plan's words: {words}")
             if pending:
-                self._progress.await_people(pending, len(signatures), len(self._names))
+                self._progress.await_people(pending, sorted(signatures), words)
                 self._sleep(APPROVAL_POLL_S)
             asked_before |= undecided
             waiting = pending

@@ -115,3 +115,18 @@ def test_afterwards_the_quorum_says_when_the_run_goes_on(driver):
         3,
     )
     assert "it goes on only if 1 more answer by then" in words(driver, 2)[0]
+
+
+def test_a_run_that_waits_for_people_says_who_has_approved_which_words(driver):
+    driver.await_people(["beta"], ["alpha", "gamma"], "nine words")
+    assert driver._status.waiting.words == (
+        "waiting for people at beta to approve (2 of 3 hospitals have: alpha, gamma); this plan's words: nine words"
+    )
+
+
+def test_a_run_that_is_prepared_says_so_before_the_plan_is_loaded(driver, monkeypatch):
+    said = []
+    monkeypatch.setattr(driver.folder, "planned", lambda: Planned("a run", {}, "", (), 0, None, 0.2))
+    monkeypatch.setattr(Planned, "load", lambda _: said.append(driver.folder.status().message) or 1 / 0)
+    driver.run()
+    assert [words[:16] for words in said] == ["prepares the run"]
