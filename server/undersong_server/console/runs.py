@@ -287,7 +287,8 @@ class RunScreens:
         def standing() -> dict[str, Any]:
             status = runs.status(self._home, run)
             put_away = runs.is_put_away(self._home, run)
-            return {"run": run, "status": status, "awaited": runs.awaited(self._home, status), "put_away": put_away}
+            awaited, revision = runs.awaited(self._home, status), runs.revision(self._home, run)
+            return {"run": run, "status": status, "awaited": awaited, "put_away": put_away, "revision": revision}
 
         parts: dict[str, Part] = {
             "standing": standing,

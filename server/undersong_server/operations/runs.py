@@ -114,7 +114,7 @@ def plan_task(
     if revised:
         if status(home, revised).state not in ENDED:
             stop(home, revised)
-        put_away(home, revised)
+        CoordinatorHome(home).run(revised).put_away(name)
     return replace(made, run=name)
 
 
@@ -123,6 +123,41 @@ def next_name(home: Path, run: str) -> str:
     stem = re.sub(r" [0-9]{1,3}$", "", run)
     names = (f"{stem} {number}" for number in range(2, 1000))
     return next(name for name in names if not CoordinatorHome(home).run(name).exists)
+
+
+@dataclass(frozen=True)
+class Revision:
+    """Neighbours of a run: ``before`` it replaces, ``after`` replaces it, "" for none.
+
+    ``changes``: (key, value before, value now) of each key of the task that differs from ``before``; None if missing.
+    """
+
+    before: str
+    after: str
+    changes: tuple[tuple[str, Any, Any], ...] = ()
+
+
+def revision(home: Path, run: str) -> Revision:
+    """Returns a run's neighbours. Raises ConfigurationError for an unknown run."""
+    folder = CoordinatorHome(home).run(run)
+    planned = folder.planned()
+    found = Revision(planned.task["task"].get("revises", ""), folder.successor)
+    earlier = CoordinatorHome(home).run(found.before)
+    if not found.before or not earlier.exists:
+        return found
+    was, now = (dict(_keys({**each.task, "parties": list(each.roster)})) for each in (earlier.planned(), planned))
+    keys = [key for key in {**was, **now} if was.get(key) != now.get(key) and key != "task.revises"]
+    return replace(found, changes=tuple((key, was.get(key), now.get(key)) for key in keys))
+
+
+def _keys(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, list) and any(isinstance(each, Mapping) for each in item):
+            item = {str(number): table for number, table in enumerate(item, 1)}
+        if isinstance(item, Mapping):
+            yield from _keys(item, f"{where}{key}.")
+        else:
+            yield f"{where}{key}", item
 
 
 def put_away(home: Path, run: str) -> None:

@@ -157,10 +157,21 @@ class RunFolder:
         """Replaces the plan by one that asks the parties for nothing else."""
         replace_json(self.path / "plan.json", asdict(planned), durable=True)
 
-    def put_away(self) -> None:
-        """Notes that nobody need attend to the run's failure. Raises ConfigurationError where there is no run."""
+    def put_away(self, successor: str = "") -> None:
+        """Notes that nobody need attend to the run's failure. Raises ConfigurationError where there is no run.
+
+        Args:
+            successor: run that replaces this one.
+        """
         self.planned()
-        (self.path / "put-away").touch()
+        with (self.path / "put-away").open("a", encoding="utf-8") as file:
+            file.write(f"{successor}\n" if successor else "")
+        os.utime(file.name)
+
+    @property
+    def successor(self) -> str:
+        """The last run that was planned to replace this one, "" for none."""
+        return self._end_of("put-away").decode("utf-8", "replace").rpartition("\n")[0].rpartition("\n")[2]
 
     @property
     def is_put_away(self) -> bool:

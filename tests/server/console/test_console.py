@@ -284,6 +284,10 @@ def test_a_rejected_run_leads_to_its_revision(console, home, tasks):
     planned = CoordinatorHome(home).run("refused 2").planned()
     assert planned.task["task"]["revises"] == "refused"
     assert ">refused</strong>" not in console.get("/?part=needs").text
+    after = console.get("/runs/one/refused%202").text
+    assert ("privacy.epsilon: 4.0 → 1" in after, "refused</a>; changed:" in after) == (True, True)
+    console.post("/runs/one/refused/put-away", of="/runs/one/refused")  # anew, which forgets no successor
+    assert 'Replaced by <a href="/s/' in console.get("/runs/one/refused").text
 
 
 def test_a_run_and_the_parties_that_it_waits_for_are_one_entry_of_home(home, tasks):
