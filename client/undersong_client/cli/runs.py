@@ -47,6 +47,8 @@ def mount(app: typer.Typer) -> None:
 
 def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The plans that were proposed to this party, and what was decided."""
+    from undersong_client.consent import policy
+
     found = operations.runs.requests(home_of(home))
     if as_json:
         print_json({"requests": [asdict(request) for request in found]})
@@ -68,6 +70,9 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
         ],
         "no run was proposed yet",
     )
+    refused = [request.run for request in found if request.refused]
+    if refused:
+        show_lines([f"{printable(run)} is refused here: {policy.remedy_of_refusal(run)}" for run in refused])
 
 
 def _standing(request: "Request") -> str:
@@ -122,7 +127,7 @@ def preview(
         print(f"next: undersong-party approve {name} WORDS, or undersong-party reject {name}")
     else:
         print(f"decided: {request.decision}")
-    approvals.Requests(PartyHome(folder)).previewed(request, found.hash, at=time.time())
+    approvals.Requests(PartyHome(folder)).previewed(request, found.figures, at=time.time())
 
 
 Name = Annotated[str, typer.Option("--name", help="Who decides (default: this account of the machine).")]

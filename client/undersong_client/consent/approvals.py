@@ -12,7 +12,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -60,6 +60,7 @@ class Request:
         ended_s: when the run ended here; 0 while it has not.
         suspended_s: when the coordinator said that it asks nothing of the run for now; 0 where it asks.
         previewed_s, previewed_sheet: when `preview` last showed this plan, and its sheet's hash; 0 and "" if never.
+        previewed_parts: the hash of each part of that sheet (:func:`sheet_parts`).
     """
 
     run: str
@@ -83,6 +84,7 @@ class Request:
     suspended_s: float = 0.0
     previewed_s: float = 0.0
     previewed_sheet: str = ""
+    previewed_parts: Mapping[str, str] = field(default_factory=dict, hash=False)
     sheet: str = ""
     people: tuple[PersonalDecision, ...] = ()
 
@@ -91,6 +93,11 @@ class Request:
         """True if only a person's decision is missing."""
         over = self.objection or self.replaced or self.ended_s or self.suspended_s
         return self.decision == "pending" and not over
+
+    @property
+    def refused(self) -> bool:
+        """True if nobody has decided and this party's guard refuses it, which makes it fail at the coordinator."""
+        return self.decision == "pending" and bool(self.objection) and not (self.replaced or self.ended_s)
 
     @property
     def suspended(self) -> str:
@@ -294,9 +301,13 @@ class Requests:
         """Notes that the coordinator asks nothing of a run for now; ``at`` 0: that it does again."""
         self._note(manifest, lambda known: replace(known, suspended_s=at))
 
-    def previewed(self, request: Request, sheet: str, *, at: float) -> None:
-        """Notes that a command has shown a plan, with the sheet of this hash (hex)."""
-        self._note(bytes.fromhex(request.manifest), lambda known: replace(known, previewed_s=at, previewed_sheet=sheet))
+    def previewed(self, request: Request, figures: Mapping[str, Any], *, at: float) -> None:
+        """Notes that a command has shown a plan, with the sheet of these figures."""
+        sheet, parts = sheet_hash(figures), sheet_parts(figures)
+        self._note(
+            bytes.fromhex(request.manifest),
+            lambda known: replace(known, previewed_s=at, previewed_sheet=sheet, previewed_parts=parts),
+        )
 
     def _note(self, manifest: bytes, change: Callable[[Request], Request]) -> None:
         known = self.known(manifest)
@@ -490,6 +501,20 @@ def sheet_hash(figures: Mapping[str, Any]) -> str:
     """Hash (hex) of a sheet's figures: plan, budget before and after, cautions, warnings; not of who has signed it."""
     read = {key: value for key, value in figures.items() if key != "people"}
     return tagged_hash("undersong sheet", canonical_json(read)).hex()
+
+
+def sheet_parts(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Hash (hex) of each part of a sheet that may change while the plan stays, by its name in words."""
+    parts = {
+        "the budget (set anew, or charged by another run)": ("cost",),
+        "the policy": ("objections", "required_parties", "two_people"),
+        "the records": ("cautions", "labels_missing"),
+        "the warnings about policy and records": ("warnings",),
+    }
+    return {
+        name: tagged_hash("undersong sheet part", canonical_json([figures.get(key) for key in keys])).hex()
+        for name, keys in parts.items()
+    }
 
 
 def check_decision(request: Request, decision: Decision) -> None:

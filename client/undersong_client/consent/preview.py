@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from undersong_client.consent.people import PersonalDecision
-from undersong_client.consent.policy import review
+from undersong_client.consent.policy import remedy_of_refusal, review
 from undersong_client.consent.trust import Coordinator
 from undersong_client.home import unit_word
 from undersong_common.drill import MARK, PARTY_WORDS
@@ -173,7 +173,7 @@ def sheet(value: dict[str, Any]) -> Page:
             *marked(value),
             *_ended(value),
             *_another(value),
-            *_listed("This party REFUSES it as it stands:", map(printable, value["objections"]), loud=True),
+            *_refused(value),
             *_listed("Who decided", map(_decided, value["people"])),
             _in_short(value),
             *_budget(value),
@@ -196,6 +196,14 @@ def _listed(title: str, points: Iterable[str], *, loud: bool = False) -> list[Se
     """One section of these points; none if there are no points."""
     found = tuple(points)
     return [Section(title, points=found, loud=loud)] if found else []
+
+
+def _refused(value: dict[str, Any]) -> list[Section]:
+    """What this party's guard refuses, and the remedy."""
+    if not value["objections"]:
+        return []
+    points = (*map(printable, value["objections"]), f"Remedy: {remedy_of_refusal(value['run'])}.")
+    return _listed("This party REFUSES it as it stands:", points, loud=True)
 
 
 def _decided(person: dict[str, Any]) -> str:

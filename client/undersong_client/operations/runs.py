@@ -51,8 +51,12 @@ class Consent:
 
 
 def only_waiting(home: Path) -> str:
-    """The hash of the one plan that waits for a decision. Raises ConfigurationError where there are none or several."""
-    waiting = [each for each in Requests(PartyHome(home)).all() if each.undecided]
+    """The hash of the one plan that waits for a decision, or where none does, of the one that only the guard refuses.
+
+    Raises ConfigurationError where there are none or several.
+    """
+    every = Requests(PartyHome(home)).all()
+    waiting = [each for each in every if each.undecided] or [each for each in every if each.refused]
     if len(waiting) != 1:
         raise ConfigurationError(
             f"{counted(len(waiting), 'plan waits', 'plans wait')} for a decision",
@@ -187,6 +191,8 @@ def approve(
         AnotherSheet: budget, records or policy have changed since, so that this sheet was shown to nobody.
         PrivacyRefusal: the words are another plan's, the plan was changed since, or this party's guard refuses it.
     """
+    from undersong_client.consent import policy
+
     opened = PartyHome(home)
     known = Requests(opened)
     request = known.find(run)
@@ -200,10 +206,12 @@ def approve(
     if figures["objections"]:
         raise PrivacyRefusal(
             f"this party's guard refuses run {request.run!r}, whatever is approved: {'; '.join(figures['objections'])}",
-            "change the policy or the budget, or have the operator propose another plan",
+            policy.remedy_of_refusal(request.run),
         )
     if sheet != now.hash:
-        raise AnotherSheet(request.run, shown=bool(sheet))
+        before = request.previewed_parts if sheet == request.previewed_sheet else {}
+        parts = approvals.sheet_parts(figures).items()
+        raise AnotherSheet(request.run, [name for name, part in parts if before.get(name, part) != part], bool(sheet))
     confirm(figures["cautions"])
     roles = ROLES_OF_TWO if figures["two_people"] else ()
     decided = known.decide(request, "approved", at=time.time(), figures=figures, person=person, roles=roles)
@@ -223,8 +231,9 @@ def _note(opened: PartyHome, what: str, request: Request, person: Person) -> Non
 class AnotherSheet(PrivacyRefusal):
     """The sheet of the run as it stands now was not shown to whoever approves it."""
 
-    def __init__(self, run: str, *, shown: bool) -> None:
-        changed = "has CHANGED since it was shown: budget, records or policy are others" if shown else "was not shown"
+    def __init__(self, run: str, parts: Sequence[str], shown: bool) -> None:
+        others = f"{', '.join(parts) or 'budget, records or policy'}: no longer what it says"
+        changed = f"has CHANGED since it was shown: {others}" if shown else "was not shown"
         remedy = f"read it, then decide: undersong-party preview {shell_word(run)}"
         super().__init__(f"the sheet of run {run!r} {changed}", remedy, code="another-sheet")
 

@@ -171,6 +171,15 @@ def test_the_one_plan_that_waits_is_shown_without_its_name(home):
         runs.only_waiting(home)
 
 
+def test_a_plan_that_only_the_guard_refuses_is_shown_with_reason_and_remedy(home):
+    refused = proposed(home, epsilon=2.5)
+    Requests(PartyHome(home)).refused(refused, "the policy allows 2", at=time.time())
+    Requests(PartyHome(home)).suspended(refused.hash, at=time.time())  # it has failed at the coordinator
+    for said in (command("preview", "--home", home), command("requests", "--home", home)):
+        assert "the policy allows 2" in said
+        assert "undersong run plan --revises 'spring' --name NEW" in " ".join(said.split())
+
+
 def test_packages_for_others_or_out_of_date_are_refused(tmp_path, authority):
     home = tmp_path / "h"
     command("init", "alpha", "--home", home)
@@ -462,8 +471,11 @@ def test_a_sheet_that_was_not_shown_or_has_changed_since_is_not_signed(home):
     approve = ("approve", "spring", plan_words(manifest.hash), "--despite-cautions", "--home", home)
     assert "was not shown" in command(*approve, code=3)
     command("preview", "spring", "--home", home)
+    command("policy", "set", "--two-people", "--home", home)
+    assert "CHANGED since it was shown: the policy: no" in command(*approve, code=3)
+    command("policy", "set", "--one-person", "--home", home)
     command("budget", "set", "--epsilon", "40", "--delta", "1e-4", "--home", home)
-    assert "CHANGED since it was shown" in command(*approve, code=3)
+    assert "CHANGED since it was shown: the budget (set anew, or charged by" in command(*approve, code=3)
     assert Requests(PartyHome(home)).find("spring").decision == "pending"
     command("preview", "spring", "--home", home)
     command(*approve)

@@ -199,7 +199,7 @@ def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consen
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.5"
     consent.decide(manifest(epsilon=1.6))  # nobody has looked at 1.5: the step must not look small
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.6"
-    requests.previewed(requests.find("first"), "ab", at=6.0)
+    requests.previewed(requests.find("first"), {}, at=6.0)
     consent.decide(manifest(epsilon=2.0))
     assert requests.find("first").changes[0] == "epsilon 1.6 -> 2"
     consent.decide(manifest(epsilon=1.6))  # the seen one again: nothing is new, and it stands again
