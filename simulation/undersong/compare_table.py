@@ -24,6 +24,8 @@ from undersong_server.evaluation.panel import MODELS
 from undersong_server.report import html
 
 LEVEL = 0.95
+ENOUGH_SEEDS = 3  # of two, the interval reaches nine deviations to either side
+FEW_SEEDS = "Two seeds give an interval that says little, and one gives none: take more seeds."
 METRICS = (
     "accuracy",
     *MODELS,
@@ -318,7 +320,9 @@ def explanation(grid: Grid, useful: Usefulness) -> str:
     centralised = ", ".join(variant.name for variant in grid.variants if variant.training is not None)
     return (
         f"Differences are against {grid.baseline}, paired by seed, with Student intervals of 95 % over "
-        f"{len(grid.seeds)} seeds; 'none shown' where the interval holds zero. {SAYS[useful.metric]}; Frechet "
+        f"{len(grid.seeds)} seeds; 'none shown' where the interval holds zero. "
+        + (f"{FEW_SEEDS} " if len(grid.seeds) < ENOUGH_SEEDS else "")
+        + f"{SAYS[useful.metric]}; Frechet "
         "distances (lower is better) compare equally many texts of corpus and test set. "
         "Every simulation orders the same number of texts at the same (epsilon, delta) and unit; an answer that "
         "repeats a text is asked for again, up to twice, so calls differ where a generator runs out (each cell's file "

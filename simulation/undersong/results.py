@@ -323,7 +323,7 @@ class Audit(Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Shown):
     """Methods side by side, with paired differences; the files NAME.md, .csv and .html are in ``folder``.
 
     >>> us.compare(task, "wasp", test=test, seeds=1).cells["seed"].unique().tolist()
@@ -336,7 +336,10 @@ class Comparison:
 
     @property
     def table(self) -> Frame:
-        """A row for each method, epsilon and federation: mean, deviation and paired difference of every figure."""
+        """A row for each method, epsilon and federation: mean, deviation and paired difference of every figure.
+
+        ``parties`` and ``records`` are NaN where they are the task's own.
+        """
         return pandas_package().read_csv(self.folder / f"{self.name}.csv")
 
     @property
@@ -355,14 +358,36 @@ class Comparison:
         """The value of ``undersong compare --json``."""
         return self.rows
 
-    def __str__(self) -> str:
+    @property
+    def markdown(self) -> str:
+        """The whole table with every figure, what each column means, and the command."""
         return (self.folder / f"{self.name}.md").read_text(encoding="utf-8")
 
-    def __repr__(self) -> str:
-        return str(self)
+    def screen(self) -> RenderableType:
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
 
-    def _repr_markdown_(self) -> str:
-        return str(self)
+        from undersong.compare_table import ENOUGH_SEEDS, FEW_SEEDS, usefulness
+
+        useful = usefulness(pandas_package().DataFrame(self.rows["rows"]))
+        where = ("method", "epsilon", "parties", "records", "seeds")
+        table = Table(*where, useful.heading, "difference", "95 % interval", "s a cell", box=box.SIMPLE)
+        few = False
+        for row in self.rows["rows"]:
+            figures = (row[f"{useful.metric}_{part}"] for part in ("mean", "difference", "low", "high"))
+            shown = ["-" if each is None else f"{useful.factor * each:.{useful.digits}f}" for each in figures]
+            gap = (shown[1], "-" if shown[2] == "-" else f"{shown[2]} to {shown[3]}")
+            if row["method"] == self.rows["baseline"]:
+                gap = ("reference", "")
+            elif shown[2] == "-" or row[f"{useful.metric}_seeds"] < ENOUGH_SEEDS:
+                few = True
+            cell = (row["method"], row["epsilon"], row["parties"] or "task's", row["records"] or "all")
+            cells = (*cell, f"{row[f'{useful.metric}_seeds']:.0f}", shown[0], *gap, f"{row['seconds']:.1f}")
+            table.add_row(*(Text(str(each)) for each in cells))
+        files = f"Every figure: {self.folder / self.name}.md, .csv and .html"
+        return Group(table, Text(f"{FEW_SEEDS}\n{files}" if few else files))
 
 
 @dataclass(frozen=True, repr=False)

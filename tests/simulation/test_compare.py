@@ -24,6 +24,7 @@ from undersong.compare_table import Grid, markdown, page, summary
 from undersong.comparison import compared
 from undersong.options import ComparisonOptions
 from undersong.records import dealt
+from undersong.results import Comparison
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.overlap import equal_rows
 from undersong_common.table import read_table
@@ -165,6 +166,21 @@ def test_tables_say_the_same_in_every_form():
     assert page.count("<svg") == 2
     assert "http" not in page
     assert json.dumps(compare_table.to_json(shape, table), allow_nan=False)
+
+
+@pytest.mark.parametrize(("seeds", "interval"), [([0], "-"), ([0, 1], "-15.71 to 9.71"), ([0, 1, 2], "-8.97 to 0.97")])
+def test_the_screen_shows_score_difference_interval_and_time(tmp_path, seeds, interval):
+    shape = grid(methods=["wasp", "mixture"], epsilons=[4.0], parties=[], records=[], seeds=seeds)
+    lower = {"wasp": 0.0, "mixture": 0.02}
+    values = {cell: figures(0.85 - lower[cell.variant.name] * (1 + cell.seed)) for cell in shape.cells()}
+    rows = compare_table.to_json(shape, compare_table.summary(shape, values))
+    shown = str(Comparison(tmp_path, "comparison", rows))
+    lines = [line.split() for line in shown.split("\n")]
+    assert ["wasp", "4", "task's", "all", str(len(seeds)), "85.00", "reference", "1.5"] in lines
+    (mixture,) = (line for line in lines if line[:1] == ["mixture"])
+    assert " ".join(mixture[7:-1]) == interval
+    assert ("take more seeds" in shown) == (len(seeds) < 3)
+    assert ("take more seeds" in markdown("t", shape, compare_table.summary(shape, values), "c")) == (len(seeds) < 3)
 
 
 def test_what_is_measured_beside_the_usefulness():

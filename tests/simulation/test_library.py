@@ -220,7 +220,9 @@ def test_a_comparison_is_a_table(tmp_path):
     assert found.to_json()["seeds"] == [0]
     assert found.cells[["method", "seed"]].to_numpy().tolist() == [["mixture", 0]]
     assert found.cells["accuracy"].tolist() == found.table["accuracy_mean"].tolist()
-    assert found._repr_markdown_().startswith("# notebook: mixture")
+    assert found.markdown.startswith("# notebook: mixture")
+    assert max(map(len, str(found).split("\n"))) <= 160
+    assert f"{100 * found.table['accuracy_mean'][0]:.2f}" in str(found)
 
 
 def test_a_comparison_needs_a_test_set():
