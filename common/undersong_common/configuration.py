@@ -202,11 +202,20 @@ _WORDS = {
     "sequence_str": ("is one text, not a list", "give a list of texts"),
 }
 
+# Remedies for patterns that operators' texts often miss; another pattern is shown as it is.
+_FORMS = {
+    r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$": "begin with a letter or digit; use letters, digits, spaces and the signs . _ -",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*$": "begin with a letter or digit; use letters, digits and the signs . _ -",
+    r"^[A-Za-z][A-Za-z0-9 _-]*$": "begin with a letter; use letters, digits, spaces and the signs _ -",
+    r"^([a-z]{2,3}(-[A-Za-z0-9]{2,8})*)?$": "write the code of a language, such as en or pt-BR",
+}
+
 
 def in_words(item: Mapping[str, Any]) -> tuple[str, str]:
     """Returns the problem and the remedy of an error of pydantic; the problem is "" for a kind without words."""
     problem, remedy = _WORDS.get(item["type"], ("", ""))
     context = item.get("ctx", {})
+    remedy = _FORMS.get(context.get("pattern", ""), remedy)
     return problem.format(**context), remedy.format(**context)
 
 

@@ -201,7 +201,7 @@ class RunScreens:
         beside: dict[str, list[str]] = {}
         todo: dict[str, str] = {}
         for place, words in faults.items():
-            problem = WHERE.sub(r"\1", words)
+            problem = WHERE.sub(r"\1", words).replace(", without quotes", "")  # which only a file has
             found = max((each for each in places if f"{place}.".startswith(f"{each}.")), key=len, default="")
             if found in fields and not fields[found].text:
                 todo[found] = fields[found].words
@@ -215,6 +215,12 @@ class RunScreens:
             "beside": beside,
             "todo": todo,
             "general": general,
+            "words": {each.path: each.title.capitalize() for each in draft.sections}
+            | {
+                each.path: each.words + (f" ({section.fields[0].text})" if section.kind else "")
+                for section in draft.sections
+                for each in section.fields
+            },
             "caps": _caps(draft.data),
         }
 

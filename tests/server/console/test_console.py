@@ -51,6 +51,7 @@ SCREENS = (
     "/people",
     "/account",
 )
+NAMED = (("privacy-epsilon", "Epsilon"), ("task-words", "Words"))
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e"
 
 
@@ -164,6 +165,14 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
         "key task.words": ["60", "40"],
         "seed": ["3"],
     }
+    assert [f'href="#key-{place}">{words}</a>' in shown for place, words in NAMED] == [True, True]
+    named = {**typed, "key task.name": "bad/name!", "key privacy.epsilon": "four"}
+    shown = console.get(console.led(console.post(address, named))).text
+    assert ("begin with a letter or digit; use" in shown, "write a number<" in shown, "quotes<" in shown) == (
+        True,
+        True,
+        False,
+    )
     before = len(RunIndex(home).runs())
     assert console.led(console.post(address, {**typed, "do": "plan"})) == f"{address}?checked=yes"
     assert len(RunIndex(home).runs()) == before
