@@ -746,5 +746,5 @@ def test_only_public_fields_are_written(path: Path) -> None:
     keys = {key for line in path.read_text().splitlines() for key in json.loads(line)}
     assert keys == {
         *("entry", "kind", "version", "data", "budget", "at", "run", "manifest", "query", "attempt", "events"),
-        *("certificate", "previous", "hash", "question", "alone", "plan", "vector"),
+        *("certificate", "previous", "hash", "question", "alone", "plan", "vector", "unit"),
     }

@@ -28,7 +28,7 @@ from undersong_client.answering.assemble import Assembled, assemble
 from undersong_client.answering.computation import Computed, HospitalComputation, VectorRequest, zeros
 from undersong_client.answering.journaled import JournaledParty
 from undersong_client.answering.party import Answer
-from undersong_client.consent import approvals, policy, trust
+from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Requests
 from undersong_client.consent.people import Decision
 from undersong_client.home import PartyHome, PartySettings
@@ -42,6 +42,7 @@ from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream
 from undersong_common.table import Table
 from undersong_protocol import statistics
+from undersong_protocol.agreement import manifest as manifests
 from undersong_protocol.agreement.enrolment import TOKEN_BYTES, Package
 from undersong_protocol.secagg import keys as secagg_keys
 from undersong_protocol.wire.messages import federation_pb2 as wire
@@ -143,7 +144,7 @@ def _failed(request: VectorRequest) -> Computed:
 @contextlib.contextmanager
 def quick_words() -> Iterator[None]:
     """A plan's words are stretched on purpose, 0.1 s a plan; any other function of its hash does here."""
-    module: Any = approvals
+    module: Any = manifests
     before = module.plan_words
     module.plan_words = lambda hash_: hashlib.sha256(hash_).hexdigest()
     try:

@@ -84,6 +84,6 @@ def sections(method: str, preset: str) -> dict[str, dict[str, Any]]:
 
 
 def forbidden(method: str, preset: str) -> list[str]:
-    """What is said of a preset's steps that are not private in a federation; a daemon refuses a run with one."""
+    """Says which of a preset's steps are not private in a federation; a daemon refuses a run with one."""
     rows = elements(method, preset) if preset else []
     return [f"{said}: {row[key]}" for row in rows for key, said in NOT_PRIVATE.items() if key in row]
