@@ -205,7 +205,7 @@ def change(home: PartyHome, **changes: Any) -> HospitalPolicy:
 
 
 def remedy_of_refusal(run: str) -> str:
-    """What this party or the operator can do about a run that the guard refuses."""
+    """Names what this party or the operator can do about a run that the guard refuses."""
     return (
         "raise the bound here (undersong-party budget set, or policy set) and have the operator ask again (undersong"
         f" run resume {shell_word(run)}), or have it planned within your bounds (undersong run plan --revises"

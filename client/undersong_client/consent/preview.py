@@ -199,7 +199,7 @@ def _listed(title: str, points: Iterable[str], *, loud: bool = False) -> list[Se
 
 
 def _refused(value: dict[str, Any]) -> list[Section]:
-    """What this party's guard refuses, and the remedy."""
+    """Says what this party's guard refuses, and the remedy."""
     if not value["objections"]:
         return []
     points = (*map(printable, value["objections"]), f"Remedy: {remedy_of_refusal(value['run'])}.")
