@@ -101,14 +101,14 @@ def read_table(
     value be missing. With ``labels`` given, a row with another label is refused. With ``skip_empty`` a row without text
     is left out, and none may remain; else both are refused. ``encoding`` is of JSONL, CSV and TSV files; one that
     starts with a byte order mark says itself what it is. Raises ConfigurationError that names the file, the row
-    (counted from 1, as in an editor without a header) and the remedy.
+    (counted from 1, as in an editor without a header; in a workbook as the sheet counts) and the remedy.
     """
     rows = rows_of(path, encoding)
     return table_of(rows, str(path), text, label, user, columns=columns, labels=labels, skip_empty=skip_empty)
 
 
 def table_of(
-    rows: Iterable[dict[str, Any]],
+    rows: Iterable[dict[str, Any] | None],
     source: str,
     text: str,
     label: str | None = None,
@@ -127,6 +127,8 @@ def table_of(
     further: dict[str, list[str]] = {name: [] for name in columns}
     roles = {"text": text, "label": label, "user": user, **{f"attribute {name}": at for name, at in columns.items()}}
     for number, row in enumerate(rows, start=1):
+        if row is None:
+            continue
         where = f"{source}: row {number}"
         _check_columns(row, roles, where)
         value = row[text]
@@ -189,6 +191,8 @@ def read_column(path: Path, column: str) -> tuple[str, ...]:
     """
     found = []
     for number, row in enumerate(rows_of(path, UTF_8), start=1):
+        if row is None:
+            continue
         _check_columns(row, {"named": column}, f"{path}: row {number}")
         value = row[column]
         if value is None or str(value) == "":
@@ -199,7 +203,7 @@ def read_column(path: Path, column: str) -> tuple[str, ...]:
 
 def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
     """Names of the columns, from the first row. Raises ConfigurationError as :func:`read_table`."""
-    for row in rows_of(path, encoding):
+    for row in filter(None, rows_of(path, encoding)):
         return list(row)
     raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
 
@@ -212,8 +216,11 @@ def _check_columns(row: dict[str, Any], columns: Mapping[str, str | None], where
         raise ConfigurationError(f"{where}: has {said}", "; ".join(nearest(column, row) for _, column in missing))
 
 
-def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any]]:
-    """Rows of a file as they stand there. Raises ConfigurationError as :func:`read_table`."""
+def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any] | None]:
+    """Rows of a file as they stand there; None for a workbook's header and blank rows, which count.
+
+    Raises ConfigurationError as :func:`read_table`.
+    """
     suffix = path.suffix.lower()
     compressed = suffix == ".gz" and path.with_suffix("").suffix.lower() in _TEXT_SUFFIXES
     if compressed:
@@ -324,7 +331,7 @@ def _delimiter(content: str) -> str:
     return max(_DELIMITERS, key=columns)  # the first of those that find equally many: the comma
 
 
-def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
+def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any] | None]:
     try:
         import openpyxl
     except ImportError:
@@ -355,9 +362,10 @@ def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
         return
     header, *rows = filled[0]
     names = ["" if cell is None else str(cell) for cell in header]
+    yield None
     for row in rows:
-        if any(cell is not None for cell in row):
-            yield {name: cell for name, cell in zip(names, row, strict=False) if name}
+        filled_in = any(cell is not None for cell in row)
+        yield {name: cell for name, cell in zip(names, row, strict=False) if name} if filled_in else None
 
 
 def _parquet_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:

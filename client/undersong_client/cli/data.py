@@ -160,6 +160,12 @@ def add(
     if dry_run:
         look = operations.data.look(folder, declared)
         print_result(as_json, {**asdict(look.survey), "examples": look.examples}, *_look_lines(look, user_field))
+        if look.refused:
+            raise ConfigurationError(
+                f"`data add` would stop: {counted(look.refused, 'row has', 'rows have')} no label or no patient id",
+                "fill these rows in, or leave them out (--filter, a WHERE of the query)",
+                code="refused-rows",
+            )
         return
     confirm, budget = partial(confirm_cautions, confirmed=despite_cautions), []
     added = operations.data.add(

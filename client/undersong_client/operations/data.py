@@ -91,17 +91,23 @@ def add(
 
 @dataclass(frozen=True)
 class Look:
-    """A source that was read and not sealed; ``examples`` are (label, characters, masked text) of three records."""
+    """A source that was read and not sealed.
+
+    Attributes:
+        examples: (label, characters, masked text) of three records.
+        refused: rows at which :func:`add` would stop.
+    """
 
     survey: Survey
     examples: tuple[tuple[str, int, str], ...]
+    refused: int
 
 
 def look(home: Path, declared: Declared) -> Look:
     """Reads a source as :func:`add` would; changes nothing. Raises ConfigurationError as that does."""
     opened = PartyHome(home)
     _check_drill(opened, declared)
-    reading = sources.read(declared.absolute())
+    reading = sources.read(declared.absolute(), dry=True)
     table, held_out = hold_out(reading.table, keys.secret(opened, "data"), declared.hold_out)
     texts = table.texts
     labels = table.labels or ("",) * len(texts)
@@ -109,7 +115,7 @@ def look(home: Path, declared: Declared) -> Look:
         (label, len(text), sources.masked(text)) for label, text in list(zip(labels, texts, strict=True))[:EXAMPLES]
     )
     found = datasets.survey(replace(reading, table=table), opened.settings.load_embedder().lengths(texts))
-    return Look(replace(found, held_out=len(held_out)), examples)
+    return Look(replace(found, held_out=len(held_out)), examples, reading.refused)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class Reading:
     """A source that was read.
 
     Attributes:
+        refused: rows that a dry run names, and at which :func:`read` stops otherwise.
         rows: of the source, those included that were not read.
         empty: rows without text.
     """
@@ -52,40 +53,49 @@ class Reading:
     empty: int
     skipped: tuple[Skipped, ...]
     exclusion: Exclusion | None
+    refused: int = 0
 
 
-def read(declared: Declared) -> Reading:
-    """Reads the source. Raises ConfigurationError that names the row and the remedy, and shows no content."""
+def read(declared: Declared, *, dry: bool = False) -> Reading:
+    """Reads the source. Raises ConfigurationError that names the row and the remedy, and shows no content.
+
+    Args:
+        dry: names each row without a label or patient id and goes on, instead of stopping at the first one.
+    """
     skipped: list[Skipped] = []
-    counts = {"rows": 0, "left out": 0}
+    rows = left_out = refused = 0
 
-    def shaped() -> Iterator[dict[str, Any]]:
-        for row in _rows(declared, lambda where, why: skipped.append(Skipped(where, why))):
-            counts["rows"] += 1
-            yield _shaped(row, declared)
+    def table(given: Iterable[dict[str, Any] | None]) -> Table:
+        fields = declared.text_field, declared.label_field or None, declared.user_field or None
+        return table_of(given, declared.data, *fields, columns=declared.attribute_fields, skip_empty=True)
 
-    def leave_out(row: dict[str, Any]) -> dict[str, Any]:
-        if declared.label_field and row.get(declared.label_field) is _LEFT_OUT:
-            counts["left out"] += 1
-            skipped.append(Skipped(f"{declared.data}: row {counts['rows']}", "the label map leaves its label out"))
-            return {**row, declared.text_field: None, declared.label_field: ""}
-        return row
+    def kept() -> Iterator[dict[str, Any] | None]:
+        nonlocal rows, left_out, refused
+        found = _rows(declared, lambda where, why: skipped.append(Skipped(where, why)))
+        for number, given in enumerate(found, start=1):
+            row = None if given is None else _shaped(given, declared)
+            rows += row is not None
+            if row is not None and declared.label_field and row.get(declared.label_field) is _LEFT_OUT:
+                left_out += 1
+                skipped.append(Skipped(f"{declared.data}: row {number}", "the label map leaves its label out"))
+                row = {**row, declared.text_field: None, declared.label_field: ""}
+            elif dry and row is not None and row.keys() >= set(declared.columns):
+                try:
+                    table([row])
+                except ConfigurationError as error:
+                    refused += 1
+                    why = error.problem.removeprefix(f"{declared.data}: row 1: ")
+                    skipped.append(Skipped(f"{declared.data}: row {number}", why))
+                    row = None
+            yield row
 
-    table = table_of(
-        (leave_out(row) for row in shaped()),
-        declared.data,
-        declared.text_field,
-        declared.label_field or None,
-        declared.user_field or None,
-        columns=declared.attribute_fields,
-        skip_empty=True,
-    )
-    empty = counts["rows"] - counts["left out"] - len(table)
-    rows = counts["rows"] - counts["left out"] + len(skipped)
+    records = table(kept())
+    empty = rows - left_out - refused - len(records)
+    rows = rows - left_out - refused + len(skipped)
     exclusion = None
     if declared.exclusions:
-        table, exclusion = _without(table, declared)
-    return Reading(table, rows, empty, tuple(skipped), exclusion)
+        records, exclusion = _without(records, declared)
+    return Reading(records, rows, empty, tuple(skipped), exclusion, refused)
 
 
 def masked(text: str) -> str:
@@ -110,19 +120,19 @@ def masked(text: str) -> str:
 _LEFT_OUT = object()
 
 
-def _rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
+def _rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any] | None]:
     path = declared.path
     if declared.database and path.suffix != ".sql":
         raise ConfigurationError(
             f"{declared.data}: --database needs a query", "write the query to a file that ends in .sql", code="no-query"
         )
     if path.suffix == ".sql":
-        rows = select(path, declared.database)
+        rows: Iterator[dict[str, Any] | None] = iter(select(path, declared.database))
     elif path.is_dir() or (set(path.suffixes) & {".ndjson", ".jsonl"} and _is_fhir(path)):
         rows = fhir.rows(declared, skip)
     else:
         rows = rows_of(path, declared.encoding)
-    return filtered(declared, rows) if declared.row_filter else rows
+    return filtered(declared, filter(None, rows)) if declared.row_filter else rows
 
 
 def _is_fhir(path: Path) -> bool:

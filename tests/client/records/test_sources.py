@@ -153,6 +153,32 @@ def test_a_dry_run_shows_shapes_and_seals_nothing(tmp_path):
     assert PartyHome(home).settings.data == ""
 
 
+def test_a_dry_run_names_every_row_that_would_stop_by_the_sheets_own_number(tmp_path):
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in [
+        ("Text", "Fall"),
+        (SECRET, "7"),
+        (SECRET, None),
+        (None, None),
+        (SECRET, " "),
+        (None, None),
+        (SECRET, "8"),
+    ]:
+        book.active.append(row)
+    book.save(tmp_path / "notes.xlsx")
+    home = tmp_path / "home"
+    command("init", "alpha", "--home", home)
+    add = ("data", "add", tmp_path / "notes.xlsx", "--text-field", "Text", "--user-field", "Fall", "--home", home)
+    said = command(*add, "--dry-run", code=2)
+    found = sources.read(declared(tmp_path / "notes.xlsx", text_field="Text", user_field="Fall"), dry=True)
+    assert (len(found.table), found.rows, found.empty, found.refused) == (2, 4, 0, 2)
+    why = "the user column 'Fall' is empty or not an id"
+    assert [(each.where.rpartition(": ")[2], each.why) for each in found.skipped] == [("row 3", why), ("row 5", why)]
+    assert "2 rows have no label or no patient id" in said
+    assert "Zebedee" not in said
+    assert "row 3: the user column" in command(*add, code=2)
+
+
 @pytest.mark.parametrize("name", ["a.ndjson", "a.jsonl.gz", "a.ndjson.gz"])
 def test_nested_columns_and_labels_are_mapped(tmp_path, name):
     rows = [
