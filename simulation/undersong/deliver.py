@@ -25,7 +25,7 @@ from undersong_server.evaluation.scores import FIGURES
 from undersong_server.methods import mixture
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
-from undersong_server.release.files import SimulationSigner
+from undersong_server.release.files import JSONL_NAME, SimulationSigner
 from undersong_server.release.publish import publish, report_data
 from undersong_server.report.data import Accuracy, Measure, ReportData, measures_of
 from undersong_server.runs import planning
@@ -93,7 +93,12 @@ def deliver(
         arguments["engine"] = engine  # what it prepares ahead, the other one could not end
     with Workspace(folder, task, arguments, fresh=fresh) as workspace:
         if workspace.continued:
-            progress.say(f"continuing the run in {folder}")
+            finished = (workspace.folder / JSONL_NAME).exists()
+            progress.say(
+                f"the run in {folder} is already finished: nothing is asked or charged again"
+                if finished
+                else f"continuing the run in {folder}"
+            )
         simulated = simulate(
             run_plan,
             workspace,

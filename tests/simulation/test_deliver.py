@@ -292,6 +292,22 @@ def test_an_empty_private_file_is_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_finished_run_is_called_finished_and_an_unfinished_one_continued(tmp_path, monkeypatch):
+    task_path = make_task(tmp_path / "task", method={"rounds": 1})
+    progress, said = Silent(), []
+    monkeypatch.setattr(progress, "say", said.append)
+
+    def told() -> list[str]:
+        said.clear()
+        run(task_path, tmp_path / "out", progress=progress)
+        return [each for each in said if str(tmp_path) in each]
+
+    assert told() == []
+    assert told() == [f"the run in {tmp_path / 'out'} is already finished: nothing is asked or charged again"]
+    (tmp_path / "out" / "synthetic.jsonl").unlink()
+    assert told() == [f"continuing the run in {tmp_path / 'out'}"]
+
+
 def test_changed_private_records_stop_a_continued_run(tmp_path):
     task_path = make_task(tmp_path / "task", method={"rounds": 1})
     run(task_path, tmp_path / "out")

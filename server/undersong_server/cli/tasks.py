@@ -132,7 +132,7 @@ def new_method(
     print_result(
         {"folder": out, "files": files},
         f"wrote {', '.join(files)} into {out}",
-        f"next: pip install -e {folder}, then pytest {folder}; undersong plan TASK.toml --method {name}",
+        f"next: pip install -e '{folder}[test]', then pytest {folder}; undersong plan TASK.toml --method {name}",
         as_json=as_json,
         quiet=quiet,
     )
