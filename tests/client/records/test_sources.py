@@ -170,7 +170,9 @@ def test_a_dry_run_names_every_row_that_would_stop_by_the_sheets_own_number(tmp_
     command("init", "alpha", "--home", home)
     add = ("data", "add", tmp_path / "notes.xlsx", "--text-field", "Text", "--user-field", "Fall", "--home", home)
     said = command(*add, "--dry-run", code=2)
-    found = sources.read(declared(tmp_path / "notes.xlsx", text_field="Text", user_field="Fall"), dry=True)
+    found = sources.read(
+        declared(tmp_path / "notes.xlsx", text_field="Text", label_field="", user_field="Fall"), dry=True
+    )
     assert (len(found.table), found.rows, found.empty, found.refused) == (2, 4, 0, 2)
     why = "the user column 'Fall' is empty or not an id"
     assert [(each.where.rpartition(": ")[2], each.why) for each in found.skipped] == [("row 3", why), ("row 5", why)]
