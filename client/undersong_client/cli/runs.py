@@ -47,7 +47,7 @@ def mount(app: typer.Typer) -> None:
 
 def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The plans that were proposed to this party, and what was decided."""
-    from undersong_client.consent import policy
+    from undersong_client.consent import people
 
     found = operations.runs.requests(home_of(home))
     if as_json:
@@ -72,7 +72,7 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     )
     refused = [request.run for request in found if request.refused]
     if refused:
-        show_lines([f"{printable(run)} is refused here: {policy.remedy_of_refusal(run)}" for run in refused])
+        show_lines([f"{printable(run)} is refused here: {people.remedy_of_refusal(run)}" for run in refused])
 
 
 def _standing(request: "Request") -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import name_fault, printable
+from undersong_common.printable import name_fault, printable, shell_word
 
 Decision = Literal["pending", "approved", "rejected", "revoked"]
 ROLES = ("privacy officer", "IT", "management", "other")
@@ -73,3 +73,12 @@ def check_another(approved: Sequence[Person], person: Person, roles: Sequence[st
             "have the other one approve, from an account of their own",
             code="same-person",
         )
+
+
+def remedy_of_refusal(run: str) -> str:
+    """Names what this party or the operator can do about a run that the guard refuses."""
+    return (
+        "raise the bound here (undersong-party budget set, or policy set) and have the operator ask again (undersong"
+        f" run resume {shell_word(run)}), or have it planned within your bounds (undersong run plan --revises"
+        f" {shell_word(run)} --name NEW --set KEY=VALUE, for example --set privacy.delta=1e-6)"
+    )

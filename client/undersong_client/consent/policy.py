@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 from undersong_client.home import PartyHome, WrittenByAnotherVersion, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.printable import shell_word
 from undersong_protocol.agreement import bounds, enrolment
 from undersong_protocol.agreement.bounds import MinimumColluders, Policy, RequirePostQuantum
 from undersong_protocol.agreement.bounds import Policy as Bounds
@@ -202,15 +201,6 @@ def change(home: PartyHome, **changes: Any) -> HospitalPolicy:
     policy = replace(read(home), **changes)
     write(home, policy)
     return policy
-
-
-def remedy_of_refusal(run: str) -> str:
-    """Names what this party or the operator can do about a run that the guard refuses."""
-    return (
-        "raise the bound here (undersong-party budget set, or policy set) and have the operator ask again (undersong"
-        f" run resume {shell_word(run)}), or have it planned within your bounds (undersong run plan --revises"
-        f" {shell_word(run)} --name NEW --set KEY=VALUE, for example --set privacy.delta=1e-6)"
-    )
 
 
 def review(

@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from undersong_client.consent.people import PersonalDecision
-from undersong_client.consent.policy import remedy_of_refusal, review
+from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
+from undersong_client.consent.policy import review
 from undersong_client.consent.trust import Coordinator
 from undersong_client.home import unit_word
 from undersong_common.drill import MARK, PARTY_WORDS

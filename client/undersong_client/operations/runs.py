@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Request, Requests
-from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person
+from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, remedy_of_refusal
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.printable import counted, finite, shell_word
@@ -191,7 +191,6 @@ def approve(
         AnotherSheet: budget, records or policy have changed since, so that this sheet was shown to nobody.
         PrivacyRefusal: the words are another plan's, the plan was changed since, or this party's guard refuses it.
     """
-    from undersong_client.consent import policy
 
     opened = PartyHome(home)
     known = Requests(opened)
@@ -206,7 +205,7 @@ def approve(
     if figures["objections"]:
         raise PrivacyRefusal(
             f"this party's guard refuses run {request.run!r}, whatever is approved: {'; '.join(figures['objections'])}",
-            policy.remedy_of_refusal(request.run),
+            remedy_of_refusal(request.run),
         )
     if sheet != now.hash:
         before = request.previewed_parts if sheet == request.previewed_sheet else {}
