@@ -6,6 +6,7 @@ daemon starts by itself once its certificate is installed. Ctrl-C or SIGTERM end
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shutil
@@ -130,7 +131,10 @@ class ConsoleDemo:
 
 def main() -> None:
     notes = {name: HERE / "data" / "hospitals" / f"{name}.jsonl" for name in HOSPITALS}
-    print("starting a coordinator, five hospitals and six pages: about half a minute", flush=True)
+    print(
+        "starting a coordinator, five hospitals and six pages: half a minute on an idle machine, minutes on a busy one",
+        flush=True,
+    )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the demo, which ends its programs
     with ConsoleDemo(Path("runs") / "demo-console", notes) as demo, contextlib.suppress(KeyboardInterrupt):
         print("\nOpen each link once, within 15 minutes:")
@@ -148,4 +152,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="examples.clinic.console", description=__doc__).parse_args()
     main()

@@ -108,6 +108,18 @@ def test_what_is_typed_is_kept_and_shown_beside_the_form(console, coordinator, w
     assert CoordinatorHome(coordinator).run("as shown").planned().task["privacy"]["epsilon"] == 1.5
 
 
+def test_charts_are_as_wide_as_their_place_after_a_resize(console, window):
+    operator = window(console.address, width=1600).enter(console.link("ina"))
+    operator.go(CONSOLE_SCREENS["run"])
+    operator.page.locator("figure .uplot").first.wait_for()
+    fits = "(e) => Math.abs(e.clientWidth - 8 - e.firstChild.offsetWidth) < 2"
+    for width in (1600, 390, 700):
+        operator.page.set_viewport_size({"width": width, "height": 900})
+        operator.page.wait_for_function(f"[...document.querySelectorAll('.chart')].every({fits})")
+    operator.go("/parties/invite")
+    operator.check("invite, resized")
+
+
 @pytest.mark.parametrize("look", ["narrow", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing_on_the_main_screens(console, page, party, window, look):
     options = {"narrow": {"width": 390}, "dark": {"dark": True}}[look]

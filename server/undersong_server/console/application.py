@@ -192,8 +192,8 @@ def _days(text: str) -> float:
         days = float(text or defaults.INVITATION_DAYS)
     except ValueError:
         days = math.nan
-    if not 0 < days <= 365:
-        raise ConfigurationError(f"{text!r} days: an invitation is open for up to 365", "write for example 14")
+    if not 0.1 <= days <= 365:
+        raise ConfigurationError(f"days that the invitation is open: {text!r} is not between 0.1 and 365", "write 14")
     return days
 
 

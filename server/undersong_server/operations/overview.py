@@ -26,6 +26,7 @@ from undersong_server.runs.folder import RunFailure, RunFolder, RunStatus
 
 CERTIFICATE_DAYS = 30.0
 AWAY_S = 120.0  # a party that is away for less may be restarting
+NEW_S = 900.0  # in which an enrolled party installs its grant
 PAGE_ROWS = 50
 BUNDLED_LOGS = 50  # newest runs whose log is in a support bundle
 UNDER_WAY = ("waiting", "running", "paused")
@@ -165,7 +166,7 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, await
     ends = party.certificate_expires_at
     if ends is not None and ends - now < CERTIFICATE_DAYS * 86400:
         says = "has a certificate that " + (f"ends in {_days(ends - now)}" if ends > now else "has ended")
-        remedy = "its daemon renews it while it runs; else the hospital renews it on its page, under Coordinator"
+        remedy = "its program renews it while it runs; else the hospital renews it on its page, under Coordinator"
         found.append(Need("soon" if ends > now else "now", "party", party.name, says, remedy))
     if awaited:
         return found
@@ -174,9 +175,12 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, await
     if party.does_not_start and each.away_because:
         remedy = "the hospital's page tells the whole reason and what to do, under Now"
         found.append(Need(grade, "party", party.name, f"is away: {each.away_because}", remedy))
-    elif served and not each.connected and away_s > AWAY_S:
+    elif served and not each.connected and away_s > (AWAY_S if party.last_seen else NEW_S):
         says = f"is away for {_days(away_s)}" if party.last_seen else "has never connected"
-        found.append(Need(grade, "party", party.name, says, "ask the hospital to start its daemon"))
+        remedy = "ask the hospital to start its program" + (
+            "" if party.last_seen else "; its grant has to be installed"
+        )
+        found.append(Need(grade, "party", party.name, says, remedy))
     elif party.paused:
         found.append(Need("soon", "party", party.name, "is paused by its people", "ask the hospital"))
     return found

@@ -652,6 +652,21 @@ def test_a_chart_has_the_runs_numbers(console, home, tasks):
     assert spent["series"][0]["values"][1] == pytest.approx(spent["series"][1]["values"][1])
 
 
+@pytest.mark.parametrize(("minutes", "said"), [(14, []), (16, ["has never connected"])])
+def test_a_party_has_time_to_install_its_grant(home, minutes, said):
+    now = time.time()
+    party = next(each for each in enrolment.parties(home) if each.party.name == "gamma")
+    new = replace(party, connected=False, party=replace(party.party, last_seen=None, enrolled_at=now - 60 * minutes))
+    found = overview._of_party(new, now, served=True, needed=False, awaited=False)
+    assert [each.says for each in found if "connected" in each.says] == said
+
+
+@pytest.mark.parametrize("days", ["0", "0.05", "366", "nan", "soon"])
+def test_an_invitation_s_days_are_named_with_their_bounds(console, days):
+    shown = console.post("/parties/invite", of="/parties/invite", name="delta", days=days).text
+    assert "is not between 0.1 and 365" in shown
+
+
 def test_home_says_what_needs_action(tmp_path):
     home = make_home(tmp_path / "home")
     Credentials(home, "alpha", days=10)

@@ -228,11 +228,13 @@
       }
     });
     const share = told.series.some((each) => each.unit === "%");
-    new uPlot({
-      width: Math.max(240, figure.clientWidth - 24), height: 200, series, bands, legend: { live: false, markers: { width: 3 } },
+    const width = () => Math.max(240, figure.clientWidth - 10);  // without padding and border
+    const plot = new uPlot({
+      width: width(), height: 200, series, bands, legend: { live: false, markers: { width: 3 } },
       scales: { x: { time: false }, y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1] } },
       axes: [{ ...axis, label: told.across, labelSize: 22, size: 32, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { ...axis, size: 54, values: (_, all) => all.map((value) => share ? Math.round(100 * value) + " %" : value) }],
     }, data, place);
+    new ResizeObserver(() => { if (plot.width !== width()) plot.setSize({ width: width(), height: 200 }); }).observe(figure);
     place.querySelectorAll(".u-legend .u-series").forEach((row) => { row.hidden = /, (high|low)$/.test(row.textContent.trim()); });
   }
 
