@@ -126,7 +126,8 @@ def preview(
         name = shell_word(request.run)
         print(f"next: undersong-party approve {name} WORDS, or undersong-party reject {name}")
     else:
-        print(f"decided: {request.decision}")
+        withdraw = f"; to withdraw: undersong-party revoke {shell_word(request.run)}"
+        print(f"decided: {request.decision}{withdraw if request.decision == 'approved' else ''}")
     approvals.Requests(PartyHome(folder)).previewed(request, found.figures, at=time.time())
 
 

@@ -14,7 +14,7 @@ from undersong_client.consent.trust import Coordinator
 from undersong_client.home import unit_word
 from undersong_common.drill import MARK, PARTY_WORDS
 from undersong_common.errors import UndersongError
-from undersong_common.printable import counted, finite, printable
+from undersong_common.printable import counted, finite, printable, shell_word
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
@@ -223,8 +223,8 @@ def _in_short(value: dict[str, Any]) -> Section:
     )
     only = (
         f"{value['numbers_in_all']:,} numbers: counts and sums over your records, blurred here by random noise and then"
-        " scrambled, so that only the total of all hospitals can be read. No record, no text and no part of a text"
-        " leaves."
+        f" scrambled, so that only a total of at least {value['threshold']} hospitals can be read. No record, no"
+        " text and no part of a text leaves."
     )
     return Section(
         "In short",
@@ -264,9 +264,11 @@ def _choices(value: dict[str, Any]) -> list[Section]:
     """The ways to decide; none of them is left in an ended run."""
     if value["ended"] is not None:
         return []
+    run = shell_word(value["run"])
     withdraw = (
-        "Change your mind: choose Withdraw at any time before the run ends. Nothing more leaves. What was opened before"
-        " stays opened and counts against the budget; published texts cannot be recalled."
+        f"Change your mind: choose Withdraw, or type undersong-party revoke {run}, at any time before the run ends."
+        " Nothing more leaves. What was opened before stays opened and counts against the budget; published texts"
+        " cannot be recalled."
     )
     if value["as_signed"]:
         return [Section("What you can do", points=(withdraw,))]
@@ -274,11 +276,12 @@ def _choices(value: dict[str, Any]) -> list[Section]:
         Section(
             "What you can do",
             points=(
-                "Refuse: choose Reject. You need give no reason; if you write one, the operator reads it. Nothing"
-                " leaves, and this run does not take place. The operator may plan another one without you, or ask you"
-                " anew.",
+                f"Refuse: choose Reject, or type undersong-party reject {run}. You need give no reason; if you write"
+                " one, the operator reads it. Nothing leaves, and this run does not take place. The operator may plan"
+                " another one without you, or ask you anew.",
                 "Wait: nothing leaves until you have decided.",
-                "Approve: choose Approve and type the nine words below."
+                f"Approve: choose Approve and type the nine words below, or type undersong-party approve {run} and the"
+                " words."
                 + (
                     " Your policy asks for two people: a privacy officer and one for IT." if value["two_people"] else ""
                 ),
