@@ -132,7 +132,7 @@ class ComputingProcess(Computation):
             elif self._readable.poll(0):  # nothing was asked: it has ended
                 self._bury("")
         except OSError as error:
-            log.error("the process that computes vectors cannot be started: %s", error.strerror)
+            log.error("the process that computes vectors cannot be started: %s", error.strerror or type(error).__name__)
         finally:
             self._lock.release()
 

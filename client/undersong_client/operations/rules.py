@@ -13,7 +13,7 @@ from undersong_client.home import PartyHome
 from undersong_client.records import cautions
 from undersong_client.storage import datasets
 from undersong_common.errors import ConfigurationError
-from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.ledger import TOLERANCE, Ledger
 from undersong_protocol import statistics
 from undersong_protocol.agreement.bounds import MinimumColluders, weak_delta
 from undersong_protocol.agreement.enrolment import named_party
@@ -52,6 +52,8 @@ def budget(home: Path) -> BudgetFacts:
     allowed = policy.read(opened)
     spent = Ledger.read(opened.ledger).spent(allowed.total_delta) if opened.ledger.exists() else None
     left = None if spent is None else max(0.0, allowed.total_epsilon - spent)
+    if left is not None and left <= TOLERANCE * allowed.total_epsilon:  # a plan is calibrated no closer than that
+        left = 0.0
     return BudgetFacts(allowed, spent, left, tuple(weak_delta(allowed.total_delta)))
 
 

@@ -56,7 +56,7 @@ def rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
             try:
                 resource = json.loads(line)
             except (ValueError, RecursionError):
-                skip(where, "is not JSON")
+                skip(where, "it is not JSON")
                 continue
             if (row := _row(resource, declared, folder, where, skip)) is not None:
                 yield row
