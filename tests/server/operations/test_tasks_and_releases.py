@@ -153,3 +153,13 @@ def test_where_public_embeddings_are_kept():
     assert public_cache_path({"UNDERSONG_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a") / rest
     assert public_cache_path({"XDG_CACHE_HOME": "/b"}) == Path("/b") / rest
     assert public_cache_path({}) == Path.home() / ".cache" / rest
+
+
+def test_an_archive_is_of_a_run_and_reads_no_folder_that_has_its_name(tmp_path, monkeypatch):
+    home = make_home(tmp_path / "coordinator").path
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / MANIFEST_NAME).write_text("{}")
+    for run, code in (("other", "no-run"), ("..", "invalid-name"), ("x" * 300, "invalid-name")):
+        with raises(ConfigurationError, code):
+            releases.archive(home, run)
