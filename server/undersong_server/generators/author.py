@@ -262,6 +262,8 @@ class Author:
         Raises what a generator raises that cannot go on, of several generators together; what was answered is
         journaled.
         """
+        what, _, attempt = step.rpartition("/")
+        in_words = (what if attempt == "0" else f"{what}, once more") if attempt.isdecimal() else step
         answers: dict[int, Answer | GenerationError] = {}
         missing: dict[str, dict[int, GenerationRequest]] = {}
         for name in dict.fromkeys(name for _, name in asked):
@@ -281,7 +283,7 @@ class Author:
                 if paid or len(unwritten) >= FLUSH_ANSWERS:
                     self._journal.put_all(unwritten)
                     unwritten = []
-                self._progress.update(f"writing {step}", len(answers), len(asked))
+                self._progress.update(f"writing {in_words}", len(answers), len(asked))
         finally:
             self._journal.put_all(unwritten)
         for index, name in asked:
