@@ -24,6 +24,7 @@ from undersong_server.operations import runs
 pytestmark = pytest.mark.slow
 
 LARGEST_PAGE_BYTES = 300_000
+ACCOUNT_MS = 2.5  # of the page of one's own account, on two cores of its own
 FIRST_BYTE_MS = 100.0  # on two cores of their own; the test leaves room for what runs beside it
 ROOM = 3.0
 
@@ -137,14 +138,19 @@ def test_a_thousand_parties_and_two_thousand_runs(chromium, window, tmp_path):
     repeat_run(tmp_path / "home" / "runs" / "run 0000", 2000)
     with served_console(tmp_path / "home") as served:
         operator = window(served.address).enter(served.link())
-        for path in ("/", "/parties", "/parties?page=20", "/runs", "/runs?page=40", "/compare"):
-            fastest = float("inf")
+
+        def first_byte(path):
+            found = []
             for _ in range(5):
                 operator.go(path)
                 timing = operator.page.evaluate("performance.getEntriesByType('navigation')[0].toJSON()")
-                fastest = min(fastest, timing["responseStart"] - timing["requestStart"])
                 assert timing["decodedBodySize"] < LARGEST_PAGE_BYTES, path
-            assert fastest < FIRST_BYTE_MS * ROOM, (path, fastest)
+                found.append(timing["responseStart"] - timing["requestStart"])
+            return min(found)
+
+        for path in ("/", "/parties", "/parties?page=20", "/runs", "/runs?page=40", "/compare"):
+            busy = first_byte("/account") / ACCOUNT_MS  # whose page does not grow: what runs beside it slows both
+            assert first_byte(path) < FIRST_BYTE_MS * max(ROOM, busy), path
             operator.check(f"{path} of many")
         operator.go("/runs")
         operator.page.get_by_role("link", name="Next").click()
