@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles import foreign_package
+from tests.doubles.delivery import delivered
 from tests.doubles.example_records import ExampleRecords
 from tests.doubles.foreign_package import NAME
 from tests.doubles.parties import make_manifest, make_party, make_tables, proposal, propose
 from tests.doubles.party_home import HashedEmbedder, command, write_notes
 from tests.doubles.tasks import LABELS, make_task
 from tests.noninterference import public_examples
-from undersong.deliver import deliver
 from undersong_client.answering.computation import HospitalComputation, VectorRequest
 from undersong_client.answering.grid_vectors import rows_one_by_one
 from undersong_client.consent import plugins as party_plugins
@@ -39,7 +39,6 @@ from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Plan, Privacy
 from undersong_protocol.statistics import PublicFacts, PublicInputs
 from undersong_server import methods
-from undersong_server.progress import Silent
 from undersong_server.release.verify import verify
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
@@ -393,17 +392,7 @@ def test_it_runs_in_a_simulation_with_its_generator(package, tmp_path, monkeypat
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)
     canned = '[{name="lines", kind="canned", lines=["One. Two.", "Only one.", "A! B? C."]}]'
     given = task(tmp_path / "task", f"generators={canned}")
-    delivered = deliver(
-        given,
-        tmp_path / "out",
-        seed=1,
-        fresh=False,
-        insecure_noise_seed=2,
-        public_cache=tmp_path / "cache.sqlite",
-        environment={},
-        progress=Silent(),
-    )
-    assert 1 <= len(delivered.report.samples) <= 6
+    assert 1 <= len(delivered(given, tmp_path / "out").report.samples) <= 6
     started_anew()
     assert verify(tmp_path / "out").faults == ()
     (package / "sentences" / "other.py").write_text("")

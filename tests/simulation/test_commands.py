@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.doubles import processes
+from tests.doubles.delivery import delivered
 from tests.doubles.processes import OPERATOR
 from tests.doubles.tasks import LABELS, make_task
 from undersong import cli
-from undersong.deliver import deliver
-from undersong_server.progress import Silent
 from undersong_server.release.files import JSONL_NAME
 from undersong_server.runs import task as tasks
 
@@ -105,16 +104,7 @@ def test_a_process_ends_with_the_same_code_and_message(undersong):
 
 
 def run(task, out, *assignments):
-    return deliver(
-        tasks.load(task, assignments),
-        out,
-        seed=1,
-        fresh=False,
-        insecure_noise_seed=2,
-        public_cache=out.parent / "cache.sqlite",
-        environment={},
-        progress=Silent(),
-    )
+    return delivered(tasks.load(task, assignments), out)
 
 
 def test_wasp_writes_zero_shot_first_then_by_contrast_and_prunes_by_one_more_vote(hashed, tmp_path):

@@ -14,11 +14,11 @@ import pytest
 
 from tests.doubles import processes
 from tests.doubles.coded import raises
+from tests.doubles.delivery import delivered
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, Row, make_replay_task, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
 from undersong import deliver as deliver_module
-from undersong.deliver import deliver
 from undersong.records import private_tables
 from undersong.workspace import SimulatedParties, Workspace, read_keys
 from undersong_client.records.private import fingerprint
@@ -43,15 +43,7 @@ WRITTEN = tuple(name for name in OUTPUT_NAMES if name not in OF_ONE_METHOD)
 
 
 def run(task_path, out, *assignments, **changes):
-    options = {
-        "seed": 3,
-        "fresh": False,
-        "insecure_noise_seed": None,
-        "public_cache": out.parent / "cache.sqlite",
-        "environment": {},
-        "progress": Silent(),
-    } | changes
-    return deliver(tasks.load(task_path, assignments), out, **options)
+    return delivered(tasks.load(task_path, assignments), out, **{"seed": 3, "insecure_noise_seed": None} | changes)
 
 
 @pytest.fixture(scope="module", autouse=True)

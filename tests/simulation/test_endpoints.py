@@ -19,18 +19,18 @@ import pytest
 
 from tests.doubles.chat_server import ChatServer, FaultProxy, completion, serving
 from tests.doubles.coded import raises
+from tests.doubles.delivery import delivered
 from tests.doubles.pace import slow_but
 from tests.doubles.processes import SOURCES
 from tests.doubles.refusals import REFUSALS
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.tiny_t5 import save_tiny_t5
-from undersong.deliver import Delivered, deliver
+from undersong.deliver import Delivered
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.interface import BudgetExhausted
 from undersong_server.journal import Journal
 from undersong_server.operations import tasks as task_files
-from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("hashed")]
@@ -79,16 +79,8 @@ def run(folder: Path, out: Path, url: str, *assignments: str, **generator: Any) 
     text = path.read_text(encoding="utf-8").partition("[[generators]]")[0]
     lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
     path.write_text("\n".join([text.rstrip(), "[[generators]]", *lines, ""]), encoding="utf-8")
-    return deliver(
-        tasks.load(path, assignments),
-        out,
-        seed=3,
-        fresh=False,
-        insecure_noise_seed=None,
-        public_cache=folder / "cache.sqlite",
-        environment=KEY,
-        progress=Silent(),
-    )
+    options = {"seed": 3, "insecure_noise_seed": None, "public_cache": folder / "cache.sqlite", "environment": KEY}
+    return delivered(tasks.load(path, assignments), out, **options)
 
 
 def opened(out: Path) -> list[str]:
@@ -327,17 +319,8 @@ def test_a_local_base_model_and_a_t5_are_run_whole(tmp_path: Path, model: str, s
         f'[[generators]]\nname = "local"\nkind = "transformers"\npath = "{model}"\ndevice = "cpu"\nstyle = "{style}"'
     )
     path.write_text(f"{text}\n{table}\nmax_new_tokens = 12\n", encoding="utf-8")
-    delivered = deliver(
-        tasks.load(path, ["method.rounds=2", "evaluation.head=linear"]),
-        tmp_path / "out",
-        seed=3,
-        fresh=False,
-        insecure_noise_seed=None,
-        public_cache=tmp_path / "cache.sqlite",
-        environment={},
-        progress=Silent(),
-    )
-    (use,) = delivered.report.usage
+    loaded = tasks.load(path, ["method.rounds=2", "evaluation.head=linear"])
+    (use,) = delivered(loaded, tmp_path / "out", seed=3, insecure_noise_seed=None).report.usage
     assert use.count.orders == 24
     assert use.count.kept == len(texts(tmp_path / "out")) > 0
     assert use.count.completion_tokens > 0

@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 
 from tests.doubles.chat_server import ChatServer, completion, serving
+from tests.doubles.delivery import delivered
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.steerable import steer_by_packaged
 from tests.examples.test_task_files import CLINIC, TASKS, public_files
-from undersong.deliver import Delivered, deliver
+from undersong.deliver import Delivered
 from undersong_common import embedders
 from undersong_server import methods
-from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 
 pytestmark = pytest.mark.slow
@@ -73,16 +73,7 @@ def with_texts(path: Path, folder: Path, url: str) -> Path:
 
 
 def simulated(path: Path, folder: Path, *assignments: str) -> Delivered:
-    return deliver(
-        tasks.load(path, assignments),
-        folder / "out",
-        seed=1,
-        fresh=True,
-        insecure_noise_seed=2,
-        public_cache=folder / "cache.sqlite",
-        environment={},
-        progress=Silent(),
-    )
+    return delivered(tasks.load(path, assignments), folder / "out", fresh=True)
 
 
 def test_every_method_has_its_small_run() -> None:

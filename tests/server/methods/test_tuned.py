@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 
 from tests.doubles import bench
+from tests.doubles.delivery import delivered_by
 from tests.doubles.processes import ROOT
 from tests.doubles.steerable import steer_by_packaged
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.tiny_llama import SENTENCES, save_tiny_llama
 from tests.doubles.topic_writer import topic_writer
-from undersong.deliver import Delivered, deliver
+from undersong.deliver import Delivered
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators import tuning
@@ -38,7 +39,6 @@ from undersong_server.generators.tuning import Tuning
 from undersong_server.methods import tuned
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.tuned import Options
-from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
@@ -233,23 +233,7 @@ def run_until_killed(model: str, folder: str) -> None:
 
 
 def run(model: Path, folder: Path) -> Delivered:
-    task = folder / "task.toml"
-    if not task.exists():
-        make_task(folder, parties=3, records=20, evaluation={})
-        head, *_ = task.read_text(encoding="utf-8").partition("[[generators]]")
-        fields = {"name": "tiny", "kind": "transformers", "path": str(model), "style": "completion"}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
-        task.write_text("\n".join([head, "[[generators]]", *lines, "max_new_tokens = 16", "batch_size = 4\n"]))
-    return deliver(
-        tasks.load(task, METHOD),
-        folder / "out",
-        seed=1,
-        fresh=False,
-        insecure_noise_seed=2,
-        public_cache=folder / "cache.sqlite",
-        environment={},
-        progress=Silent(),
-    )
+    return delivered_by(model, folder, METHOD, max_new_tokens=16, batch_size=4)
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.doubles.delivery import delivered_by
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.tiny_llama import SENTENCES, save_tiny_llama
-from undersong.deliver import Delivered, deliver
+from undersong.deliver import Delivered
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_common.hidden_states import prepare
@@ -25,7 +26,6 @@ from undersong_server.generators.kinds.transformers import TransformersGenerator
 from undersong_server.methods import vector
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.vector import Options
-from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
 
@@ -138,24 +138,7 @@ def test_steering_moves_texts_towards_its_direction_and_only_its_rows(model: Pat
 
 
 def run(model: Path, folder: Path) -> Delivered:
-    task = folder / "task.toml"
-    if not task.exists():
-        make_task(folder, parties=3, records=20, evaluation={})
-        head, *_ = task.read_text(encoding="utf-8").partition("[[generators]]")
-        generator = {"name": "tiny", "kind": "transformers", "path": str(model), "style": "completion"}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in generator.items()]
-        text = "\n".join([head.replace('"packaged"', json.dumps(str(model))), "[[generators]]", *lines])
-        task.write_text(text + "\nmax_new_tokens = 20\nbatch_size = 4\n", encoding="utf-8")
-    return deliver(
-        tasks.load(task, METHOD),
-        folder / "out",
-        seed=1,
-        fresh=False,
-        insecure_noise_seed=2,
-        public_cache=folder / "cache.sqlite",
-        environment={},
-        progress=Silent(),
-    )
+    return delivered_by(model, folder, METHOD, embedder=str(model), max_new_tokens=20, batch_size=4)
 
 
 @pytest.mark.heavy
