@@ -202,12 +202,16 @@ _WORDS = {
     "sequence_str": ("is one text, not a list", "give a list of texts"),
 }
 
-# Remedies for patterns that operators' texts often miss; another pattern is shown as it is.
+# Patterns that operators' texts often miss, with their remedies; another pattern is shown as it is.
+TITLE = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+COLUMN = r"^[A-Za-z][A-Za-z0-9 _-]*$"
+LANGUAGE = r"^([a-z]{2,3}(-[A-Za-z0-9]{2,8})*)?$"
 _FORMS = {
-    r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$": "begin with a letter or digit; use letters, digits, spaces and the signs . _ -",
-    r"^[A-Za-z0-9][A-Za-z0-9._-]*$": "begin with a letter or digit; use letters, digits and the signs . _ -",
-    r"^[A-Za-z][A-Za-z0-9 _-]*$": "begin with a letter; use letters, digits, spaces and the signs _ -",
-    r"^([a-z]{2,3}(-[A-Za-z0-9]{2,8})*)?$": "write the code of a language, such as en or pt-BR",
+    TITLE: "begin with a letter or digit; use letters, digits, spaces and the signs . _ -",
+    NAME: "begin with a letter or digit; use letters, digits and the signs . _ -",
+    COLUMN: "begin with a letter; use letters, digits, spaces and the signs _ -",
+    LANGUAGE: "write the code of a language, such as en or pt-BR",
 }
 
 

@@ -150,9 +150,10 @@ def table_of(
             found.append(str(name))
         if user is not None:
             identity = row[user]
-            if isinstance(identity, bool | float) or identity is None or not user_id(str(identity)):
+            named = user_id(str(identity))
+            if isinstance(identity, bool | float) or identity is None or not named:
                 raise ConfigurationError(f"{where}: the user column {user!r} is empty or not an id", "fill the row")
-            users.append(user_id(str(identity)))
+            users.append(named)
             user_types.add(type(identity))
         for name, column in columns.items():
             given = row[column]
@@ -340,9 +341,8 @@ def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any] | None
             "install undersong with the extra xlsx, or save the file as CSV",
         ) from None
     try:
-        inflated = sum(
-            part.file_size for part in zipfile.ZipFile(io.BytesIO(content)).infolist()
-        )  # no part is read beyond
+        parts = zipfile.ZipFile(io.BytesIO(content)).infolist()
+        inflated = sum(part.file_size for part in parts)  # no part is read beyond
         if inflated > max(INFLATED_BYTES, INFLATION * len(content)):
             raise OSError
         book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from undersong_common.configuration import NAME
 from undersong_common.embedding import Embed
 from undersong_common.errors import GenerationError
 from undersong_server.generators.tuning import Tuning
@@ -226,7 +227,7 @@ class GeneratorSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)
+    name: str = Field(pattern=NAME, max_length=64)
     kind: str
 
     def build(self, around: Surroundings) -> Generator:

@@ -7,6 +7,7 @@ calibrated over all sums together; and a last vote chooses among what the tuned 
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -153,13 +154,8 @@ def preferred(group: Sequence[Sample], scores: dict[str, float], pairs: int, rej
 
 def _prompts(options: Options, run: RunContext, t: int) -> list[Order]:
     """The orders of a round, each with the number of its prompt."""
-    numbers = run.rng(f"prompts {t + 1}").integers(2**31, size=options.prompts)
-    names, labels = run.setting.generators, run.setting.labels or ("",)
-    wanted = balanced_labels(options.prompts, len(labels), np.zeros(len(labels), dtype=np.int64))
-    return [
-        Order(names[k % len(names)], "zero_shot", labels[label], hints=int(numbers[k]))
-        for k, label in enumerate(wanted)
-    ]
+    numbers = run.rng(f"prompts {t + 1}").integers(2**31, size=options.prompts).tolist()
+    return [replace(each, hints=number) for each, number in zip(_orders(run, options.prompts), numbers, strict=True)]
 
 
 def _orders(run: RunContext, count: int) -> list[Order]:

@@ -92,11 +92,9 @@ def archive(home: Path, run: str) -> bytes:
 
     Raises ConfigurationError for a run that has not finished.
     """
-    from undersong_server.release import dossier as pages
-
     output = _output(home, run)  # before anything else: a page's reader names no folder
     fingerprint = CoordinatorHome(home).authority().fingerprint
-    page = pages.dossier(output, verify(output, fingerprint=fingerprint), fingerprint=fingerprint, audit=None)
+    page, _ = dossier(home, str(output), fingerprint=fingerprint, parties={}, audit=None)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in files(home, run):

@@ -139,10 +139,11 @@ class Revision:
 
 def revision(home: Path, run: str) -> Revision:
     """Returns a run's neighbours. Raises ConfigurationError for an unknown run."""
-    folder = CoordinatorHome(home).run(run)
+    opened = CoordinatorHome(home)
+    folder = opened.run(run)
     planned = folder.planned()
     found = Revision(planned.task["task"].get("revises", ""), folder.successor)
-    earlier = CoordinatorHome(home).run(found.before)
+    earlier = opened.run(found.before)
     if not found.before or not earlier.exists:
         return found
     was, now = (dict(_keys({**each.task, "parties": list(each.roster)})) for each in (earlier.planned(), planned))

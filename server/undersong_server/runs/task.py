@@ -43,7 +43,7 @@ class TaskSection(TaskWords):
         revises: earlier run that this one replaces after a rejection; hospitals see the changes.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=80)]
+    name: Annotated[str, Field(pattern=configuration.TITLE, max_length=80)]
     purpose: Annotated[str, Field(max_length=2000)] = ""
     words: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = None
     revises: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
@@ -132,7 +132,7 @@ class PublicationSection(Section):
     licence: Annotated[str, Field(max_length=200)] = ""
     makers: Annotated[str, Field(max_length=500)] = ""
     contact: Annotated[str, Field(max_length=200)] = ""
-    language: Annotated[str, Field(pattern=r"^([a-z]{2,3}(-[A-Za-z0-9]{2,8})*)?$")] = ""
+    language: Annotated[str, Field(pattern=configuration.LANGUAGE)] = ""
     intended_use: Annotated[str, Field(max_length=2000)] = ""
     limits: Annotated[str, Field(max_length=2000)] = ""
 
@@ -219,7 +219,7 @@ class AttributeSection(Section):
             its text is nearest to.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9 _-]*$", max_length=60)]
+    name: Annotated[str, Field(pattern=configuration.COLUMN, max_length=60)]
     values: Annotated[tuple[str, ...], Field(min_length=1)]
     column: str | None = None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -281,8 +282,9 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         end = next((position for position, token in enumerate(written) if token in ends), None)
         written = written if end is None else written[:end]
         length = len(written) + (end is not None)
-        lengths = range(1, len(written) + 1) if stop else ()
-        stopped = next((n for n in lengths if _has_stopped(tokenizer, written[:n], stop)), None)
+        lengths = range(1, len(written) + 1) if stop else range(0)
+        first = bisect_left(lengths, True, key=lambda n: _has_stopped(tokenizer, written[:n], stop))
+        stopped = lengths[first] if first < len(lengths) else None
         text = tokenizer.decode(written[:stopped], skip_special_tokens=True)
         return Answer(text, prompt_tokens, stopped or length, finish="length" if end is stopped is None else "")
 
