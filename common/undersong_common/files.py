@@ -4,6 +4,7 @@ import fcntl
 import os
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ sync_data = getattr(os, "fdatasync", os.fsync)
 FileState = tuple[int, int, int]
 MISSING: FileState = (-1, -1, -1)
 FileIdentity = tuple[int, int]
+
+ASKING_S = 0.2  # for which a process may hold a lock that only asks whether another one does
 
 
 def file_state(path: str | Path) -> FileState:
@@ -89,25 +92,37 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def holding(path: Path, otherwise: Exception) -> Iterator[None]:
-    """Holds the lock ``path`` (made with mode 0600). Raises ``otherwise`` where another process holds it."""
+    """Holds the lock ``path`` (made with mode 0600). Raises ``otherwise`` where another process holds it.
+
+    Who asks :func:`is_held` has it for an instant: that is waited for.
+    """
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise otherwise from None
+        end = time.monotonic() + ASKING_S
+        while not _locked(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > end:
+                raise otherwise
+            time.sleep(0.005)
         yield
     finally:
         os.close(descriptor)
 
 
 def is_held(path: Path) -> bool:
-    """Returns True if a process holds the lock now."""
+    """Returns True if a process holds the lock now; another one that asks this does not."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        with holding(path, BlockingIOError()):
-            return False
+        return not _locked(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return False
+    return True
 
 
 @contextmanager

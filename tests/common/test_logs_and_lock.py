@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 
 import pytest
 
+from undersong_common import files
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held
 from undersong_common.logs import to_stderr
@@ -74,3 +76,14 @@ def test_a_lock_is_held_by_one(tmp_path):
         with pytest.raises(BlockingIOError, match="the body's own"), holding(tmp_path / "other", RuntimeError("held")):
             raise BlockingIOError("the body's own")
     assert not is_held(path)
+
+
+def test_who_asks_whether_a_lock_is_held_keeps_nobody_from_it(tmp_path, monkeypatch):
+    """The console asks once a second, and a coordinator that started at that moment was refused."""
+    path = tmp_path / "lock"
+    with path.open("w") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)  # as it is for an instant within is_held
+        assert not is_held(path)
+        monkeypatch.setattr(files.time, "sleep", lambda _s: asking.close())
+        with holding(path, RuntimeError("held")):
+            assert is_held(path)
