@@ -25,7 +25,7 @@ def entered(window, served, person):
     opened = window(served.address)
     keys = Keyboard(opened)
     opened.page.goto(served.link(person))
-    opened.page.wait_for_function("document.getElementById('code').value.length > 20")
+    opened.until("document.getElementById('code').value.length > 20")
     keys.to("Enter", "button").follow()
     opened.page.wait_for_url("**/account")
     opened.base = opened.page.url.removesuffix("/account")

@@ -115,7 +115,7 @@ def test_charts_are_as_wide_as_their_place_after_a_resize(console, window):
     fits = "(e) => Math.abs(e.clientWidth - 8 - e.firstChild.offsetWidth) < 2"
     for width in (1600, 390, 700):
         operator.page.set_viewport_size({"width": width, "height": 900})
-        operator.page.wait_for_function(f"[...document.querySelectorAll('.chart')].every({fits})")
+        operator.until(f"[...document.querySelectorAll('.chart')].every({fits})")
     operator.go("/parties/invite")
     operator.check("invite, resized")
 
@@ -222,7 +222,7 @@ def test_a_double_click_and_a_repeated_form_act_once(console, window):
 def test_everything_is_reached_by_keys_alone(console, window):
     operator = window(console.address)
     operator.page.goto(console.link("keys"))
-    operator.page.wait_for_function("document.getElementById('code').value.length > 20")
+    operator.until("document.getElementById('code').value.length > 20")
     operator.page.locator("#code").press("Enter")
     operator.page.wait_for_url("**/account")
     operator.base = operator.page.url.removesuffix("/account")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -67,6 +68,13 @@ class Window:
     def go(self, path: str) -> Any:
         self.page.goto(f"{self.base}{path}")
         return self.page
+
+    def until(self, expression: str, timeout_s: float = 60.0) -> None:
+        """Waits for a condition of the page. The page's policy forbids Playwright's own way, which asks within it."""
+        end = time.monotonic() + timeout_s
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < end, expression
+            self.page.wait_for_timeout(20)
 
     def check(self, name: str) -> None:
         """Axe finds nothing on this screen, it fits its width, and nothing was refused or asked of another host."""
