@@ -4,7 +4,7 @@
     python -m benchmarks.live ... --dataset mts_dialog --prompts "real texts (a bound)" --show 5
     python -m benchmarks.live ... --methods mixture wasp augpe undersong --samples 600 --seeds 3 --cache live.sqlite
     python -m benchmarks.live ... --methods mixture wasp undersong --pool mixed
-    python -m benchmarks.live --data FOLDER --folder MODEL --methods mixture undersong tuned:prompts=10,texts=20
+    python -m benchmarks.live --data FOLDER --folder MODEL --methods mixture undersong tuned:prompts=10+texts=20
 
 The model answers behind an OpenAI-compatible server that runs already, in an environment of its own: for instance
 llama.cpp's, `llama-server -m gemma-3-270m.gguf -t 1 -c 16384 --parallel 16` (a base model of 270 million weights writes
