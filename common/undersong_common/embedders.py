@@ -41,7 +41,7 @@ class ForeignModel(Protocol):
     fingerprint: str
 
     def embed(self, text: str) -> Sequence[float]:
-        """One text's embedding, of any length above 0; by that text alone, and the same at every call."""
+        """Embeds one text, to any norm above 0; the result depends on that text alone, the same at every call."""
         ...
 
 

@@ -25,7 +25,7 @@ LARGEST_MECHANISMS = 32  # that differ, where losses are composed numerically: e
 
 
 def check_size(what: str, found: int, allowed: int) -> None:
-    """Raises PrivacyRefusal that names both numbers."""
+    """Raises PrivacyRefusal, which names both numbers, if ``found`` is above ``allowed``."""
     if found > allowed:
         raise PrivacyRefusal(f"the run has {found} {what}; {allowed} are allowed", "plan a smaller run")
 

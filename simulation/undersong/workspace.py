@@ -42,7 +42,9 @@ FORMAT = 3
 
 
 class Workspace:
-    """One output folder, opened for one run. Raises ConfigurationError where it holds anything else.
+    """Opens an output folder: new, or of the same run, which then goes on.
+
+    Raises ConfigurationError where it holds another run or other files.
 
     Attributes:
         folder: the output folder.

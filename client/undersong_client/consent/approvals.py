@@ -288,7 +288,10 @@ class Requests:
                 self._path(each.manifest).with_suffix(".manifest").unlink(missing_ok=True)
 
     def refused(self, manifest: Manifest, objection: str, *, at: float) -> None:
-        """Keeps a proposal that the guard refuses, so that people see it; no plan of ill-formed figures."""
+        """Keeps a proposal that the guard refuses, so that people see it.
+
+        A plan of ill-formed figures is not kept, and none of a coordinator that proposes too many.
+        """
         with contextlib.suppress(PrivacyRefusal):
             manifest.plan.check_form()
             self.receive(manifest, at=at, objection=objection)

@@ -60,7 +60,9 @@ class Backoff:
 
 
 class Daemon(Listener):
-    """Runs until :meth:`stop`, or until a person has to look (then :meth:`run` raises).
+    """Keeps a party connected to its coordinator and answers what it asks.
+
+    Ends at :meth:`stop`, or when a person has to look (then :meth:`run` raises).
 
     Args:
         assembled: the party.

@@ -131,7 +131,7 @@ def hold_out(table: Table, key: bytes, percent: int) -> tuple[Table, Table]:
 
 
 def unit_count(table: Table, unit: str) -> int:
-    """The number of privacy units in a data set; 0 for users if it has no user ids."""
+    """Counts the privacy units: records for "sample", user ids for "user" (0 without any), 1 for "party"."""
     if unit == "user":
         return len(set(table.users or ()))
     return len(table) if unit == "sample" else 1

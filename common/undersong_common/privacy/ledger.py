@@ -63,7 +63,9 @@ _STATE_BEFORE: Mapping[str, State] = {"sent": "charged", "withdrawn": "charged",
 
 
 class Ledger:
-    """The ledger of one data set. Use :meth:`open`; two processes may hold the same file open.
+    """Records what one data set was charged, hash-chained in one file; refuses a charge above the budget.
+
+    Use :meth:`open`; two processes may hold the same file open.
 
     Attributes:
         fingerprint: of the data set's latest version.
@@ -180,8 +182,8 @@ class Ledger:
     def spent(self, delta: float) -> float:
         """Epsilon, at ``delta``, of everything that counts, over all runs, lost ones included.
 
-        ``delta`` is divided among the parts of the budget (``spending.Budget.parts``), or among those that are here if
-        they are more.
+        ``delta`` is divided among the parts of the budget (``spending.Budget.parts``), or among those that this ledger
+        holds, if they are more. inf if what a lost ledger spent is not known, or no delta is left for a part.
         """
         return self._spent(self._known(), delta)
 

@@ -267,8 +267,8 @@ class Plan:
     def alone_events(self) -> list[accounting.Event]:
         """The privacy events, against everyone else together, of all vectors that may leave a party.
 
-        A coalition can also make void what it has opened, so each sum may leave 1 + ``VOIDED_VECTORS`` times, and each
-        spare attempt once more. Where there is no other party nobody signs a false certificate.
+        A coalition can make void what it has opened, so each sum counts 1 + ``VOIDED_VECTORS`` times. Each spare
+        attempt adds the dearest event of each kind of noise. With one party each sum counts once: nobody else signs.
         """
         once = [planned.event_alone(self.quorum) for planned in self.sums]
         times = 1 if self.quorum.parties == 1 else 1 + VOIDED_VECTORS

@@ -143,7 +143,7 @@ def check_void_certificate(parameters: SumParameters, statements: Mapping[str, b
 
 
 def is_void(parameters: SumParameters, statements: Mapping[str, bytes]) -> bool:
-    """True if :func:`check_void_certificate` accepts ``statements``."""
+    """True if ``statements`` prove that this attempt can never be opened (:func:`check_void_certificate`)."""
     try:
         check_void_certificate(parameters, statements)
     except PrivacyRefusal:

@@ -104,7 +104,7 @@ def evaluate(
     ray: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Trains the panel's task models on a run's corpus, tests them, and compares with files that the caller holds."""
+    """Trains small classifiers on a run's corpus, tests them, and compares with files that the caller holds."""
     from undersong_server.cli.evaluation_screen import render
 
     report = operations.evaluation.evaluate(folder, replace(options, ray=ray))

@@ -259,7 +259,7 @@ class CoordinatorHome:
 
     @property
     def serving(self) -> Serving | None:
-        """The last facts about the serving process; None if there is none."""
+        """The facts that the serving process last wrote; None if no process serves this home now."""
         value = read_json(self.path / "serving.json")
         if value is None or not self.served:
             return None

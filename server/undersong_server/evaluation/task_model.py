@@ -390,7 +390,10 @@ def _no_worse(excess: Float64) -> bool:
 
 
 def covariance_distance(head: TaskModel, source: Float32, target: Float32) -> float:
-    """|C_source - C_target|^2 / |C_target|^2 (Frobenius) of the hidden features."""
+    """Squared distance of the covariances of the hidden features, over the target's squared norm (Frobenius).
+
+    ``source``, ``target``: embeddings, float32 [n, d].
+    """
     one, two = np.cov(head.features(source), rowvar=False), np.cov(head.features(target), rowvar=False)
     return float(((one - two) ** 2).sum() / max(float((two**2).sum()), 1e-24))
 

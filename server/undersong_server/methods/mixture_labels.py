@@ -1,4 +1,4 @@
-"""The mixture with the records' label shares, ``mixture+labels``: what one label histogram alone is worth.
+"""The mixture with label shares half-way to the records', ``mixture+labels``: what one label histogram is worth.
 
 Equal weights over the generators, zero-shot texts, nothing private but the labels. A method that weighs generators
 has to beat this one; the difference from the plain mixture is what the label shares bring.

@@ -337,7 +337,10 @@ def attribute_shares(run: RunContext, counts: Float64) -> list[Float64]:
 
 
 def drawn_attributes(setting: Setting, of: Sequence[Float64], rng: np.random.Generator) -> tuple[tuple[str, str], ...]:
-    """Draws one value of each attribute by its shares: (name, value) each; "" is a column's missing value."""
+    """Draws one value of each attribute: (name, value) each; "" is a column's missing value.
+
+    ``of``: shares of each attribute's values, in the order of ``setting.attributes``.
+    """
     numbers = [int(rng.choice(len(share), p=share)) for share in of]
     return tuple((each.name, each.possible[n]) for each, n in zip(setting.attributes, numbers, strict=True))
 

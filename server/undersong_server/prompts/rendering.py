@@ -102,7 +102,7 @@ _STRIDE = 7919  # prime, so that it runs through every combination of lists whos
 
 
 class Variety:
-    """Draws hints and attributes by an order's number."""
+    """Chooses the hints and attribute values of a text by its number: the same at every call."""
 
     def __init__(self, hints: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> None:
         """``hints``: lists of which one entry each is drawn; ``attributes``: lists of values by name."""

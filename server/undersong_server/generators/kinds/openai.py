@@ -314,7 +314,10 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         return factor * (prompt_tokens * prompt + completion_tokens * completion) / 1000.0
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
-        """Answers are written at 100 tokens/s after 0.3 s (low), at 20 tokens/s after 3 s; ``concurrency`` at once."""
+        """Estimates tokens, price and seconds; ``concurrency`` answers at once.
+
+        An answer takes 0.3 s and a second per 100 tokens (low), or 3 s and a second per 20.
+        """
         prompts, answers = expected_tokens(calls, prompt_words, self.max_tokens, answer_words)
         price = None
         if self.price_per_1k_prompt is not None:

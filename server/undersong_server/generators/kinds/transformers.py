@@ -315,7 +315,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
     def tune(
         self, preferences: Sequence[Preference], settings: tuning.Tuning, told: Callable[[int], None]
     ) -> Mapping[str, bytes]:
-        """Trains by DPO. Raises ConfigurationError for a model that is not causal, or whose memory is too small."""
+        """Trains by DPO, as the interface says. Raises ConfigurationError: not causal, or too little memory."""
         import torch
 
         model, tokenizer, device = self._model()

@@ -70,7 +70,10 @@ class Densities:
         return len(self._vectors)
 
     def of_terms(self, label: int) -> Float64:
-        """n times the density of single phrases at each term, float64 [N]; noise can make it negative."""
+        """The label's density at each term, of sequences of one term, times its number n of records.
+
+        float64 [N], N terms; noise can make it negative.
+        """
         return self.of_prefixes(label, np.arange(self.terms)[:, None])
 
     def of_prefixes(self, label: int, prefixes: Int64) -> Float64:

@@ -34,7 +34,10 @@ def records_of(counts: NoisySum) -> float:
 
 
 def records_shares(label_shares: Float64) -> Float64:
-    """Returns the estimated label shares of the records, float64 [C], by inverting the mean in :func:`label_shares`."""
+    """Undoes :func:`label_shares`, whose shares are the geometric mean of equal and the records' ones.
+
+    float64 [C] -> float64 [C], the squares of ``label_shares`` rescaled to sum 1.
+    """
     found: Float64 = label_shares**2 / (label_shares**2).sum()
     return found
 
