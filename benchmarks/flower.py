@@ -37,12 +37,13 @@ import numpy as np
 
 from benchmarks.federation import cpu_seconds
 from tests.doubles.lossy import Lossy, LossyBatches
+from tests.doubles.votes import top_q_votes
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, PublicFileCache, publishable
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.graph import COMPLETE_UP_TO
 from undersong_protocol.secagg.parameters import Member, default_threshold
-from undersong_protocol.statistics import TopQVotes, top_q_votes
+from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_server.defaults import public_cache_path
 from undersong_server.federation.driver import Federation, Lazily, PublicBlocks, introduce

@@ -27,12 +27,12 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks import loglog
+from tests.doubles.votes import top_q_votes
 from undersong_common.embedding import publishable, quantise
 from undersong_protocol.secagg import keys
 from undersong_protocol.secagg.coordinator import private_sum
 from undersong_protocol.secagg.parameters import Member, SumParameters, default_threshold
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
-from undersong_protocol.statistics import top_q_votes
 from undersong_protocol.statistics.vectors import GridVector
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 

@@ -32,6 +32,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks import judged_settings, judged_tables
+from benchmarks.next_word import next_word_accuracy
 from undersong_common import entry
 from undersong_common.arrays import Float32, Float64, Int64, UInt64
 from undersong_common.canonical import tagged_hash
@@ -42,7 +43,7 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server import methods
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import panel
-from undersong_server.evaluation.metrics import mauve, next_word_accuracy, next_word_loss
+from undersong_server.evaluation.metrics import mauve, next_word_loss
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.replay import ReplayGenerator, ReplaySettings

@@ -517,10 +517,12 @@ for name in ("torch", "sentence_transformers", "transformers", "pyarrow", "sklea
     sys.modules[name] = None
 import numpy as np
 from undersong_common.embedding import Embedder, quantise
-from undersong_protocol.statistics.nearest import top_q
+from undersong_protocol.statistics.nearest import NearestFurthest
 texts = ["chest pain", "a lost card", "pain since monday " * 90]
 rows = quantise(Embedder.load().encode(texts))
-near, far = top_q(rows, None, rows[::-1].copy(), None, 2)
+compared = NearestFurthest(rows, None, 2)
+compared.extend(rows[::-1].copy(), None)
+near = compared.near
 assert near[:, 0].tolist() == [2, 1, 0]
 print(hashlib.sha256(rows.tobytes() + near.tobytes()).hexdigest())
 """

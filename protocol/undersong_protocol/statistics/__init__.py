@@ -29,7 +29,7 @@ from undersong_protocol.statistics.registry import (
     register_foreign,
     source,
 )
-from undersong_protocol.statistics.votes import TopQVotes, top_q_votes
+from undersong_protocol.statistics.votes import TopQVotes
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -54,5 +54,4 @@ __all__ = [
     "register",
     "register_foreign",
     "source",
-    "top_q_votes",
 ]

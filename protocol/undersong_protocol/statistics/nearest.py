@@ -5,21 +5,18 @@ matrix product with an extra column. Per record, contiguous groups of candidates
 only the Q best groups, by (score, lower index), are looked into: they hold the Q best candidates under that order.
 """
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from undersong_common.arrays import Float32, Float64, Int64
-from undersong_common.embedding import GRID
+from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.workers import for_each, in_order
+from undersong_common.workers import for_each
 
 NONE = -1  # in place of a candidate's index where a record has fewer than Q candidates
 GROUP = 32  # candidates per group
 BLOCK_SCORES = 3 << 19  # a block of records has about so many: 6 MiB, which stay in the last-level cache
 BLOCK_ROWS = 64  # a block is a multiple of it; a ragged product is a quarter slower
-CHECKED_ROWS = 512
 _EMPTY = np.iinfo(np.int64).min  # below every key: no candidate
 _INDEX = 0xFFFFFFFF  # bits of a key that hold an index, negated
 
@@ -100,39 +97,6 @@ class NearestFurthest:
         kept[block, : best.shape[1]] = best
 
 
-def top_q(
-    private: Float32, private_labels: Int64 | None, candidates: Float32, candidate_labels: Int64 | None, q: int
-) -> tuple[Int64, Int64]:
-    """Nearest and furthest candidates of each record in one call: int64 [M, q] each, ``NONE`` where there are fewer.
-
-    Unlike :class:`NearestFurthest` it is exact also where scores need more than float32's 24 bits, as long as the
-    products are exact in float32.
-
-    Raises:
-        ConfigurationError: shapes that do not fit.
-    """
-    private, candidates = np.asarray(private, dtype=np.float32), np.asarray(candidates, dtype=np.float32)
-    if private.ndim != 2 or candidates.ndim != 2 or private.shape[1] != candidates.shape[1]:
-        raise ConfigurationError(
-            f"records of shape {private.shape} cannot be compared with candidates of shape {candidates.shape}",
-            "give [M, d] and [N, d]",
-        )
-    labels = [
-        None if given is None else np.asarray(given, dtype=np.int64).reshape(-1)
-        for given in (private_labels, candidate_labels)
-    ]
-    for rows, given in ((private, labels[0]), (candidates, labels[1])):
-        if given is not None and len(given) != len(rows):
-            raise ConfigurationError(f"{len(given)} labels for {len(rows)} rows", "give one label per row")
-    if not (_is_quantised(private) and _is_quantised(candidates)):
-        integers = _as_integers(private, candidates)
-        if integers is not None:
-            return _top_q_of_integers(*integers, labels[0], labels[1], q)
-    state = NearestFurthest(private, labels[0], q)
-    state.extend(candidates, labels[1])
-    return state.near, state.far
-
-
 def by_label(
     row_labels: Int64 | None, column_labels: Int64 | None, rows: int, columns: int
 ) -> Iterator[tuple[Int64, Int64]]:
@@ -144,77 +108,6 @@ def by_label(
     for label in np.intersect1d(row_labels, column_labels):
         if label != NONE:
             yield np.flatnonzero(row_labels == label), np.flatnonzero(column_labels == label)
-
-
-def _is_quantised(values: Float32) -> bool:
-    """True if all rows lie on the embeddings' grid in the unit ball, where every partial sum has at most 24 bits."""
-
-    def fits(start: int) -> bool:
-        given = values[start : start + CHECKED_ROWS]
-        grid = given * np.float32(GRID)
-        return bool((grid == np.rint(grid)).all() and (np.einsum("nd,nd->n", given, given) <= 1.0).all())
-
-    return all(in_order(fits, range(0, len(values), CHECKED_ROWS)))
-
-
-def _as_integers(private: Float32, candidates: Float32) -> tuple[Float64, Float64, int] | None:
-    """Records and candidates as integers (float64 [., d]) over grids 2^a and 2^b, with a - b.
-
-    None where float32 is exact all the same (scores of 24 bits), or where nothing is promised because 62 bits cannot
-    hold every score: then no product of a general pair is exact in float32 either.
-    """
-    if not (np.isfinite(private).all() and np.isfinite(candidates).all()):
-        return None
-    for rows in (8, None):  # a few rows settle the matter for arbitrary numbers
-        a, b = (_finest_bit(values[:rows]) for values in (private, candidates))
-        x, c = (np.ldexp(v[:rows].astype(np.float64), -bit) for v, bit in ((private, a), (candidates, b)))
-        x_norm, c_norm = (math.sqrt(float(np.einsum("nd,nd->n", v, v).max(initial=0.0))) for v in (x, c))
-        unit = min(a + 1, b)  # scores are 2 x.c 2^(a+b) - |c|^2 2^2b: multiples of 2^(b + unit)
-        largest = math.ldexp(x_norm * c_norm, a + 1 - unit) + math.ldexp(c_norm * c_norm, b - unit)
-        if largest >= 2.0**62:
-            return None
-    return None if largest < 2.0**24 else (x, c, a - b)
-
-
-def _finest_bit(values: Float32) -> int:
-    """The largest e for which every value is a multiple of 2^e."""
-    mantissa, exponent = np.frexp(values[values != 0])
-    if not mantissa.size:
-        return 0
-    whole = np.abs(np.ldexp(mantissa, 24)).astype(np.int64)
-    zeros = np.log2((whole & -whole).astype(np.float64)).astype(np.int64)
-    return int((exponent - 24 + zeros).min())
-
-
-def _top_q_of_integers(
-    x: Float64, c: Float64, shift: int, row_labels: Int64 | None, column_labels: Int64 | None, q: int
-) -> tuple[Int64, Int64]:
-    """Computes :func:`top_q` for integer vectors x 2^shift and c of any size: scores are exact int64."""
-    near, far = (np.full((len(x), q), NONE, dtype=np.int64) for _ in range(2))
-    double, square = (1 << max(0, shift + 1)), (1 << max(0, -shift - 1))
-    norms = np.einsum("nd,nd->n", c.astype(np.int64), c.astype(np.int64)) * square
-    for rows, columns in by_label(row_labels, column_labels, len(x), len(c)):
-        kept = min(q, len(columns))
-        size = max(16, BLOCK_SCORES // len(columns))
-        for start in range(0, len(rows), size):
-            block = rows[start : start + size]
-            scores = _exact_product(x[block], c[columns]) * double - norms[columns]
-            near[block, :kept] = columns[np.argsort(-scores, axis=1, kind="stable")[:, :kept]]
-            far[block, :kept] = columns[np.argsort(scores, axis=1, kind="stable")[:, :kept]]
-    return near, far
-
-
-def _exact_product(x: Float64, c: Float64) -> Int64:
-    """x @ c.T of integer-valued matrices as int64; the larger is split until each product fits float64's 53 bits."""
-    x_norm, c_norm = (math.sqrt(float(np.einsum("nd,nd->n", v, v).max(initial=0.0))) for v in (x, c))
-    if x_norm * c_norm < 2.0**52:
-        return (x @ c.T).astype(np.int64)
-    if x_norm > c_norm:
-        return _exact_product(c, x).T
-    bits = max(0, 52 - math.ceil(math.log2(x_norm * math.sqrt(x.shape[1]) + 1)))  # of the lower part
-    high = np.floor(np.ldexp(c, -bits))
-    low = c - np.ldexp(high, bits)
-    return (_exact_product(x, high) << bits) + (x @ low.T).astype(np.int64)
 
 
 def _with_norms(candidates: Float32) -> Float32:

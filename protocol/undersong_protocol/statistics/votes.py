@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
-from undersong_common.arrays import Float32, Int64
+from undersong_common.arrays import Int64
 from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import check_embeddings, check_names, check_task_labels
 from undersong_protocol.statistics.interface import (
@@ -27,9 +27,8 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
     at_columns,
-    positive_integer,
 )
-from undersong_protocol.statistics.nearest import NONE, NearestFurthest, top_q
+from undersong_protocol.statistics.nearest import NONE, NearestFurthest
 from undersong_protocol.statistics.registry import register
 
 LARGEST_Q = 30
@@ -140,45 +139,3 @@ def _begins_with(given: LabelledEmbeddings, known: LabelledEmbeddings) -> bool:
         and np.array_equal(given.labels[:count], known.labels)
         and np.array_equal(given.values[:count], known.values)
     )
-
-
-def top_q_votes(
-    private: Float32,
-    private_labels: Int64 | None,
-    candidates: Float32,
-    candidate_labels: Int64 | None,
-    q: int,
-) -> tuple[Int64, Int64]:
-    """Exact nearest and furthest votes of private records for candidates, in integer units (weights 2^(Q-q)).
-
-    Distances are squared Euclidean, ties go to the lower candidate index. Exact for every input whose products are
-    exact in float32 (half-precision values, integers up to 2^12, quantised embeddings).
-
-    Args:
-        private: float32 [M, d].
-        private_labels: [M] integers, or None to compare every record with every candidate.
-        candidates: float32 [N, d], of any norm.
-        candidate_labels: [N] integers, or None; both or neither.
-        q: votes per record, 1..30; a record with k < q candidates of its label casts k.
-
-    Returns:
-        (near, far), int64 [N] each.
-
-    Raises:
-        ConfigurationError: shapes that do not fit, or a q out of range.
-
-    >>> near, far = top_q_votes(np.array([[0.0]], "f"), None, np.array([[1.0], [-1.0], [3.0]], "f"), None, 2)
-    >>> near.tolist(), far.tolist()
-    ([2, 1, 0], [1, 0, 2])
-    """
-    positive_integer("top_q_votes", "q", q, most=LARGEST_Q)
-    near, far = top_q(private, private_labels, candidates, candidate_labels, q)
-    return _counted(near, len(candidates), q), _counted(far, len(candidates), q)
-
-
-def _counted(chosen: Int64, candidates: int, q: int) -> Int64:
-    votes = np.zeros(candidates, dtype=np.int64)
-    for rank in range(q):
-        column = chosen[:, rank]
-        votes += np.bincount(column[column != NONE], minlength=candidates) << (q - 1 - rank)
-    return votes

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from undersong_server.evaluation.metrics import END, BaseFrequencies, _Trigrams, next_word_accuracy, next_word_loss
+from benchmarks.next_word import Likeliest, next_word_accuracy
+from undersong_server.evaluation.metrics import END, BaseFrequencies, next_word_loss
 
 CARDS = [f"my card was {verb} at the {place} today" for verb in ("stolen", "declined") for place in ("shop", "bank")]
 TEST = ["my card was stolen at the bank today", "my card was declined at the shop"]
@@ -21,7 +22,7 @@ def test_texts_of_the_same_kind_teach_more_than_others() -> None:
 
 def test_the_base_is_a_distribution() -> None:
     base = BaseFrequencies("en")
-    known = sum(base(word) for word in base._known)
+    known = sum(base(word) for word in base.known)
     assert 0.99 <= known <= 1.0
     assert 0 < base("xqzzyv") < base("the")
 
@@ -45,8 +46,8 @@ def test_no_text_has_no_loss() -> None:
 
 
 def test_the_likeliest_word_is_that_of_all_known_words() -> None:
-    model = _Trigrams([*CARDS, *OTHER], "en")
-    words = [*BaseFrequencies("en").words(), *{word for text in CARDS + OTHER for word in text.split()}]
+    model = Likeliest([*CARDS, *OTHER], "en")
+    words = [*BaseFrequencies("en").known, *{word for text in CARDS + OTHER for word in text.split()}]
     for context in ((), ("my", "card"), ("the", "bank"), ("at", "sea"), ("unseen", "words")):
         best = max(model.probability(word, context) for word in words)
         assert model.probability(model.likeliest(context), context) == best

@@ -12,6 +12,7 @@ from tests.doubles.coded import raises
 from tests.doubles.lossy import LossyParties
 from tests.doubles.pace import slow_but
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
+from tests.doubles.votes import top_q_votes
 from undersong.simulation import InProcess
 from undersong_client.consent.approvals import Consent
 from undersong_common.canonical import tagged_hash
@@ -22,7 +23,7 @@ from undersong_protocol.agreement.manifest import plan_words
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.agreement.receipt import TAG, body
 from undersong_protocol.secagg.parameters import defaults
-from undersong_protocol.statistics import TopQVotes, top_q_votes
+from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings, named_blocks

@@ -1,0 +1,43 @@
+"""Next-word accuracy of a trigram model, for corpora without labels: undersong evaluate reports its loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from undersong_server.evaluation.metrics import Trigrams, places
+
+
+def next_word_accuracy(training: Sequence[str], texts: Sequence[str], *, language: str = "en") -> float:
+    """Share of the words of ``texts`` that the model of ``next_word_loss`` expects most, 0 to 1; NaN without texts.
+
+    >>> next_word_accuracy(["a cat sat", "a cat ran off"], ["a cat sat"])
+    0.75
+    """
+    model = Likeliest(training, language)
+    right = [model.likeliest(context) == word for word, context in places(texts)]
+    return sum(right) / len(right) if right else math.nan
+
+
+class Likeliest(Trigrams):
+    """Trigrams that name the most probable word."""
+
+    def __init__(self, training: Sequence[str], language: str) -> None:
+        super().__init__(training, language)
+        self._likeliest: dict[tuple[str, ...], str] = {}
+
+    def likeliest(self, context: tuple[str, ...]) -> str:
+        """The most probable word after the context, the first by name of several.
+
+        One that no count of a longer context knows is as probable as it is without context, up to a common factor: of
+        those, the likeliest without context is enough.
+        """
+        if context not in self._likeliest:
+            if context:
+                words = {self.likeliest(())}
+                for size in range(1, len(context) + 1):
+                    words |= self._followers[size].get(context[len(context) - size :], {}).keys()
+            else:
+                words = {*self._followers[0].get((), {}), *self._base.known}
+            self._likeliest[context] = max(sorted(words), key=lambda word: self.probability(word, context))
+        return self._likeliest[context]
