@@ -83,8 +83,12 @@ class Cluster(AbstractContextManager["Cluster"]):
         """Cores of the whole cluster. Raises ConfigurationError as :meth:`each`."""
         return max(1, int(self._connected().cluster_resources().get("CPU", 1)))
 
-    def each(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+    def each(
+        self, function: Callable[..., Any], calls: Sequence[Sequence[Any]], *, gpus: int = 0
+    ) -> Iterator[tuple[int, Any]]:
         """Yields (number of the call, its result) as each call of ``function`` completes, each on one core.
+
+        ``gpus``: of each call, in a cluster that has any. A worker then keeps its GPUs for further calls.
 
         An object that several calls have as an argument is sent once. A call whose worker was lost is made once
         more; if it is lost again, its value is an UndersongError. ``function`` must belong to a module, and should
@@ -95,7 +99,8 @@ class Cluster(AbstractContextManager["Cluster"]):
         if not calls:
             return
         ray = self._connected()
-        remote = ray.remote(num_cpus=1, max_retries=RESTARTS)(function)
+        of_gpus = {"num_gpus": gpus, "max_calls": 0} if gpus and ray.cluster_resources().get("GPU") else {}
+        remote = ray.remote(num_cpus=1, max_retries=RESTARTS, **of_gpus)(function)
         kept = {id(argument): argument for call in calls for argument in call}
         sent = {name: ray.put(argument) for name, argument in kept.items()}
         waiting = {

@@ -76,7 +76,7 @@ def deliver(
     """Runs or continues ``task`` in ``folder`` and writes its outputs.
 
     Args:
-        cluster: embeds public texts where they are many.
+        cluster: embeds public texts where they are many, and writes what models in local folders write.
 
     Everything that can be wrong with the input is found before anything is written. Raises ConfigurationError and what
     the run raises.

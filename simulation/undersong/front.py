@@ -125,8 +125,8 @@ def simulate(
         seed: fixes everything but noise, keys and masks.
         fresh: starts over: removes what the folder's last run wrote.
         engine: "flower" is Flower's simulation engine, for hundreds of parties.
-        ray: embeds public texts over the Ray cluster at this address where they are many; "" begins Ray on this
-            machine. Not with the engine "flower", which has Ray for itself.
+        ray: the Ray cluster at this address embeds public texts where they are many, and writes what models in local
+            folders write; "" begins Ray on this machine. Not with the engine "flower", which has Ray for itself.
         insecure_noise_seed: for tests only: reproducible noise; the output is marked as not private.
         environment: where generators find their keys; None is this process's.
         progress: None shows it in the notebook, or on standard error.

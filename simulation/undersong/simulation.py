@@ -98,7 +98,8 @@ def simulate(
         private_cache: shared by all parties and by several runs over the same records, in memory or encrypted.
         engine: what carries the messages: parties in this process, or Flower's simulation engine (on Ray).
         contribution: how parties compute their vectors (an audit looks on); in this process only.
-        cluster: embeds public texts where they are many; not beside Flower's engine, which has Ray for itself.
+        cluster: embeds public texts where they are many, and writes what models in local folders write; not beside
+            Flower's engine, which has Ray for itself.
     """
     task = run_plan.task
     check_units(run_plan.plan.privacy, tables)
@@ -113,7 +114,7 @@ def simulate(
     own = CachedEmbedder(embedder, private_cache)
     public = spread(embedder, task.embedder.model, public_cache, cluster)
     embed_public = _shown(public, "public texts", progress)
-    author = build_author(task, embed_public, environment, workspace.journal, progress, seed=seed)
+    author = build_author(task, embed_public, environment, workspace.journal, progress, seed=seed, cluster=cluster)
 
     def over(transport: Transport) -> Outcome:
         return execute(

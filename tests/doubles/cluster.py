@@ -19,7 +19,9 @@ class PickledCalls:
         self.cores = cores
         self.asked: list[int] = []
 
-    def each(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+    def each(
+        self, function: Callable[..., Any], calls: Sequence[Sequence[Any]], *, gpus: int = 0
+    ) -> Iterator[tuple[int, Any]]:
         self.asked.append(len(calls))
         for number in reversed(range(len(calls))):
             called, arguments = pickle.loads(pickle.dumps((function, tuple(calls[number]))))

@@ -22,6 +22,7 @@ class StandIn:
     """Ray as far as a connection uses it; references are numbers of values."""
 
     def __init__(self):
+        self.resources = {"CPU": 3.0, "memory": 1.0}
         self.exceptions = SimpleNamespace(
             WorkerCrashedError=Lost, OutOfMemoryError=Lost, NodeDiedError=Lost, ObjectLostError=Lost
         )
@@ -40,7 +41,7 @@ class StandIn:
         return len(self.kept) - 1
 
     def remote(self, **options):
-        assert options == {"num_cpus": 1, "max_retries": 1}
+        self.options = options
         return lambda function: SimpleNamespace(
             remote=lambda *references: ("call", function, tuple(self.kept[each] for each in references))
         )
@@ -58,7 +59,7 @@ class StandIn:
         self.cancelled.append(call[2])
 
     def cluster_resources(self):
-        return {"CPU": 3.0, "memory": 1.0}
+        return self.resources
 
     def shutdown(self):
         self.ended += 1
@@ -87,6 +88,7 @@ def test_values_come_with_the_numbers_of_their_calls_and_shared_arguments_are_se
     assert {1: "one a large table", 2: "two a large table"}.items() <= found.items()
     assert isinstance(found[0], UndersongError)
     assert ray.kept.count(table) == 1
+    assert ray.options == {"num_cpus": 1, "max_retries": 1}
     assert ray.begun == [
         {
             "address": "local",
@@ -98,6 +100,15 @@ def test_values_come_with_the_numbers_of_their_calls_and_shared_arguments_are_se
     ]
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert ray.ended == 1
+
+
+@pytest.mark.parametrize(("gpus", "there", "asked"), [(2, 4.0, True), (2, 0.0, False), (0, 4.0, False)])
+def test_a_call_takes_gpus_where_there_are_any_and_its_worker_keeps_them(ray, gpus, there, asked):
+    ray.resources = {"CPU": 3.0, "GPU": there}
+    with Cluster("local", 2) as cluster:
+        assert dict(cluster.each(joined, [("one",)], gpus=gpus)) == {0: "one"}
+    more = {"num_gpus": 2, "max_calls": 0} if asked else {}
+    assert ray.options == {"num_cpus": 1, "max_retries": 1, **more}
 
 
 def test_a_cluster_keeps_its_own_number_of_cores(ray):

@@ -17,6 +17,7 @@ from undersong_server.cli.options import (
     DEFAULT_HOME,
     AsJson,
     HomeFolder,
+    RayAddress,
     day,
     print_result,
     print_table,
@@ -89,6 +90,7 @@ def serve(
     keepalive: Annotated[
         float, typer.Option(help="Seconds of silence before a ping; a party is gone after three times that.", min=1)
     ] = defaults.KEEPALIVE_S,
+    ray: RayAddress = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
 ) -> None:
     """Listens for the parties and drives the runs, until SIGTERM. Started again, it continues."""
@@ -99,7 +101,7 @@ def serve(
     logs.to_stderr(("undersong_common", "undersong_protocol", "undersong_server"), as_json=log_json, debug=debug)
     environment = dict(os.environ)
     cache = defaults.public_cache_path(environment)
-    operations.coordinator.serve(home, public_cache=cache, environment=environment, keepalive_s=keepalive)
+    operations.coordinator.serve(home, public_cache=cache, environment=environment, keepalive_s=keepalive, ray=ray)
 
 
 @app.command()

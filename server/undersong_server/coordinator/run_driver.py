@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common import embedders, extras
-from undersong_common.embedding import CachedEmbedder, PublicFileCache
+from undersong_common.embedding import PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError, TransportError, UndersongError
 from undersong_common.logs import place_of, without_numbers
 from undersong_common.printable import counted
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_server.cluster import Cluster, spread
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Presence, Waiting
 from undersong_server.federation.driver import Transport, decode
 from undersong_server.journal import Journal
@@ -58,6 +59,7 @@ class RunDriver(Progress, ABC):
         number: number of the requested action that this driver carries out.
         signer: signs the published files in the coordinator's name.
         expelled: returns the names of revoked parties; called again and again.
+        cluster: embeds public texts where they are many, and writes what models in local folders write.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class RunDriver(Progress, ABC):
         number: int,
         signer: Signer,
         expelled: Callable[[], Sequence[str]] = tuple,
+        cluster: Cluster | None = None,
     ) -> None:
         self.folder = folder
         self.number = number
@@ -76,6 +79,7 @@ class RunDriver(Progress, ABC):
         self._environment = environment
         self._signer = signer
         self._expelled = expelled
+        self._cluster = cluster
         self._journal: Journal | None = None
         self._interrupted: State | None = None
         charged = folder.status().charged
@@ -169,12 +173,20 @@ class RunDriver(Progress, ABC):
         with closing(Journal(self.folder.journal_path)) as journal:
             named = run_plan.task.embedder
             embedder = embedders.check(named.model, named.max_windows)
-            embed = CachedEmbedder(embedder, PublicFileCache(self._public_cache)).encode
+            embed = spread(embedder, named.model, PublicFileCache(self._public_cache), self._cluster).encode
             while True:
                 self.await_roster(planned, journal)
                 self._status = replace(self._status, state="running")
                 self.folder.begin_live()
-                author = build_author(run_plan.task, embed, self._environment, journal, self, seed=planned.seed)
+                author = build_author(
+                    run_plan.task,
+                    embed,
+                    self._environment,
+                    journal,
+                    self,
+                    seed=planned.seed,
+                    cluster=self._cluster,
+                )
                 try:
                     outcome = execute(
                         run_plan,

@@ -15,6 +15,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.notices import EXPIRES_SOON_S, Notices
 from undersong_server.authority import SERVER_DAYS
+from undersong_server.cluster import Cluster, connected
 from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.home import CoordinatorHome, Serving, host_port
 from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metrics
@@ -38,10 +39,17 @@ class Coordinator:
         public_cache: file with embeddings of public texts.
         environment: where generators find their keys.
         keepalive_s: silence on a stream after which either side asks.
+        cluster: shares the work of the runs' models and embeddings.
     """
 
     def __init__(
-        self, home: CoordinatorHome, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float
+        self,
+        home: CoordinatorHome,
+        *,
+        public_cache: Path,
+        environment: Mapping[str, str],
+        keepalive_s: float,
+        cluster: Cluster | None = None,
     ) -> None:
         # gRPC reads the cipher suites when it is first imported
         from undersong_server.coordinator.grpc_server import GrpcServer
@@ -49,6 +57,7 @@ class Coordinator:
         self._home = home
         self._public_cache = public_cache
         self._environment = environment
+        self._cluster = cluster
         self._stopping = threading.Event()
         self._drivers: dict[str, GrpcRunDriver] = {}
         self.metrics = Metrics()
@@ -174,6 +183,7 @@ class Coordinator:
             public_cache=self._public_cache,
             environment=self._environment,
             number=number,
+            cluster=self._cluster,
             signer=Signer(self._home.settings.name, self._authority, self._registry.identities()),
         )
 
@@ -203,15 +213,15 @@ class Coordinator:
         return {name: end for name, end in ends.items() if end}
 
 
-def serve(home: CoordinatorHome, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float) -> None:
-    """Serves until SIGTERM or SIGINT."""
+def serve(home: CoordinatorHome, *, ray: str | None, **rest: Any) -> None:
+    """Serves until SIGTERM or SIGINT. ``ray``: address of a cluster; the rest as :class:`Coordinator` takes it."""
     # Three descriptors per connection: the party's, and both ends of the relay to gRPC.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
     if soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    with home.hold():
-        coordinator = Coordinator(home, public_cache=public_cache, environment=environment, keepalive_s=keepalive_s)
+    with home.hold(), connected(ray) as cluster:
+        coordinator = Coordinator(home, cluster=cluster, **rest)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: coordinator.stop())
         coordinator.serve()

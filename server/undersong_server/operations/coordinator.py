@@ -198,7 +198,9 @@ def note_command(home: Path, action: str, about: str) -> None:
     audit_log(home).note(f"{user} at the terminal", action, about)
 
 
-def serve(home: Path, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float) -> None:
+def serve(
+    home: Path, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float, ray: str | None = None
+) -> None:
     """Listens for the parties and drives the runs until SIGTERM or SIGINT; started again, it continues.
 
     Call ``undersong_common.entry.only_tls_1_3`` first, before anything imports gRPC.
@@ -207,10 +209,12 @@ def serve(home: Path, *, public_cache: Path, environment: Mapping[str, str], kee
         public_cache: file with embeddings of public texts.
         environment: variables in which generators find their keys.
         keepalive_s: silence on a stream after which either side sends a ping.
+        ray: address of a Ray cluster that shares the work of the runs' models and embeddings; None for none.
     """
     from undersong_server.coordinator import service  # imports gRPC
 
-    service.serve(CoordinatorHome(home), public_cache=public_cache, environment=environment, keepalive_s=keepalive_s)
+    rest: dict[str, Any] = {"public_cache": public_cache, "environment": environment, "keepalive_s": keepalive_s}
+    service.serve(CoordinatorHome(home), ray=ray, **rest)
 
 
 def health(home: Path) -> dict[str, Any]:

@@ -20,10 +20,12 @@ from undersong_protocol import statistics
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
 from undersong_server import methods
-from undersong_server.generators.author import TRIAL_ORDERS, Author
+from undersong_server.cluster import Cluster
+from undersong_server.generators.author import RETRIES, TRIAL_ORDERS, Author
 from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.interface import Estimate, GeneratorSettings, Surroundings
 from undersong_server.generators.orders import DrawWords, Order, Requests
+from undersong_server.generators.spreading import spread
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import papers
@@ -157,7 +159,14 @@ def coordinator_task(data: Mapping[str, Any], folder: Path, roster: Sequence[str
 
 
 def build_author(
-    task: Task, embed: Embed, environment: Mapping[str, str], journal: Journal, progress: Progress, *, seed: int
+    task: Task,
+    embed: Embed,
+    environment: Mapping[str, str],
+    journal: Journal,
+    progress: Progress,
+    *,
+    seed: int,
+    cluster: Cluster | None = None,
 ) -> Author:
     """The author of a task: its generators and its prompts, the task's own templates among them.
 
@@ -166,13 +175,14 @@ def build_author(
         environment: where generators find their keys, such as ``os.environ``.
         journal: keeps every answer.
         seed: of the generators' requests.
+        cluster: its workers write what models in local folders write.
 
     Raises ConfigurationError for a generator or a prompt that cannot be built.
     """
     folder = task.locate("")
     around = Surroundings(task.task.labels, folder, embed, environment, journal)
     return Author(
-        {settings.name: settings.build(around) for settings in task.generators},
+        {each.name: spread(each, each.build(around), folder, cluster) for each in task.generators},
         build_prompts(task),
         journal,
         progress,
@@ -362,7 +372,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         trial_calls=run.trial_calls
         * sum(generator.prompt_format(run.task.locate("")).reads for generator in run.task.generators),
         cost=_expected_cost(run),
-        method_notes=tuple(method.notes(run.task.options, run.setting)),
+        method_notes=(*method.notes(run.task.options, run.setting), *batch_notes(run)),
         paper=paper or None,
         weak=(*bounds.weak_plan(run.plan), *cap_warnings(run)),
     )
@@ -387,6 +397,17 @@ def cap_warnings(run: RunPlan) -> Iterator[str]:
             yield (
                 f"generator {name}: {key} is {cap:g}, and the plan may take up to {most:.12g} ({expected:.12g} is"
                 " expected): the run may stop early, and has spent epsilon by then"
+            )
+
+
+def batch_notes(run: RunPlan) -> Iterator[str]:
+    """Says how many batches a generator that asks by batch files may need, one after the other."""
+    for generator in run.task.generators:
+        if getattr(generator, "batch", False):
+            trial = " and one before the first private sum" if run.trial_calls else ""
+            yield (
+                f"generator {generator.name}: asks by batches, each answered within a day: up to {1 + RETRIES} for each"
+                f" step that orders texts (refused texts are asked once more){trial}"
             )
 
 

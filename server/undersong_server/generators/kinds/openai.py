@@ -24,7 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from ipaddress import ip_address
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     import tenacity
 
 BATCH_PRICE = 0.5  # price of a batch's tokens, as a share of their usual price
+_BATCH_S = (60.0, 86400.0)  # in which a batch is answered
 _FIRST_PAUSE_S = 0.5
 _RETRIES_OF_UNREACHABLE = 2  # before the first answer of the run: then the address is wrong
 _FAILURES_IN_A_ROW = 10
@@ -173,6 +174,19 @@ class Endpoint(BaseModel):
             )
 
 
+class Fallback(Endpoint):
+    """The model that is asked where the generator's own gives no answer, with prices of its own.
+
+    Attributes:
+        model: its name at that address.
+        price_per_1k_prompt, price_per_1k_completion: US dollars; they go together.
+    """
+
+    model: str = Field(min_length=1)
+    price_per_1k_prompt: float | None = Field(default=None, ge=0.0)
+    price_per_1k_completion: float | None = Field(default=None, ge=0.0)
+
+
 class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
     """Settings of an OpenAI-compatible endpoint. Its RequestFields hold for every kind of prompt not in ``kinds``.
 
@@ -189,6 +203,8 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         structured: asks for lists (keywords) as JSON of a schema, which not every endpoint knows.
         key_header: the header that carries the key: "Authorization" (after "Bearer") or, alone, another one.
         endpoints: further addresses of the same model with keys of their own; calls go to all of them in turn.
+        fallback: another model, asked for a text that this one does not write after all attempts; from the first error
+            on that would end the run (no such model, a refused key, ten failures in a row), for all further ones.
         kinds: other request fields for single kinds of prompts.
         concurrency: calls in flight at once; fewer after a 429, until calls go well again.
         requests_per_minute, tokens_per_minute: no more than that; head-room that an endpoint states is heeded, too.
@@ -216,6 +232,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
     structured: bool = False
     key_header: str = Field(default="Authorization", pattern=r"^[A-Za-z0-9-]+$")
     endpoints: tuple[Endpoint, ...] = ()
+    fallback: Fallback | None = None
     kinds: dict[str, RequestFields] = {}
     requests_per_minute: float | None = Field(default=None, gt=0.0)
     tokens_per_minute: float | None = Field(default=None, gt=0.0)
@@ -235,7 +252,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
     @model_validator(mode="after")
     def _keys_go_where_they_belong(self) -> Self:
         """A task file says what is sent where: neither another secret of this machine, nor a key in the clear."""
-        for address in self.addresses:
+        for address in self._all_addresses:
             address.check_key(self.proxy)
         asked: tuple[RequestFields, ...] = (self, *self.kinds.values())
         headers = [header for fields in asked for header in fields.headers.items()]
@@ -250,8 +267,8 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
 
     @model_validator(mode="after")
     def _keys_of_the_table_fit_together(self) -> Self:
-        if self.batch and self.endpoints:
-            raise ValueError("batch and endpoints: a batch is asked of one address; name it by base_url")
+        if self.batch and (self.endpoints or self.fallback):
+            raise ValueError("batch: is asked of one address and model, without endpoints and fallback")
         for kind, fields in self.kinds.items():
             if kind not in KINDS:
                 raise ValueError(f"kinds: no prompt is of the kind {kind!r}; there are {', '.join(sorted(KINDS))}")
@@ -265,17 +282,30 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
             raise ValueError("price_per_1k_prompt and price_per_1k_completion go together: give both or none")
         if self.price_budget_usd is not None and not all(known):
             raise ValueError("price_budget_usd needs price_per_1k_prompt and price_per_1k_completion")
+        other = self.fallback
+        if other and [other.price_per_1k_prompt is not None, other.price_per_1k_completion is not None] != list(known):
+            raise ValueError("fallback: names both prices where the generator does, and none where it does not")
         return self
 
     @property
     def addresses(self) -> tuple[Endpoint, ...]:
-        """Every address that is asked."""
+        """Every address of the model."""
         return (self, *self.endpoints)
+
+    @property
+    def _all_addresses(self) -> tuple[Endpoint, ...]:
+        return (*self.addresses, *([self.fallback] if self.fallback else []))
+
+    @property
+    def of_fallback(self) -> OpenAISettings:
+        """The same settings with the fallback in place of the model."""
+        assert self.fallback is not None
+        return self.model_copy(update={**dict(self.fallback), "endpoints": (), "fallback": None})
 
     @property
     def keys(self) -> tuple[tuple[str, str], ...]:
         found = []
-        for address in self.addresses:
+        for address in self._all_addresses:
             in_clear = address.base_url.startswith("http:") and self.proxy  # the proxy reads the key
             found.append((urlsplit(in_clear or address.base_url).netloc.lower(), address.api_key_env))
         return tuple((host, variable) for host, variable in found if variable)
@@ -305,7 +335,8 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
     @property
     def writer(self) -> str:
         hosts = dict.fromkeys(str(urlsplit(address.base_url).hostname) for address in self.addresses)
-        return f"{printable(self.model, 50)} at {', '.join(hosts)}"
+        other = f", else {self.of_fallback.writer}" if self.fallback else ""
+        return f"{printable(self.model, 50)} at {', '.join(hosts)}{other}"
 
     def price_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Returns the US dollars of that many tokens; 0.0 if the task names no price."""
@@ -316,7 +347,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Estimates tokens, price and seconds; ``concurrency`` answers at once.
 
-        An answer takes 0.3 s and a second per 100 tokens (low), or 3 s and a second per 20.
+        An answer takes 0.3 s and a second per 100 tokens (low), or 3 s and a second per 20; a batch a minute to a day.
         """
         prompts, answers = expected_tokens(calls, prompt_words, self.max_tokens, answer_words)
         price = None
@@ -324,6 +355,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
             price = (self.price_usd(prompts[0], answers[0]), self.price_usd(prompts[1], answers[1]))
         waves, least = -(-calls // self.concurrency), answers[0] / max(1, calls)
         seconds = waves * (0.3 + least / 100.0), waves * (3.0 + self.max_tokens / 20.0)
+        seconds = _BATCH_S if self.batch else seconds
         return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), price, seconds)
 
     def caps(self, estimate: Estimate) -> list[tuple[str, float, tuple[float, float]]]:
@@ -362,6 +394,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
     def cache_parts(self, request: GenerationRequest) -> list[Any]:
         """Returns everything that decides the answer to a request: addresses, headers and body."""
         addresses = [address.base_url for address in self.addresses]
+        addresses += [f"{self.fallback.model} at {self.fallback.base_url}"] if self.fallback else []
         return [addresses, self.request_fields(request.kind).headers, self.body_of(request)[0]]
 
     def build(self, around: Surroundings) -> Generator:
@@ -436,6 +469,11 @@ class OpenAIGenerator:
             tokens_per_minute=settings.tokens_per_minute,
             longest_wait_s=settings.max_wait_s,
         )
+        self._instead: OpenAIGenerator | None = None
+        self._given_up = False
+        if settings.fallback:
+            self._instead = OpenAIGenerator(settings.of_fallback, environment=environment, folder=folder)
+            self._instead._budget = self._budget
 
     def _key(self, variable: str, environment: Mapping[str, str]) -> str:
         key = environment.get(variable, "").strip() if variable else "none"
@@ -484,7 +522,7 @@ class OpenAIGenerator:
 
         def work(stop: threading.Event) -> Iterator[tuple[int, Answer | GenerationError]]:
             for index in numbers:
-                answer = None if stop.is_set() else self._persist(clients, requests[index], stop)
+                answer = None if stop.is_set() else self._answered_by_either(clients, requests[index], stop)
                 if answer is None:
                     return
                 yield index, answer
@@ -541,6 +579,28 @@ class OpenAIGenerator:
             self._budget.settle(reserved, took)
 
     # One request: several attempts
+
+    def _answered_by_either(
+        self, clients: Sequence[openai.OpenAI], request: GenerationRequest, stop: threading.Event
+    ) -> Answer | GenerationError | None:
+        """Returns the model's answer, or where it gives none, the fallback's. Raises as :meth:`_persist`."""
+        other = self._instead
+        if other is None:
+            return self._persist(clients, request, stop)
+        if not self._given_up:
+            try:
+                found = self._persist(clients, request, stop)
+                if not isinstance(found, GenerationError):
+                    return found
+            except BudgetExhausted:
+                raise
+            except (ConfigurationError, GenerationError):
+                self._given_up = True
+        self._count("by_fallback")
+        found = other._persist(other._clients, request, stop)
+        if not isinstance(found, Answer):
+            return found
+        return replace(found, note=", ".join(filter(None, (found.note, f"by {other._settings.model}"))))
 
     def _persist(
         self, clients: Sequence[openai.OpenAI], request: GenerationRequest, stop: threading.Event

@@ -65,6 +65,16 @@ class ModelFolderSettings(LanguageModelSettings):
         return self.max_new_tokens
 
     @property
+    def together(self) -> int:
+        """Requests that a worker of a cluster is given at once: so many answers are lost with it."""
+        raise NotImplementedError
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that one model takes, where a cluster has any."""
+        return 1
+
+    @property
     def files(self) -> tuple[str, ...]:
         return (self.path,)
 
@@ -129,6 +139,14 @@ class TransformersSettings(ModelFolderSettings):
     @property
     def steerable(self) -> str:
         return self.path
+
+    @property
+    def together(self) -> int:
+        return 4 * self.batch_size  # prompts of like length share a batch
+
+    @property
+    def gpus(self) -> int:
+        return 0 if self.device == "cpu" else 1
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Batches of the shortest answers at 50 steps/s (low) up to ``max_new_tokens`` at 2 steps/s."""

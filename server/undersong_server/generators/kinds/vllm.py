@@ -36,6 +36,14 @@ class VllmSettings(ModelFolderSettings):
     quantization: str = Field(default="", pattern=r"^[a-z0-9_-]*$")
     eager: bool = False
 
+    @property
+    def together(self) -> int:
+        return _TOGETHER
+
+    @property
+    def gpus(self) -> int:
+        return self.tensor_parallel
+
     def context(self, folder: Path) -> int | None:
         return self.context_tokens or super().context(folder)
 

@@ -470,6 +470,58 @@ def test_an_unknown_model_or_path_is_named(server: ChatServer) -> None:
         assert named in refused.value.problem
 
 
+def fallback_to(server: ChatServer, **fields: Any) -> dict[str, Any]:
+    return {"fallback": {"base_url": server.url, "model": "tiny", "api_key_env": "TEST_API_KEY", **fields}}
+
+
+def test_a_fallback_writes_from_the_error_on_that_would_end_the_run(server: ChatServer) -> None:
+    far = generator(server.url, model="retired", concurrency=1, **fallback_to(server))
+    answers = [answer for _, answer in sorted(far.answer(requests(5)))]
+    assert [answer.text for answer in answers if isinstance(answer, Answer)] == [
+        f"About Write text {index}." for index in range(5)
+    ]
+    assert {answer.note for answer in answers if isinstance(answer, Answer)} == {"by tiny"}
+    assert [body["model"] for body in server.bodies].count("retired") == 1  # it is not asked again
+    assert far.counts["by_fallback"] == 5
+    assert "retired at" in far._settings.writer
+    assert "else tiny at" in far._settings.writer
+    with pytest.raises(ConfigurationError):
+        one(generator(server.url, model="retired"))
+
+
+def test_a_fallback_writes_the_single_text_that_the_model_does_not_and_both_share_the_budget(
+    server: ChatServer,
+) -> None:
+    prices: dict[str, Any] = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}
+    dear = {"price_per_1k_prompt": 10.0, "price_per_1k_completion": 10.0}
+    with faulty(server, "pass", ("status", 400, {}), "pass") as first:
+        far = generator(first.url, concurrency=1, price_budget_usd=10.0, **prices, **fallback_to(server, **dear))
+        answers = dict(far.answer(requests(3)))
+    found = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Answer)]
+    assert [answer.note for answer in found] == ["", "by tiny", ""]
+    assert [round(answer.price_usd, 6) for answer in found] == [0.018, 0.18, 0.018]
+    assert far._instead is not None
+    assert far._instead._budget is far._budget
+    poor = generator(server.url, model="retired", token_budget=90, **fallback_to(server))
+    with pytest.raises(BudgetExhausted):  # its cap holds for both models together
+        list(poor.answer(requests(9)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"batch": True}, "without endpoints and fallback"),
+        ({"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}, "names both prices"),
+    ],
+)
+def test_a_fallback_that_does_not_fit_is_refused(server: ChatServer, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        generator(server.url, **fields, **fallback_to(server))
+    elsewhere = {"base_url": "http://198.51.100.7/v1", "model": "tiny", "api_key_env": "TEST_API_KEY"}
+    with pytest.raises(ValueError, match="unencrypted"):
+        generator(server.url, fallback=elsewhere)
+
+
 def test_an_unreachable_endpoint_is_named_soon() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

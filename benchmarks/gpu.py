@@ -1,0 +1,182 @@
+"""Ten minutes on a machine with GPUs: does everything that a GPU is for run there, how fast, and at what price.
+
+    python -m benchmarks.gpu --model FOLDER [--texts 256] [--price-per-hour 2.0] [--device cpu]
+
+``transformers``, and ``vllm`` where it is installed, write the texts; the same model writes them over Ray, one worker
+for each GPU (``--workers`` without one); a LoRA adapter is trained on preference pairs and writes; the folder's hidden
+states are computed, as parties do for the method `vector`. Each line has seconds, tokens or texts a second and the
+largest GPU memory; the last ones US dollars for 1 000 and 100 000 texts at the price of an hour. JSON with ``--json``.
+Without ``--model`` a tiny Llama with random weights serves to try the script. Exit code 1 if a part fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from undersong_common import hidden_states
+from undersong_common.errors import UndersongError
+from undersong_server.cluster import Cluster
+from undersong_server.generators.interface import Answer, GenerationRequest, Generator, Preference, Surroundings
+from undersong_server.generators.kinds import GeneratorTable
+from undersong_server.generators.kinds.transformers import TransformersGenerator
+from undersong_server.generators.spreading import spread
+from undersong_server.generators.tuning import Tuning
+
+PROMPT = "A nurse's note on a patient with chest pain, number {number}:\n"
+PAIRS = 32
+
+
+def requests(count: int) -> list[GenerationRequest]:
+    return [
+        GenerationRequest("zero_shot", "", PROMPT.format(number=number), number, style="completion")
+        for number in range(count)
+    ]
+
+
+def built(kind: str, given: argparse.Namespace, **fields: Any) -> tuple[Any, Generator]:
+    """Settings of a generator of this kind and the generator."""
+    table = {
+        "name": kind,
+        "kind": kind,
+        "path": str(given.model),
+        "style": "completion",
+        "max_new_tokens": given.tokens,
+    }
+    settings = TypeAdapter(GeneratorTable).validate_python({**table, **fields})
+    return settings, settings.build(Surroundings((), Path(), _embeds_nothing, {}))
+
+
+def written(generator: Generator, count: int) -> dict[str, Any]:
+    """Figures of that many texts, the first of them apart: it loads the model."""
+    begun = time.perf_counter()
+    list(generator.answer(requests(1)))
+    loaded = time.perf_counter()
+    answers = [answer for _, answer in generator.answer(requests(count)) if isinstance(answer, Answer)]
+    seconds = time.perf_counter() - loaded
+    tokens = sum(answer.completion_tokens for answer in answers)
+    return {
+        **{"texts": len(answers), "first_s": loaded - begun, "seconds": seconds},
+        **{"tokens_a_second": tokens / seconds, "seconds_a_text": seconds / max(1, len(answers))},
+    }
+
+
+def parts(given: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
+    """What is measured, by name."""
+    local = {"device": given.device, "batch_size": given.batch}
+
+    def by_transformers() -> dict[str, Any]:
+        return written(built("transformers", given, **local)[1], given.texts)
+
+    def by_vllm() -> dict[str, Any]:
+        return written(built("vllm", given, eager=True, memory=0.6)[1], given.texts)
+
+    def over_ray() -> dict[str, Any]:
+        settings, here = built("transformers", given, **local)
+        with Cluster("local", max(given.workers, gpus())) as cluster:
+            return written(spread(settings, here, Path(), cluster), given.texts)
+
+    def tuning() -> dict[str, Any]:
+        _, generator = built("transformers", given, **local)
+        assert isinstance(generator, TransformersGenerator)
+        pairs = [Preference(each, "He has had chest pain since Monday.", "Buy now!") for each in requests(PAIRS)]
+        begun = time.perf_counter()
+        files = generator.tune(pairs, Tuning(8, 1e-4, 0.1, 1, 8, 0), lambda _: None)
+        seconds = time.perf_counter() - begun
+        sizes = sum(map(len, files.values()))
+        return {"pairs": PAIRS, "seconds": seconds, "adapter_bytes": sizes, **_after(generator)}
+
+    def states() -> dict[str, Any]:
+        texts = [f"{PROMPT.format(number=number)} She sleeps badly and eats little." for number in range(given.texts)]
+        begun = time.perf_counter()
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name) / "prepared"
+            hidden_states.prepare(given.model, folder, texts, layer=given.layer, size=8)
+        return {"texts": len(texts), "seconds": time.perf_counter() - begun}
+
+    found: dict[str, Callable[[], dict[str, Any]]] = {"transformers": by_transformers}
+    if importlib.util.find_spec("vllm"):
+        found["vllm"] = by_vllm
+    return {**found, "transformers over Ray": over_ray, "tuning": tuning, "hidden states": states}
+
+
+def _after(generator: Generator) -> dict[str, Any]:
+    return {"texts_after": sum(isinstance(answer, Answer) for _, answer in generator.answer(requests(8)))}
+
+
+def _embeds_nothing(texts: Sequence[str]) -> Any:
+    raise AssertionError("a local model embeds nothing")
+
+
+def gpus() -> int:
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def measured(part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A part's figures with the largest GPU memory meanwhile, or why it failed."""
+    import torch
+
+    if gpus():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        figures = part()
+    except UndersongError as error:
+        return {"failed": f"{error.problem}; {error.remedy}"}
+    return {**figures, "gpu_bytes": torch.cuda.max_memory_allocated() if gpus() else 0}
+
+
+def prices(found: dict[str, dict[str, Any]], per_hour: float) -> dict[str, dict[str, float]]:
+    """US dollars of 1 000 and of 100 000 texts, by what wrote them."""
+    a_text = {name: row["seconds_a_text"] * per_hour / 3600 for name, row in found.items() if "seconds_a_text" in row}
+    return {name: {"1000": 1e3 * dollars, "100000": 1e5 * dollars} for name, dollars in a_text.items()}
+
+
+def main() -> int:
+    """Prints the figures; 1 if a part failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="folder of a causal model")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--texts", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=60, help="longest answer")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--layer", type=int, default=1, help="whose states are computed")
+    parser.add_argument("--workers", type=int, default=2, help="of Ray, where there is no GPU")
+    parser.add_argument("--price-per-hour", type=float, default=2.0, help="US dollars of this machine")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if given.model is None:
+            from tests.doubles.tiny_llama import save_tiny_llama
+
+            given.model = Path(folder) / "tiny"
+            save_tiny_llama(given.model)
+        given.model = given.model.absolute()
+        found: dict[str, dict[str, Any]] = {}
+        for name, part in parts(given).items():
+            found[name] = measured(part)
+            if not given.json:
+                row = {
+                    key: round(value, 3) if isinstance(value, float) else value for key, value in found[name].items()
+                }
+                print(f"{name}: {row}", flush=True)
+    cost = prices(found, given.price_per_hour)
+    if given.json:
+        print(json.dumps({"gpus": gpus(), "parts": found, "usd": cost}))
+    for name, dollars in {} if given.json else cost.items():
+        print(f"{name}: {dollars['1000']:.4f} USD for 1 000 texts, {dollars['100000']:.2f} for 100 000")
+    return int(any("failed" in row for row in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
