@@ -244,7 +244,7 @@ def others(bench: Bench, given: argparse.Namespace, own: Sequence[tuple[str, str
 def pool(given: argparse.Namespace) -> list[Generator]:
     """The generators of ``--methods``."""
     if given.pool == "one":
-        return [endpoint(given)]
+        return [endpoint(given, given.temperature)]
     tables = heated(given)
     if given.pool == "mixed":
         bench = Bench(given)
@@ -303,6 +303,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="banking10", help="a task file of this folder")
     parser.add_argument("--texts", type=int, default=200)
     parser.add_argument("--real", type=int, default=1500, help="most rows of real texts that texts are judged by")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the pool of one")
     parser.add_argument("--max-tokens", type=int, default=60)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--concurrency", type=int, default=16)
