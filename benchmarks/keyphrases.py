@@ -27,8 +27,7 @@ from undersong.simulation import InProcess
 from undersong_common.privacy.accounting import gaussian_mu
 from undersong_common.workers import cosines, sines
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.statistics.fourier import FourierFeatures
-from undersong_protocol.statistics.terms import TermHistogram
+from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_texts
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, Statistic
-from undersong_protocol.statistics.attributes import AttributeMarginals
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.examples import WORDS, Chooser, GridNumbers, Inputs, Piece
-from undersong_protocol.statistics.fourier import FourierFeatures
+from undersong_protocol.statistics.histogram import AttributeMarginals
 from undersong_protocol.statistics.inputs import COEFFICIENTS, WHOLE_NUMBERS
 from undersong_protocol.statistics.teacher_votes import INPUTS, TeacherVotes
-from undersong_protocol.statistics.terms import LONGEST_TERM
+from undersong_protocol.statistics.terms import LONGEST_TERM, FourierFeatures
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import (
     Input,

@@ -1,20 +1,31 @@
-"""Histograms of public bins: each record counts once, so every norm of its row is at most 1."""
+"""Histograms of public bins, one or several side by side: each record counts at most once in each."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from undersong_common.arrays import Int64
+from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.limits import LARGEST_LABELS
-from undersong_protocol.statistics.examples import Chooser, Inputs
-from undersong_protocol.statistics.inputs import LARGEST_LABEL, check_names, check_task_labels, labels_within
+from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
+from undersong_protocol.statistics.inputs import (
+    LARGEST_LABEL,
+    WHOLE_NUMBERS,
+    check_embeddings,
+    check_names,
+    check_task_labels,
+    labels_within,
+)
 from undersong_protocol.statistics.interface import (
     Between,
+    LabelCount,
+    LabelledEmbeddings,
     PublicFacts,
     PublicInputs,
     RecordView,
@@ -24,6 +35,7 @@ from undersong_protocol.statistics.interface import (
     at_columns,
     positive_integers,
 )
+from undersong_protocol.statistics.nearest import NONE, NearestFurthest
 from undersong_protocol.statistics.registry import register
 
 MOST_EDGES = 1024
@@ -107,3 +119,265 @@ def length_bins(texts: Iterable[str], edges: npt.ArrayLike, bins: int) -> Int64:
     """Bin of each text by its number of words, int64 [M]; texts beyond the edges count in the outer bins."""
     words = np.array([len(text.split()) for text in texts], dtype=np.int64)
     return np.clip(np.searchsorted(np.asarray(edges), words, side="right") - 1, 0, bins - 1)
+
+
+@register
+@dataclass(frozen=True)
+class MetadataHistograms(Statistic, question="counts"):
+    """Up to three histograms side by side; a record counts at most once in each: of h, L1 h, L2 sqrt(h), Linf 1.
+
+    In this order: records per label (one coordinate for all records where the task has no labels); records by number of
+    words, white space separated, where lengths below or above the edges count in the outer bins; votes for the nearest
+    keyword of the record's label, by embedding. A record without label in a task with labels counts by length only.
+
+    Source: Sun et al. 2025 (DPGA-TextSyn), private metadata. Deviation: the histograms are one vector of one release,
+    of L2 sensitivity sqrt(3), and not three releases that each take a third of a budget.
+
+    Attributes:
+        labels: labels of the task; 0 where it has none.
+        length_bins: bins the plan allows for; where fewer are published the coordinates after them stay empty.
+        keywords: keywords the plan allows for, likewise.
+        count_labels: whether the label histogram is among them.
+
+    Public inputs: whole numbers "length_edges", e_0 < e_1 < ... (with ``length_bins``); embeddings "keywords" with a
+    label each (with ``keywords``).
+
+    >>> MetadataHistograms(labels=14, length_bins=100, keywords=140).sensitivity
+    Sensitivity(l1=3.0, l2=1.7320508075688772, linf=1.0)
+    """
+
+    name: ClassVar[str] = "metadata_histograms"
+    whole: ClassVar[bool] = False
+    consent: ClassVar[str] = "how many of your records have each label, each length and each of a few public keywords"
+    labels: LabelCount
+    length_bins: Annotated[int, Between(0)] = 0
+    keywords: Annotated[int, Between(0)] = 0
+    count_labels: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.histograms:
+            raise ConfigurationError(
+                f"{self.name} has no histogram", "give it bins, keywords or labels", code="no-histogram"
+            )
+
+    @property
+    def label_bins(self) -> int:
+        return max(1, self.labels) if self.count_labels else 0
+
+    @property
+    def histograms(self) -> int:
+        return sum(bins > 0 for bins in (self.label_bins, self.length_bins, self.keywords))
+
+    @property
+    def dimension(self) -> int:
+        return self.label_bins + self.length_bins + self.keywords
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(float(self.histograms), math.sqrt(self.histograms), 1.0)
+
+    def split(self, values: Float64) -> tuple[Float64, Float64, Float64]:
+        """An opened vector [dimension] as its label, length and keyword parts (empty where not among them)."""
+        first, second = self.label_bins, self.label_bins + self.length_bins
+        return values[:first], values[first:second], values[second:]
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[MetadataHistograms, Inputs]":
+        bins, keywords = choose.one_of([0, 3]), choose.one_of([0, 12])
+        statistic = cls(choose.labels(facts), bins, keywords, count_labels=choose.yes() or not (bins or keywords))
+        pieces: Inputs = ()
+        if bins:
+            edges = choose.one_of([(0, 4), (1, 2, 3, 2**31 - 1), (5, 10, 20)])
+            pieces += (("length_edges", GridNumbers(np.array(edges, dtype=np.float64), WHOLE_NUMBERS)),)
+        if keywords:
+            pieces += (("keywords", choose.embeddings(choose.integer(0, keywords), facts)),)
+        return statistic, pieces
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        edges, keywords = ("length_edges",) * (self.length_bins > 0), ("keywords",) * (self.keywords > 0)
+        check_names(self.name, public, numbers=edges, embeddings=keywords)
+        check_task_labels(self.name, self.labels, facts)
+        if edges:
+            self._check_edges(public.numbers_of("length_edges"))
+        if keywords:
+            given = public.embeddings_of("keywords")
+            check_embeddings("keywords", given, facts, labels=self.labels, most=self.keywords)
+
+    def _check_edges(self, edges: Float64) -> None:
+        if edges.ndim == 1:
+            WHOLE_NUMBERS.check("length_edges", edges)
+        if edges.ndim != 1 or not 2 <= len(edges) <= self.length_bins + 1 or (np.diff(edges) <= 0).any():
+            raise ConfigurationError(
+                f"the published length edges are not 2 to {self.length_bins + 1} increasing numbers",
+                "publish what was planned",
+            )
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        bins = [
+            part
+            for size, part in (
+                (self.label_bins, self._label_bins),
+                (self.length_bins, self._length_bins),
+                (self.keywords, self._keyword_bins),
+            )
+            if size
+        ]
+        columns = np.stack([part(records, public) for part in bins], axis=1)
+        return Rows(at_columns(columns, np.ones(len(bins)), self.dimension), records.units)
+
+    def _label_bins(self, records: RecordView, public: PublicInputs) -> Int64:
+        if not self.labels:
+            return np.zeros(len(records), dtype=np.int64)
+        return labels_within(records.labels, self.labels)
+
+    def _length_bins(self, records: RecordView, public: PublicInputs) -> Int64:
+        edges = public.numbers_of("length_edges")
+        return length_bins(records.texts, edges, len(edges) - 1) + self.label_bins
+
+    def _keyword_bins(self, records: RecordView, public: PublicInputs) -> Int64:
+        keywords = public.embeddings_of("keywords")
+        labels = labels_within(records.labels, self.labels) if self.labels else None
+        nearest = NearestFurthest(records.embeddings, labels, 1, furthest=False)
+        nearest.extend(keywords.values, keywords.labels if self.labels else None)
+        found = nearest.near[:, 0]
+        return np.where(found == NONE, NONE, found + self.label_bins + self.length_bins)
+
+
+VALUES = "values"
+COLUMNS = "columns"
+MOST_ATTRIBUTES = 31
+MOST_VALUES = 2**20  # of one attribute
+
+
+@register
+@dataclass(frozen=True)
+class AttributeMarginals(Statistic, question="counts"):
+    """A histogram of each of h attributes, side by side; a record counts once in each: L1 h, L2 sqrt(h).
+
+    An attribute is the record's label, a public list of values of which the nearest by embedding is the record's, or a
+    column of the record with a public list of its values, of which the last stands for a missing or any other value.
+    The lists are published with the question, so a record's attributes are a function of it and of public inputs.
+    A record without label counts in no bin of the label.
+
+    Private tables of attributes ground the generation of text in Chien et al. 2026 (MAPLE) and Hu et al. 2025
+    (ACTG-ARL). Deviation: the tables of one question are one vector of one release.
+
+    Attributes:
+        labels: labels of the task, which are the first attribute; 0 where they are none.
+        lists: how many values each public list has.
+        columns: how many values each column has, the missing one included.
+
+    Public inputs: embeddings named "values", where there are lists; texts named "columns", where there are columns.
+
+    >>> AttributeMarginals(labels=10, lists=(6, 4)).sensitivity
+    Sensitivity(l1=3.0, l2=1.7320508075688772, linf=1.0)
+    """
+
+    name: ClassVar[str] = "attribute_marginals"
+    whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "how many of your records have each label and each value of a few public lists; a record has the value that"
+        " its words are nearest to, or the one in its column of that name"
+    )
+    labels: LabelCount
+    lists: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = MOST_ATTRIBUTES - bool(self.labels)
+        if self.lists != () or not (self.labels or self.columns):
+            positive_integers(self.name, "lists", self.lists, entries=most, most=MOST_VALUES)
+        if self.columns != ():
+            entries = max(1, most - len(self.lists))
+            positive_integers(self.name, "columns", self.columns, entries=entries, most=MOST_VALUES)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of values of each attribute: the label, the lists, the columns."""
+        return (*((self.labels,) if self.labels else ()), *self.lists, *self.columns)
+
+    @property
+    def values(self) -> int:
+        return sum(self.lists)
+
+    @property
+    def dimension(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        attributes = len(self.sizes)
+        return Sensitivity(float(attributes), math.sqrt(attributes), 1.0)
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[AttributeMarginals, Inputs]":
+        labels = choose.labels(facts)
+        lists = tuple(choose.integer(1, 4) for _ in range(choose.integer(0 if labels else 1, 3)))
+        columns = tuple(choose.integer(1, 3) for _ in range(choose.integer(0, 2)))
+        inputs: list[Any] = []
+        if lists:
+            numbers = np.repeat(np.arange(len(lists)), lists)
+            inputs.append((VALUES, LabelledEmbeddings(choose.embeddings(sum(lists), facts).values, numbers)))
+        if columns:
+            inputs.append((COLUMNS, choose.terms(sum(columns))))
+        return cls(labels, lists, columns), tuple(inputs)
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        """Raises ConfigurationError unless the inputs hold every list's and every column's values.
+
+        "values" has list after list, each value with its list's number; "columns" each column's name and values but the
+        missing one, column after column.
+        """
+        embeddings, texts = (VALUES,) if self.lists else (), (COLUMNS,) if self.columns else ()
+        check_names(self.name, public, embeddings=embeddings, texts=texts)
+        check_task_labels(self.name, self.labels, facts)
+        if self.columns:
+            given = public.texts_of(COLUMNS)
+            if len(given) != sum(self.columns) or not all(map(str.strip, given)):
+                raise ConfigurationError(
+                    "the published columns have other numbers of names and values than the plan, or an empty one",
+                    "publish name and values of each",
+                )
+        if not self.lists:
+            return
+        listed = public.embeddings_of(VALUES)
+        check_embeddings(VALUES, listed, facts, labels=len(self.lists), most=self.values, least=self.values)
+        if (listed.labels != np.repeat(np.arange(len(self.lists)), self.lists)).any():
+            raise ConfigurationError(
+                "the published values do not stand list after list", "label each with the number of its list"
+            )
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        embeddings, labels = records.embeddings, records.labels
+
+        def compute(asked: Int64) -> sp.csr_array[Any]:
+            taken = {name: [column[row] for row in asked] for name, column in records.columns.items()}
+            values = np.stack(self._values(embeddings[asked], labels[asked], taken, public), axis=1)
+            first = np.cumsum((0, *self.sizes[:-1]))
+            return at_columns(np.where(values == NONE, NONE, values + first), np.ones(len(first)), self.dimension)
+
+        return Rows(compute, records.units, width=len(self.sizes))
+
+    def _values(
+        self, embeddings: Float32, labels: Int64, columns: Mapping[str, Sequence[str]], public: PublicInputs
+    ) -> list[Int64]:
+        """The value of each attribute of each record, int64 [M] each in the order of ``sizes``; NONE for no label.
+
+        Ties go to the value that stands first. Values of columns are compared without case; a column that is not there
+        is missing.
+        """
+        found = [labels_within(labels, self.labels)] if self.labels else []
+        if self.lists:
+            for part in np.split(public.embeddings_of(VALUES).values, np.cumsum(self.lists)[:-1]):
+                nearest = NearestFurthest(embeddings, None, 1, furthest=False)
+                nearest.extend(part, None)
+                found.append(nearest.near[:, 0])
+        given = iter(public.texts_of(COLUMNS) if self.columns else ())
+        for size in self.columns:
+            name, *own = islice(given, size)
+            places = {value.casefold(): place for place, value in reversed(list(enumerate(own)))}
+            column = columns.get(name, ("",) * len(embeddings))
+            found.append(np.array([places.get(each.casefold(), size - 1) for each in column], dtype=np.int64))
+        return found

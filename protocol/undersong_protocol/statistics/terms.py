@@ -1,22 +1,42 @@
-"""Counts of records that use each term of a public vocabulary; a record counts for its first S distinct terms."""
+"""Terms and keyphrases of records: counts of public terms, and kernel features of phrases.
+
+A record counts for its first S distinct terms. From sums of kernel features the density of a class's phrases, or of
+prefixes, is estimated. Source: Rahimi, Recht 2007 (random Fourier features); Nagesh, Chen, Mishra, Wagner 2024 (DP-KPS,
+densities of keyphrases and of their prefixes). Deviations: cosine and sine stand in pairs instead of one cosine with a
+random phase, so that the L2 norm is exactly sqrt(m); a record is ONE vector, however many phrases it has, so that it
+counts once.
+"""
 
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
-from undersong_common.arrays import Int64
+from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
+from undersong_common.privacy.stream import KeyStream
+from undersong_common.workers import STEPS_A_TURN, cosines, sines
 from undersong_protocol.statistics.examples import Chooser, Inputs
-from undersong_protocol.statistics.inputs import check_names
+from undersong_protocol.statistics.inputs import (
+    Grid,
+    check_embedding_size,
+    check_embeddings,
+    check_names,
+    check_task_labels,
+    labels_within,
+)
 from undersong_protocol.statistics.interface import (
+    Between,
+    LabelCount,
     Number,
     PublicFacts,
     PublicInputs,
@@ -24,6 +44,8 @@ from undersong_protocol.statistics.interface import (
     Rows,
     Sensitivity,
     Statistic,
+    in_blocks,
+    positive_integers,
 )
 from undersong_protocol.statistics.registry import register
 
@@ -186,3 +208,235 @@ class TermHistogram(Statistic, question="counts"):
 
     def _of(self, terms: Terms, text: str) -> list[int]:
         return list(islice(terms.each(text), self.distinct)) if self.repeats else terms.of(text, self.distinct)
+
+
+LEAST_WEIGHT = 0.1  # of the largest, so that rounding to integers stays as fine as it was meant
+FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
+LARGEST_PAIRS = 2**13
+LARGEST_PHRASES = 64  # of a record, and of a structure's length
+MOST_LENGTHS = 32
+LARGEST_PHASES = 2**28  # that a party computes of public terms and random frequencies, two bytes each
+AVERAGED_PHRASES = 64  # of one record at a time
+FREQUENCIES = Grid(bits=22, largest=2.0**13)  # turns per unit of length: the widest are 225 deviations of at most 9
+FREQUENCIES.check_exact(record_bits=11, record_norm=1.0)
+
+
+@register
+@dataclass(frozen=True)
+class FourierFeatures(Statistic, question="directions"):
+    """cos(w.x) and sin(w.x) of m random frequencies w, for each of several structures, one block per class.
+
+    The kernel of a structure of length l is exp(-u |x - y|^2) with u = width / l on l concatenated unit vectors.
+
+    With ``averaged`` a record is the mean of its phrases' features (density of single phrases). Otherwise x is the
+    record's first ``phrases`` phrases in order, concatenated; a position that a record does not fill holds the unit
+    vector of one coordinate more, orthogonal to every phrase: then x has norm sqrt(l) whatever the record, and a
+    shorter prefix's density is that of the zero-padded query times exp(u (l - length of the prefix)) (theorem A.1).
+
+    A record without a phrase, or (where there are classes) without label, contributes nothing. Every structure's block
+    is multiplied by its weight (:attr:`weights`), by which a reader of the sums divides.
+
+    Attributes:
+        pairs: m.
+        classes: labels of the task; 0 puts all records into one block.
+        lengths: of the structures, released together; at most 32, each from 1 to 64.
+        phrases: most phrases of a record, L, from 1 to 64 (not for ``averaged``).
+        averaged: as above; then lengths is (1,).
+        width: u times the length.
+        even: the structures have equal weights, as in DP-KPS.
+        seed: of the public frequencies.
+
+    Public inputs: texts and embeddings, both named "terms", row by row the same terms. Phases are rounded to steps of
+    1/65536 of a turn per term and position (undersong_common.workers), added as integers, and looked up in one
+    table.
+
+    >>> one = FourierFeatures(pairs=512, classes=14, lengths=(1,), averaged=True).sensitivity
+    >>> one.l2**2, round(FourierFeatures(pairs=512, lengths=(1, 2, 4)).sensitivity.l2 / one.l2, 4)
+    (512.0000000000001, 1.7321)
+    """
+
+    name: ClassVar[str] = "fourier_features"
+    whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "sums of random waves over your records' phrases, from which only densities can be estimated"
+    )
+    pairs: Annotated[int, Between(1, LARGEST_PAIRS)]
+    classes: LabelCount = 0
+    lengths: tuple[int, ...] = (1,)
+    phrases: Annotated[int, Between(1, LARGEST_PHRASES)] = 1
+    averaged: bool = False
+    width: float = 2.0
+    even: bool = False
+    seed: Annotated[int, Between(0, 2**53)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive_integers(self.name, "lengths", self.lengths, entries=MOST_LENGTHS, most=LARGEST_PHRASES)
+        if self.averaged and self.lengths != (1,):
+            raise ConfigurationError(f"{self.name}: averaged phrases have one structure, of length 1")
+        if not isinstance(self.width, int | float) or not 0 < self.width < 1e6:
+            raise ConfigurationError(f"{self.name}.width is {self.width!r}", "give a positive number")
+
+    @property
+    def structure_dimension(self) -> int:
+        """Coordinates of one structure: m cosines, then m sines."""
+        return 2 * self.pairs
+
+    @property
+    def class_dimension(self) -> int:
+        return len(self.lengths) * self.structure_dimension
+
+    @property
+    def dimension(self) -> int:
+        return max(1, self.classes) * self.class_dimension
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Factor of each structure's features; the squares sum to the number of structures.
+
+        They make the noise's share of the error the same for all structures, the least that the largest share can be.
+        An estimate errs by its frequencies too. Of two records at x and y from the query, the terms cos(w.x), cos(w.y)
+        have the covariance (k(x - y) + k(x + y)) / 2 - k(x) k(y), where k(d) = exp(-u |d|^2). Let phrases that have
+        nothing to do with each other be orthogonal; with f of l' positions filled in both records and l in the query
+        this is (a - b)^2 / 2, a = exp(-u f), b = exp(-u (2 l + 2 l' - f)). Noise whose deviation is divided by the
+        weight then has the same share everywhere if the weight goes by 1 / (a - b), with l the shortest prefix that the
+        structure is asked for, which is the hardest. Structures that are filled alike, as those of a linear ensemble,
+        all have weight 1; one longer than L needs less, because records that end early resemble each other.
+
+        >>> [round(weight, 3) for weight in FourierFeatures(pairs=1, lengths=(1, 2, 4, 8, 16), phrases=10).weights]
+        [1.062, 1.062, 1.097, 1.135, 0.504]
+        """
+        if self.even:
+            return (1.0,) * len(self.lengths)
+        needs = []
+        for held in self.lengths:
+            shortest = min(1 + max((other for other in self.lengths if other < held), default=0), self.phrases)
+            unit, filled = self.width / held, min(held, self.phrases)
+            # (a - b) exp(width): the common factor could underflow, and a kernel so narrow needs no finer weights
+            apart = math.exp(min(self.width - unit * filled, 100.0))
+            needs.append(1.0 / (apart * -math.expm1(-2 * unit * (shortest + held - filled))))
+        least = LEAST_WEIGHT * max(needs)
+        needs = [max(need, least) for need in needs]
+        scale = math.sqrt(len(needs) / math.fsum(need * need for need in needs))
+        return tuple(scale * need for need in needs)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """cos^2 + sin^2 = 1 and |cos| + |sin| <= sqrt(2), for each pair of each structure, times its weight."""
+        weights = self.weights
+        l1, l2 = math.sqrt(2.0) * self.pairs * math.fsum(weights), math.sqrt(self.pairs * len(weights))
+        return Sensitivity(l1, l2, max(weights))
+
+    @property
+    def base_scale(self) -> int:
+        return FEATURE_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[FourierFeatures, Inputs]":
+        averaged = choose.yes()
+        statistic = cls(
+            pairs=choose.one_of([1, 7, 16]),
+            classes=choose.labels(facts),
+            lengths=(1,) if averaged else choose.one_of([(1,), (1, 2, 4), (3, 1)]),
+            phrases=choose.integer(1, 4),
+            averaged=averaged,
+            width=choose.one_of([0.01, 2.0, 999_999.0]),
+            even=choose.yes(),
+            seed=choose.integer(0, 9),
+        )
+        terms = choose.terms(choose.integer(1, 20))
+        return statistic, (("terms", terms), ("terms", choose.embeddings(len(terms), facts)))
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, embeddings=("terms",), texts=("terms",))
+        check_task_labels(self.name, self.classes, facts)
+        check_embedding_size(self.name, facts)
+        terms, vectors = public.texts_of("terms"), public.embeddings_of("terms")
+        check_embeddings("terms", vectors, facts, labels=0, most=len(vectors.values))
+        if len(vectors.values) != len(terms):
+            raise ConfigurationError("the published terms and their embeddings differ in number", "publish both again")
+        filled = sum(min(length, self.phrases) for length in self.lengths)
+        phases = self.pairs * (filled * (len(terms) + 1) + sum(self.lengths) * (facts.embedding_size + 1))
+        if phases > LARGEST_PHASES:
+            raise ConfigurationError(
+                f"{self.name}: {phases} phases of the published terms are asked for; {LARGEST_PHASES} are allowed",
+                "publish fewer terms, or plan fewer pairs or lengths",
+            )
+        matcher(tuple(terms))
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        terms = matcher(tuple(public.texts_of("terms")))
+        vectors = public.embeddings_of("terms").values
+        texts, most = records.texts, None if self.averaged else self.phrases
+        labels = labels_within(records.labels, self.classes) if self.classes else np.zeros(len(texts), dtype=np.int64)
+        taking = np.array(
+            [row for row, text in enumerate(texts) if labels[row] >= 0 and terms.of(text, 1)], dtype=np.int64
+        )
+        features = self._averages(vectors) if self.averaged else self._sequences(vectors)
+
+        def compute(asked: Int64) -> sp.csr_array[Any]:
+            rows = taking[asked]
+            found = [terms.of(texts[row], most) for row in rows]
+            return in_blocks(features(found), labels[rows], self.dimension)
+
+        return Rows(compute, records.units[taking], width=self.class_dimension)
+
+    def phases(self, structure: int, position: int, vectors: Float32) -> Int64:
+        """w.x of each term at a position of a structure, int64 [N + 1, m]; the last row is the unfilled position.
+
+        In steps of 1 / ``STEPS_A_TURN`` of a turn, modulo a turn.
+        """
+        from scipy.special import ndtri
+
+        length = self.lengths[structure]
+        label = f"{self.seed}/{length}/{position}/{vectors.shape[1]}"
+        stream = KeyStream(tagged_hash("fourier frequencies", label.encode()))
+        count = self.pairs * (vectors.shape[1] + 1)
+        uniform = (np.frombuffer(stream.read(8 * count), dtype="<u8") >> np.uint64(11)) * 2.0**-53 + 2.0**-54
+        deviation = math.sqrt(2.0 * self.width / length)  # exp(-u |d|^2) is the transform of N(0, 2 u)
+        turns = FREQUENCIES.quantised(deviation / (2.0 * math.pi) * ndtri(uniform))
+        frequencies = turns.reshape(vectors.shape[1] + 1, self.pairs)
+        phases = np.vstack([vectors.astype(np.float64) @ frequencies[:-1], frequencies[-1:]])
+        return np.rint(phases * STEPS_A_TURN).astype(np.int64) & (STEPS_A_TURN - 1)
+
+    def _averages(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
+        phases = self.phases(0, 0, vectors)[:-1].astype(np.uint16)
+
+        def average(terms: list[int]) -> Float64:
+            # A long text has as many phrases as there are terms: a few of them at a time.
+            total = np.zeros(self.class_dimension)
+            for start in range(0, len(terms), AVERAGED_PHRASES):
+                phase = phases[terms[start : start + AVERAGED_PHRASES]].astype(np.int64)
+                total += np.hstack([cosines(phase), sines(phase)]).sum(axis=0)
+            return total / len(terms)
+
+        def features(found: Sequence[list[int]]) -> Float64:
+            return np.array([average(terms) for terms in found]).reshape(-1, self.class_dimension)
+
+        return features
+
+    def _sequences(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
+        weights = self.weights
+        tables: list[list[npt.NDArray[np.uint16]]] = []
+        behind: list[Int64] = []  # the phase of the positions that no record fills
+        for structure, length in enumerate(self.lengths):
+            filled = min(length, self.phrases)
+            tables.append([self.phases(structure, position, vectors).astype(np.uint16) for position in range(filled)])
+            total = np.zeros(self.pairs, dtype=np.int64)
+            for position in range(filled, length):
+                total += self.phases(structure, position, vectors[:0])[-1]
+            behind.append(total)
+
+        def features(found: Sequence[list[int]]) -> Float64:
+            columns = np.full((len(found), self.phrases), len(vectors), dtype=np.int64)
+            for row, one in enumerate(found):
+                columns[row, : len(one)] = one
+            parts = []
+            for positions, unfilled, weight in zip(tables, behind, weights, strict=True):
+                phase: Int64 = np.repeat(unfilled[None, :], len(found), axis=0)
+                for position, table in enumerate(positions):
+                    phase += table[columns[:, position]]
+                parts += [weight * cosines(phase), weight * sines(phase)]
+            return np.hstack(parts)
+
+        return features

@@ -22,7 +22,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Plan, Privacy, SumRequest
 from undersong_protocol.statistics import LengthHistogram, TopQVotes
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_protocol.statistics.metadata import MetadataHistograms
+from undersong_protocol.statistics.histogram import MetadataHistograms
 from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting

@@ -2,7 +2,7 @@
 
 The comments in ``run`` name the steps of the paper's Figure 3. Deviations: a record counts once in each release, as one
 vector, however many phrases it has; features are cosines and sines in pairs; a record with fewer than L phrases is
-filled up with a vector orthogonal to all of them, so that prefix densities stay unbiased (statistics/fourier.py). By
+filled up with a vector orthogonal to all of them, so that prefix densities stay unbiased (statistics/terms.py). By
 default noise is Gaussian, of the N highest terms those that noise alone would put there are left out, a sequence has no
 term twice, densities are sharpened before they are drawn from, and structures have unequal weights; ``preset =
 "paper"`` does these as the paper does. Two private sums are made in all; what follows is post-processing.
@@ -18,8 +18,7 @@ from pydantic import Field
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, read_table
 from undersong_protocol.agreement.plan import SumRequest
-from undersong_protocol.statistics.fourier import FourierFeatures
-from undersong_protocol.statistics.terms import matcher
+from undersong_protocol.statistics.terms import FourierFeatures, matcher
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting
 from undersong_server.methods.parts.keyphrases import Densities

@@ -15,12 +15,10 @@ from pydantic import Field
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import SumRequest
-from undersong_protocol.statistics.attributes import COLUMNS, VALUES, AttributeMarginals
-from undersong_protocol.statistics.classifier_votes import ClassifierVotesInBlocks
-from undersong_protocol.statistics.corpus_comparison import CorpusComparison
-from undersong_protocol.statistics.corrected_votes import EqualVotes, hubness_correction
-from undersong_protocol.statistics.histogram import LabelHistogram
+from undersong_protocol.statistics.classifier_votes import ClassifierVotesInBlocks, CorpusComparison
+from undersong_protocol.statistics.histogram import COLUMNS, VALUES, AttributeMarginals, LabelHistogram
 from undersong_protocol.statistics.vectors import NoisySum
+from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
 from undersong_protocol.wire.public import Input
 from undersong_server.generators.orders import Order
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned

@@ -14,7 +14,7 @@ from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member
-from undersong_protocol.statistics.attributes import AttributeMarginals
+from undersong_protocol.statistics.histogram import AttributeMarginals
 
 
 def manifest(columns):

@@ -7,7 +7,7 @@ import pytest
 
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
-from undersong_protocol.statistics.attributes import AttributeMarginals
+from undersong_protocol.statistics.histogram import AttributeMarginals
 
 # Two lists: along the first axis and along the second one; values are unit vectors of the plane's four directions.
 DIRECTIONS = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]], dtype=np.float32)

@@ -6,7 +6,7 @@ import pytest
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import PublicFacts, PublicInputs
-from undersong_protocol.statistics.corpus_comparison import BUCKETS, CorpusComparison, word_features, word_labels
+from undersong_protocol.statistics.classifier_votes import BUCKETS, CorpusComparison, word_features, word_labels
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 
 LABELS, WIDTH = 3, 4

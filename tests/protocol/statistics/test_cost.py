@@ -27,21 +27,23 @@ from undersong_protocol.statistics import (
     PublicInputs,
     Statistic,
     TopQVotes,
-    attributes,
     contribution,
-    corrected_votes,
-    fourier,
+    histogram,
     nearest,
+    terms,
+    votes,
 )
-from undersong_protocol.statistics.attributes import AttributeMarginals
-from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
-from undersong_protocol.statistics.corpus_comparison import BUCKETS, CorpusComparison
-from undersong_protocol.statistics.corrected_votes import CorrectedVotes, EqualVotes
+from undersong_protocol.statistics.classifier_votes import (
+    BUCKETS,
+    ClassifierVotes,
+    ClassifierVotesInBlocks,
+    CorpusComparison,
+)
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_protocol.statistics.fourier import FourierFeatures
-from undersong_protocol.statistics.metadata import MetadataHistograms
+from undersong_protocol.statistics.histogram import AttributeMarginals, MetadataHistograms
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
-from undersong_protocol.statistics.terms import TermHistogram
+from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram
+from undersong_protocol.statistics.votes import EqualVotes
 
 WIDTH = 4
 FEW, MANY = 100, 300  # records
@@ -80,9 +82,9 @@ def top_q_votes(size: int) -> tuple[Statistic, PublicInputs]:
     return TopQVotes(min(size, 30), size), PublicInputs({"candidates": embedded(size)})
 
 
-def votes_corrected(size: int, kind: type[CorrectedVotes] = CorrectedVotes) -> tuple[Statistic, PublicInputs]:
+def equal_votes(size: int) -> tuple[Statistic, PublicInputs]:
     public = PublicInputs({"candidates": embedded(size)}, {"hubness correction": numbers(size)})
-    return kind(min(size, 30), size), public
+    return EqualVotes(min(size, 30), size), public
 
 
 def attribute_marginals(size: int) -> tuple[Statistic, PublicInputs]:
@@ -125,9 +127,8 @@ PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     "classifier_votes": classifier_votes,
     "classifier_votes_in_blocks": lambda size: classifier_votes(size, ClassifierVotesInBlocks),
     "corpus_comparison": corpus_comparison,
-    "corrected_votes": votes_corrected,
     "embedding_sum": lambda size: (EmbeddingSum(WIDTH, min(size, LARGEST_LABELS)), PublicInputs()),
-    "equal_votes": lambda size: votes_corrected(size, EqualVotes),
+    "equal_votes": equal_votes,
     "fourier_features": lambda size: fourier_features(size, averaged=False),
     "fourier_features, averaged": lambda size: fourier_features(size, averaged=True),
     "label_histogram": lambda size: (LabelHistogram(min(size, LARGEST_LABELS)), PublicInputs()),
@@ -153,9 +154,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (contribution, "CHUNK_ELEMENTS", 2**14),
         (contribution, "BLOCK_ROWS", 64),
-        (attributes, "BLOCK_ROWS", 64),
+        (histogram, "BLOCK_ROWS", 64),
         (nearest, "BLOCK_SCORES", 2**14),
-        (corrected_votes, "BLOCK_ELEMENTS", 2**14),
+        (votes, "BLOCK_ELEMENTS", 2**14),
     ):
         monkeypatch.setattr(module, name, value, raising=False)
 
@@ -269,8 +270,8 @@ def test_phases_of_public_terms_are_bounded_before_a_record_is_read(monkeypatch:
     statistic, public = fourier_features(16, averaged=False)
     facts = PublicFacts(WIDTH, 2)
     statistic.check_inputs(public, facts)
-    monkeypatch.setattr(fourier, "LARGEST_PHASES", 16 * (17 * 101 + 17 * 5))
+    monkeypatch.setattr(terms, "LARGEST_PHASES", 16 * (17 * 101 + 17 * 5))
     statistic.check_inputs(public, facts)
-    monkeypatch.setattr(fourier, "LARGEST_PHASES", fourier.LARGEST_PHASES - 1)
+    monkeypatch.setattr(terms, "LARGEST_PHASES", terms.LARGEST_PHASES - 1)
     with pytest.raises(ConfigurationError):
         statistic.check_inputs(public, facts)

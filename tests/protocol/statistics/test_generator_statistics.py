@@ -14,14 +14,13 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
-from undersong_protocol.statistics.corrected_votes import (
+from undersong_protocol.statistics.inputs import COEFFICIENTS
+from undersong_protocol.statistics.votes import (
     CORRECTION,
-    CorrectedVotes,
     EqualVotes,
     hubness_correction,
     nearest,
 )
-from undersong_protocol.statistics.inputs import COEFFICIENTS
 
 FACTS = PublicFacts(embedding_size=12, labels=3)
 
@@ -71,7 +70,6 @@ def within(matrix, bound):
 def test_no_row_passes_its_bound(seed, q, generators, hard):
     records, public = made(seed, generators=generators)
     for statistic in (
-        CorrectedVotes(q=q, candidates=30, labels=3),
         EqualVotes(q=q, candidates=30, labels=3),
         ClassifierVotes(classifiers=generators, labels=3, hard=hard),
         ClassifierVotesInBlocks(classifiers=generators, labels=3, hard=hard),
@@ -135,18 +133,17 @@ def test_nearest_is_a_plain_sort_of_corrected_similarities():
         assert row.tolist() == order + [-1] * (4 - len(order))
 
 
-def test_a_record_gives_its_nearest_candidates_a_whole_vote_each_or_half_of_the_one_before():
+def test_a_record_gives_its_nearest_candidates_a_whole_vote_each():
     records, public = made(6)
     found = nearest(records.embeddings, records.labels, public, 4)
-    for kind, weights in ((EqualVotes, [1, 1, 1, 1]), (CorrectedVotes, [1, 0.5, 0.25, 0.125])):
-        statistic = kind(q=4, candidates=30, labels=3)
-        for row, chosen in zip(dense(statistic.rows(records, public, {})), found, strict=True):
-            expected = np.zeros(30)
-            expected[chosen[chosen >= 0]] = weights[: (chosen >= 0).sum()]
-            assert row.tolist() == expected.tolist()
-        bound = statistic.sensitivity
-        assert (bound.l1, bound.l2, bound.linf) == (sum(weights), math.sqrt(sum(w * w for w in weights)), 1.0)
-        assert all(float(weight * statistic.base_scale).is_integer() for weight in weights)
+    statistic = EqualVotes(q=4, candidates=30, labels=3)
+    for row, chosen in zip(dense(statistic.rows(records, public, {})), found, strict=True):
+        expected = np.zeros(30)
+        expected[chosen[chosen >= 0]] = 1
+        assert row.tolist() == expected.tolist()
+    bound = statistic.sensitivity
+    assert (bound.l1, bound.l2, bound.linf) == (4.0, 2.0, 1.0)
+    assert statistic.base_scale == 256
 
 
 def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
@@ -184,11 +181,11 @@ def test_what_does_not_fit_is_refused():
     _, public = made(0)
     facts = PublicFacts(embedding_size=12, labels=3)
     votes = PublicInputs(public.embeddings, {"hubness correction": public.numbers["hubness correction"]})
-    CorrectedVotes(q=2, candidates=30, labels=3).check_inputs(votes, facts)
+    EqualVotes(q=2, candidates=30, labels=3).check_inputs(votes, facts)
     with raises(ConfigurationError, "embedding-count"):
-        CorrectedVotes(q=2, candidates=10, labels=3).check_inputs(votes, facts)
+        EqualVotes(q=2, candidates=10, labels=3).check_inputs(votes, facts)
     with raises(ConfigurationError, "number-shape"):
-        CorrectedVotes(q=2, candidates=30, labels=3).check_inputs(
+        EqualVotes(q=2, candidates=30, labels=3).check_inputs(
             PublicInputs(public.embeddings, {"hubness correction": np.zeros(3)}), facts
         )
     with raises(ConfigurationError, "number-shape"):
@@ -202,7 +199,6 @@ def test_what_does_not_fit_is_refused():
 
 def test_they_travel_by_name_and_parameters():
     for statistic in (
-        CorrectedVotes(q=3, candidates=9, labels=2),
         EqualVotes(q=3, candidates=9, labels=2),
         ClassifierVotes(classifiers=4, labels=2, hard=False),
     ):

@@ -13,8 +13,7 @@ from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, build, parameters
 from undersong_protocol.statistics.contribution import contribute
-from undersong_protocol.statistics.fourier import FourierFeatures
-from undersong_protocol.statistics.terms import TermHistogram, Terms
+from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram, Terms
 
 TERMS = ("heart", "heart failure", "pain", "Chest  Pain", "fever", "x-ray")
 

@@ -14,7 +14,7 @@ from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_protocol.statistics.metadata import MetadataHistograms
+from undersong_protocol.statistics.histogram import MetadataHistograms
 
 EDGES = np.array([2.0, 4.0, 10.0])
 

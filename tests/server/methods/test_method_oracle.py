@@ -15,7 +15,7 @@ from tests.doubles.tasks import make_replay_task
 from tests.doubles.word_embedding import embed
 from tests.server.methods import method_oracle as oracle
 from undersong_common.embedding import quantise
-from undersong_protocol.statistics.corpus_comparison import word_features, word_labels
+from undersong_protocol.statistics.classifier_votes import word_features, word_labels
 from undersong_protocol.wire.public import resolve
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load

@@ -15,7 +15,7 @@ from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Privacy
-from undersong_protocol.statistics.attributes import AttributeMarginals
+from undersong_protocol.statistics.histogram import AttributeMarginals
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.interface import Answer
 from undersong_server.generators.kinds.ngram import NgramGenerator
@@ -156,7 +156,7 @@ def test_a_gain_is_certain_above_two_standard_errors_of_noise_and_sampling():
 
 
 def test_a_word_classifier_learns_words_and_never_answers_a_label_it_has_not_seen():
-    from undersong_protocol.statistics.corpus_comparison import word_labels
+    from undersong_protocol.statistics.classifier_votes import word_labels
 
     rng = np.random.default_rng(0)
     texts = rows(rng, 60)

@@ -16,7 +16,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_protocol.agreement.plan import Privacy, SumRequest
 from undersong_protocol.statistics import LengthHistogram, TopQVotes
-from undersong_protocol.statistics.metadata import MetadataHistograms
+from undersong_protocol.statistics.histogram import MetadataHistograms
 from undersong_protocol.wire.public import Input
 from undersong_server.methods.interface import RunContext
 from undersong_server.methods.parts.metadata import RANGE_EDGES

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.workers import cosines, sines
-from undersong_protocol.statistics.fourier import FourierFeatures
+from undersong_protocol.statistics.terms import FourierFeatures
 
 
 def significant_terms(

@@ -8,8 +8,7 @@ import numpy as np
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.workers import one_numpy_thread
-from undersong_protocol.statistics.classifier_votes import NEVER
-from undersong_protocol.statistics.corpus_comparison import BUCKETS, SQUARE, word_features
+from undersong_protocol.statistics.classifier_votes import BUCKETS, NEVER, SQUARE, word_features
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import consistency

@@ -10,7 +10,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.accounting import gaussian_mu
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
-from undersong_protocol.statistics.fourier import FourierFeatures
+from undersong_protocol.statistics.terms import FourierFeatures
 from undersong_server.methods.parts.keyphrases import Densities, significant_terms
 from undersong_server.methods.parts.private_vocabulary import english_words, read_vocabulary
 
