@@ -33,8 +33,8 @@ class Manifest:
     Attributes:
         run: the run's name, unique at the coordinator.
         task: public words: name, description and labels; and where they are stated ``purpose``, ``publication`` (where
-            the data set is to be published), ``generators`` (who writes the texts) and ``columns`` (attributes beside
-            the text that are asked for), for the people who decide.
+            the data set is published, its licence and makers), ``generators`` (who writes the texts) and ``columns``
+            (attributes beside the text that are asked for), for the people who decide.
         method: the method's name (information; what binds is the plan).
         embedder: SHA-256 (hex) of the embedding model that every party must hold.
         roster: the parties with their Ed25519 identity keys, sorted by name.

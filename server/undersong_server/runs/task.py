@@ -136,6 +136,12 @@ class PublicationSection(Section):
     intended_use: Annotated[str, Field(max_length=2000)] = ""
     limits: Annotated[str, Field(max_length=2000)] = ""
 
+    @property
+    def stated(self) -> str:
+        """The place, licence, makers and contact that are given, as hospitals read and sign them; "" if none is."""
+        more = {"licence": self.licence, "made by": self.makers, "contact": self.contact}
+        return "; ".join(filter(None, (self.where, *(f"{key}: {words}" for key, words in more.items() if words))))
+
 
 class PrivacySection(Section):
     """[privacy]: the promise. epsilon = inf is for research only and marks every output as not private.
@@ -349,7 +355,7 @@ class Task(Section):
     @property
     def public_words(self) -> dict[str, Any]:
         """The task's part of the manifest, which every party reads and signs."""
-        given = {"purpose": self.task.purpose, "publication": self.publication.where, "revises": self.task.revises}
+        given = {"purpose": self.task.purpose, "publication": self.publication.stated, "revises": self.task.revises}
         named: dict[str, Any] = {"name": self.task.name, "description": self.task.description}
         return {
             **named,

@@ -7,7 +7,7 @@ import pytest
 from tests.doubles.forgeries import FORGERIES, harmless
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
-from undersong_server.runs.task import TaskSection
+from undersong_server.runs.task import PublicationSection, TaskSection
 
 
 def read(**changes):
@@ -27,3 +27,10 @@ def test_names_with_a_space_too_many_and_endless_descriptions_are_refused():
         with pytest.raises(ConfigurationError):
             read(**changes)
     assert read(labels=["\u05e9\u05dc\u05d5\u05dd", "c\u0153ur"]).labels[1] == "c\u0153ur"
+
+
+def test_hospitals_sign_the_licence_the_makers_and_the_contact_beside_the_place():
+    given = {"where": "https://example.org/triage", "licence": "CC-BY-4.0", "makers": "the alliance"}
+    stated = configuration.validate(PublicationSection, given, "the task file").stated
+    assert stated == "https://example.org/triage; licence: CC-BY-4.0; made by: the alliance"
+    assert PublicationSection().stated == ""
