@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,7 @@ VICTIM = "p03"
 LOW_ORDER = sorted(keys._LOW_ORDER)
 
 Bend = Callable[[wire.Request], object]
+Lie = Callable[[SumParameters, wire.Request], object]
 
 
 class Refused(Exception):
@@ -72,13 +74,13 @@ def play(
 def check_refused(
     parameters: SumParameters,
     stage: Stage,
-    bend: Bend,
+    lie: Lie,
     error: type[UndersongError],
     words: str,
     victims: tuple[str, ...] = (VICTIM,),
 ) -> None:
     """The victims refuse with these words, are tombstoned for good, and their secrets were never sent."""
-    refusals, parties, sent = play(parameters, stage, bend, victims)
+    refusals, parties, sent = play(parameters, stage, lambda message: lie(parameters, message), victims)
     assert set(refusals) == set(victims)
     for victim in victims:
         with pytest.raises(error, match=words):
@@ -96,29 +98,271 @@ def check_refused(
             assert secret not in everything, f"{name} was sent"
 
 
-# --- the terms ------------------------------------------------------------------------------------------------------
+# --- one request bent at one point ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        ("threshold", 5, "threshold is not the approved one: 5 instead of 6"),
-        ("sigma", 1.0, "sigma is not the approved one: 1.0 instead of 400.0"),
-        ("tolerated_dropouts", 3, "tolerated_dropouts is not the approved one: 3 instead of 2"),
-        ("colluders", 0, "colluders is not the approved one: 0 instead of 1"),
-        ("modulus_bits", 64, "ring"),
-        ("dimension", 16, "dimension is not the approved one: 16 instead of 17"),
-        ("parties", 9, "number of parties is not the approved one: 9 instead of 10"),
-        ("roster", bytes(32), "roster is not the approved one"),
-        ("graph_above", 4, "graph_above is not the approved one"),
-        ("post_quantum", None, "post_quantum is not the approved one"),
-        ("law", "laplace", "law of the noise is not the approved one: 'laplace' instead of 'gaussian'"),
-    ],
-)
-def test_changed_terms(field: str, value: object, words: str) -> None:
+def _terms(field: str, value: object) -> Lie:
+    def bend(parameters: SumParameters, message: wire.Request) -> None:
+        setattr(message.advertise, field, not parameters.post_quantum if field == "post_quantum" else value)
+
+    return bend
+
+
+def _bytes_of(part: str, field: str, change: Callable[[bytes], bytes]) -> Lie:
+    """Changes one field of bytes of the stage's request."""
+
+    def bend(parameters: SumParameters, message: wire.Request) -> None:
+        sent = getattr(message, part)
+        setattr(sent, field, change(getattr(sent, field)))
+
+    return bend
+
+
+def _given(data: bytes) -> Callable[[bytes], bytes]:
+    return lambda _: data
+
+
+def _advert_of(message: wire.Request, party: int) -> wire.SignedAdvert:
+    return next(advert for advert in message.share.adverts if advert.party == party)
+
+
+def _forged(signer: str, party: int, **fields: bytes | str | int) -> Lie:
+    """Signs one advert with other fields: bytes, another field's name, or the party of whom a field is copied."""
+
+    def bend(parameters: SumParameters, message: wire.Request) -> None:
+        entry = _advert_of(message, party)
+        advert = wire.Advert.FromString(entry.body)
+        for field, given in fields.items():
+            if isinstance(given, int):
+                given = getattr(wire.Advert.FromString(_advert_of(message, given).body), field)
+            setattr(advert, field, getattr(advert, given) if isinstance(given, str) else given)
+        entry.body = advert.SerializeToString()
+        body = sid.body_hash(entry.body)
+        entry.signature = keys.sign(identity_of(signer), parameters.sid, Stage.ADVERTISE, party, body)
+
+    return bend
+
+
+def _exchanged(parameters: SumParameters, message: wire.Request) -> None:
+    one, two = _advert_of(message, 1), _advert_of(message, 2)
+    one.body, two.body = two.body, one.body
+    one.signature, two.signature = two.signature, one.signature
+
+
+def _earlier(parameters: SumParameters, message: wire.Request) -> None:
+    old = open_party(dataclasses.replace(parameters, attempt=1), "p05").advertise().payload
+    entry, reply = _advert_of(message, 5), wire.Reply.FromString(old)
+    entry.body, entry.signature = reply.body, reply.signature
+
+
+def _adverts_of(*kept: int) -> Lie:
+    def bend(parameters: SumParameters, message: wire.Request) -> None:
+        adverts = [_advert_of(message, party) for party in kept]
+        del message.share.adverts[:]
+        message.share.adverts.extend(adverts)
+
+    return bend
+
+
+def _flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def _sealed_bytes(parameters: SumParameters) -> int:
+    """A block of shares for one holder."""
+    return keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0)
+
+
+def _corrupted(block: int, at: int) -> Lie:
+    """One bit of one block of shares; ``at`` as in a slice."""
+
+    def bend(parameters: SumParameters, message: wire.Request) -> None:
+        size = _sealed_bytes(parameters)
+        message.mask.ciphertexts = _flip(message.mask.ciphertexts, block * size + at % size)
+
+    return bend
+
+
+def _swapped(parameters: SumParameters, message: wire.Request) -> None:
+    data, size = message.mask.ciphertexts, _sealed_bytes(parameters)
+    message.mask.ciphertexts = data[size : 2 * size] + data[:size] + data[2 * size :]
+
+
+def _set(message: wire.Request, stage: Stage, parties: set[int], size: int = 10) -> None:
+    if stage is Stage.MASK:
+        message.mask.sharers = to_bitmap(parties, size)
+    else:
+        message.consistency.survivors = to_bitmap(parties, size)
+
+
+def _signers(message: wire.Request) -> tuple[list[int], list[bytes]]:
+    data = message.unmask.signatures
+    listed = from_bitmap(message.unmask.signers, 10, "", "")
+    return list(listed), [data[start : start + 64] for start in range(0, len(data), 64)]
+
+
+def _with_signers(message: wire.Request, signers: list[int], signatures: list[bytes]) -> None:
+    message.unmask.signers = to_bitmap(signers, 10)
+    message.unmask.signatures = b"".join(signatures)
+
+
+def _signed(change: Callable[[SumParameters, list[int], list[bytes]], tuple[list[int], list[bytes]]]) -> Lie:
+    """Changes who signed and what."""
+    return lambda parameters, message: _with_signers(message, *change(parameters, *_signers(message)))
+
+
+def _strangers(parameters: SumParameters, signers: list[int], signatures: list[bytes]) -> tuple[list[int], list[bytes]]:
+    body = sid.body_hash(bytes(32))
+    forged = keys.sign(identity_of("stranger"), parameters.sid, Stage.CONSISTENCY, signers[0], body)
+    return signers, [forged, *signatures[1:]]
+
+
+def _reveal(message: wire.Request, roll: int, **fields: bytes) -> None:
+    message.ClearField("share")
+    message.reveal.MergeFrom(wire.RevealRequest(roll=roll, **fields))
+
+
+OWN_KEY = keys.public_key(bytes(range(32)))
+UNSIGNED = "its advert does not carry its enrolled identity's"
+NO_SETS = (b"", bytes(3), b"\xff\xff")
+CLOSED = "its shares for this party do not open"
+TERMS: dict[str, tuple[object, str]] = {
+    "threshold": (5, "threshold is not the approved one: 5 instead of 6"),
+    "sigma": (1.0, "sigma is not the approved one: 1.0 instead of 400.0"),
+    "tolerated_dropouts": (3, "tolerated_dropouts is not the approved one: 3 instead of 2"),
+    "colluders": (0, "colluders is not the approved one: 0 instead of 1"),
+    "modulus_bits": (64, "ring"),
+    "dimension": (16, "dimension is not the approved one: 16 instead of 17"),
+    "parties": (9, "number of parties is not the approved one: 9 instead of 10"),
+    "roster": (bytes(32), "roster is not the approved one"),
+    "graph_above": (4, "graph_above is not the approved one"),
+    "post_quantum": (None, "post_quantum is not the approved one"),
+    "law": ("laplace", "law of the noise is not the approved one: 'laplace' instead of 'gaussian'"),
+}
+# Sentences of the refusals, and the lies that lead to each.
+TEN: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
+    (Stage.SHARE, PeerFault): {
+        f"p01: {UNSIGNED}": [_exchanged],
+        f"p05: {UNSIGNED}": [
+            _forged("coordinator", 5, mask_key=OWN_KEY),
+            lambda _, m: _advert_of(m, 5).ClearField("signature"),
+            _earlier,
+        ],
+        "p05: advertised a low-order X25519 key": [
+            _forged("p05", 5, **{field: point}) for field in ("channel_key", "mask_key") for point in LOW_ORDER
+        ],
+        "p05: advertised a malformed X25519 key": [
+            _forged("p05", 5, mask_key=key)
+            for key in (b"", bytes(31), (2**255 - 19).to_bytes(32, "little"), b"\xff" * 32)
+        ],
+        "p05: advertised a duplicate key or commitment": [
+            *(_forged("p05", 5, **{field: 2}) for field in ("channel_key", "mask_key", "commitment")),
+            _forged("p05", 5, mask_key="channel_key"),
+        ],
+        "p05: its advert is for other terms": [_forged("p05", 5, terms=bytes(32))],
+        "out of order, twice": [lambda _, m: m.share.adverts.append(_advert_of(m, 5))],
+        "not enrolled": [lambda _, m: m.share.adverts.add(party=10, body=b"x", signature=bytes(64))],
+        "p03: its advert": [lambda _, m: setattr(_advert_of(m, 3), "signature", _advert_of(m, 4).signature)],
+    },
+    (Stage.SHARE, PrivacyRefusal): {
+        # Even a coordinator that holds the identity key cannot make a party mask with keys it did not advertise.
+        "swapped keys": [_forged(VICTIM, 3, mask_key=OWN_KEY)],
+        "omits this party": [_adverts_of(0, 1, 2, *range(4, 10))],
+        "8 parties, at least 9 are needed": [_adverts_of(*range(8))],
+        "reveal nonces was asked for out of order": [lambda _, m: _reveal(m, 0)],
+    },
+    (Stage.MASK, PeerFault): {
+        # At the beginning, in the middle and at the end of the first block of shares, and in the second one.
+        f"p00: {CLOSED}: swapped or corrupted": [_corrupted(0, 0), _corrupted(0, 40), _corrupted(0, -1), _swapped],
+        f"p01: {CLOSED}: swapped or corrupted": [_corrupted(1, 0), _bytes_of("mask", "hashes", lambda d: _flip(d, 70))],
+        "coordinator: .*expected 9 blocks": [
+            _bytes_of("mask", field, lambda data: data[:-1]) for field in ("ciphertexts", "hashes")
+        ],
+        "no set over a roster of 10": [_bytes_of("mask", "sharers", _given(data)) for data in NO_SETS],
+    },
+    **{
+        (stage, PrivacyRefusal): {
+            words: [lambda _, m, stage=stage, kept=kept: _set(m, stage, kept)]
+            for kept, words in (
+                (set(range(10)) - {3}, "omits this party"),
+                (set(range(8)), "8 parties, at least 9 are needed"),
+                ({3}, "1 party, at least 9 are needed"),
+            )
+        }
+        for stage in (Stage.MASK, Stage.CONSISTENCY)
+    },
+    (Stage.CONSISTENCY, PeerFault): {
+        "no set over a roster of 10": [_bytes_of("consistency", "survivors", _given(data)) for data in NO_SETS],
+    },
+    (Stage.UNMASK, PrivacyRefusal): {
+        "5 signatures on U3 where 6 are needed": [_signed(lambda _, who, what: (who[:-1], what[:-1]))],
+    },
+    (Stage.UNMASK, PeerFault): {
+        # One party's signature again, as if another had given it.
+        "p05: its statement on this U3 .forged, duplicate": [
+            _signed(lambda _, who, what: (who, [*what[:-1], what[0]]))
+        ],
+        "p00: its statement on this U3": [_signed(_strangers)],
+        "p03: its statement on this U3": [_signed(lambda _, who, what: (who, [*what[:3], what[4], *what[4:]]))],
+        "expected 6 blocks of 64 bytes": [_bytes_of("unmask", "signatures", lambda data: data[:-1])],
+    },
+}
+GRAPH: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
+    (Stage.SHARE, PrivacyRefusal): {
+        "another nonce for this party": [_bytes_of("share", "nonces", lambda old: old[:96] + bytes(32) + old[128:])],
+        "asked for anew although nobody dropped out": [lambda _, m: _reveal(m, 1, present=to_bitmap(range(20), 20))],
+    },
+    (Stage.SHARE, PeerFault): {
+        "p00: its nonce is not the one it committed to": [
+            _bytes_of("share", "nonces", lambda old: bytes(32) + old[32:])
+        ],
+        # Leaving out a nonce after all were seen would let the coordinator choose among graphs.
+        "coordinator: revealed nonces: expected 20 blocks": [_bytes_of("share", "nonces", lambda old: old[:-32])],
+        "adverts again after the nonces": [lambda _, m: m.share.adverts.add(party=0)],
+    },
+    (Stage.REVEAL, PrivacyRefusal): {
+        "others than those who advertised": [_bytes_of("reveal", "present", _given(to_bitmap(range(19), 20)))],
+        **{
+            f"nonce roll {roll} after 0": [lambda _, m, roll=roll: setattr(m.reveal, "roll", roll)]
+            for roll in (1, 7, 8)
+        },
+    },
+}
+
+
+def _cases(table: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]]) -> list[Any]:
+    return [
+        pytest.param(stage, lie, error, words, id=f"{stage.title}: {words} {number}")
+        for (stage, error), sentences in table.items()
+        for words, lies in sentences.items()
+        for number, lie in enumerate(lies)
+    ]
+
+
+@pytest.mark.parametrize("field", TERMS)
+def test_changed_terms(field: str) -> None:
+    value, words = TERMS[field]
     parameters = parameters_of(10, tolerated_dropouts=2, sigma=400.0)
-    value = not parameters.post_quantum if field == "post_quantum" else value
-    check_refused(parameters, Stage.ADVERTISE, lambda m: setattr(m.advertise, field, value), PrivacyRefusal, words)
+    check_refused(parameters, Stage.ADVERTISE, _terms(field, value), PrivacyRefusal, words)
+
+
+@pytest.mark.parametrize(("stage", "lie", "error", "words"), _cases(TEN))
+def test_one_bent_request_among_ten(stage: Stage, lie: Lie, error: type[UndersongError], words: str) -> None:
+    check_refused(parameters_of(10), stage, lie, error, words)
+
+
+@pytest.mark.parametrize(("stage", "lie", "error", "words"), _cases(GRAPH))
+def test_one_bent_request_on_the_regular_graph(stage: Stage, lie: Lie, error: type[UndersongError], words: str) -> None:
+    check_refused(parameters_of(20, graph_above=7, tolerated_dropouts=2), stage, lie, error, words)
+
+
+def test_direct_mode_refuses_any_missing_party() -> None:
+    parameters = parameters_of(4, tolerated_dropouts=0, colluders=2)
+    lie = _bytes_of("mask", "sharers", lambda _: to_bitmap({1, 2, 3}, 4))
+    check_refused(parameters, Stage.MASK, lie, PrivacyRefusal, "3 parties, at least 4 are needed")
+
+
+# --- the terms, versions and garbage --------------------------------------------------------------------------------
 
 
 def test_leave_one_out_roster_has_other_terms() -> None:
@@ -168,142 +412,6 @@ def test_garbage_is_refused_and_changes_nothing(data: bytes) -> None:
 # --- adverts --------------------------------------------------------------------------------------------------------
 
 
-def _advert_of(message: wire.Request, party: int) -> wire.SignedAdvert:
-    return next(advert for advert in message.share.adverts if advert.party == party)
-
-
-def _forge(parameters: SumParameters, signer: str, party: int, change: Callable[[wire.Advert], object]) -> Bend:
-    """Bend one advert and sign it with ``signer``'s key."""
-
-    def bend(message: wire.Request) -> None:
-        entry = _advert_of(message, party)
-        advert = wire.Advert.FromString(entry.body)
-        change(advert)
-        entry.body = advert.SerializeToString()
-        entry.signature = keys.sign(
-            identity_of(signer), parameters.sid, Stage.ADVERTISE, party, sid.body_hash(entry.body)
-        )
-
-    return bend
-
-
-def test_swapped_keys_of_a_peer() -> None:
-    parameters = parameters_of(10)
-    own_key = keys.public_key(bytes(range(32)))
-    bend = _forge(parameters, "coordinator", 5, lambda advert: setattr(advert, "mask_key", own_key))
-    check_refused(parameters, Stage.SHARE, bend, PeerFault, "p05: its advert does not carry its enrolled identity's")
-
-
-def test_swapped_keys_of_this_party() -> None:
-    parameters = parameters_of(10)
-    own_key = keys.public_key(bytes(range(32)))
-    # Even a coordinator that holds the identity key cannot make a party mask with keys it did not advertise.
-    bend = _forge(parameters, VICTIM, 3, lambda advert: setattr(advert, "mask_key", own_key))
-    check_refused(parameters, Stage.SHARE, bend, PrivacyRefusal, "swapped keys")
-
-
-def test_two_adverts_exchanged() -> None:
-    def bend(message: wire.Request) -> None:
-        one, two = _advert_of(message, 1), _advert_of(message, 2)
-        one.body, two.body = two.body, one.body
-        one.signature, two.signature = two.signature, one.signature
-
-    check_refused(parameters_of(10), Stage.SHARE, bend, PeerFault, "p01: its advert does not carry")
-
-
-def test_unsigned_keys() -> None:
-    def bend(message: wire.Request) -> None:
-        _advert_of(message, 5).ClearField("signature")
-
-    check_refused(parameters_of(10), Stage.SHARE, bend, PeerFault, "p05: its advert does not carry")
-
-
-def test_advert_of_an_earlier_attempt() -> None:
-    parameters = parameters_of(10)
-    earlier = open_party(dataclasses.replace(parameters, attempt=1), "p05").advertise()
-    old = wire.Reply.FromString(earlier.payload)
-
-    def bend(message: wire.Request) -> None:
-        entry = _advert_of(message, 5)
-        entry.body, entry.signature = old.body, old.signature
-
-    check_refused(parameters, Stage.SHARE, bend, PeerFault, "p05: its advert does not carry")
-
-
-@pytest.mark.parametrize("field", ["channel_key", "mask_key"])
-@pytest.mark.parametrize("point", range(len(LOW_ORDER)))
-def test_low_order_keys(field: str, point: int) -> None:
-    parameters = parameters_of(10)
-    bend = _forge(parameters, "p05", 5, lambda advert: setattr(advert, field, LOW_ORDER[point]))
-    check_refused(parameters, Stage.SHARE, bend, PeerFault, "p05: advertised a low-order X25519 key")
-
-
-@pytest.mark.parametrize("key", [b"", bytes(31), (2**255 - 19).to_bytes(32, "little"), b"\xff" * 32])
-def test_malformed_keys(key: bytes) -> None:
-    parameters = parameters_of(10)
-    bend = _forge(parameters, "p05", 5, lambda advert: setattr(advert, "mask_key", key))
-    check_refused(parameters, Stage.SHARE, bend, PeerFault, "p05: advertised a malformed X25519 key")
-
-
-@pytest.mark.parametrize("field", ["channel_key", "mask_key", "commitment"])
-def test_duplicate_keys(field: str) -> None:
-    parameters = parameters_of(10)
-
-    def bend(message: wire.Request) -> None:
-        copied = getattr(wire.Advert.FromString(_advert_of(message, 2).body), field)
-        _forge(parameters, "p05", 5, lambda advert: setattr(advert, field, copied))(message)
-
-    check_refused(parameters, Stage.SHARE, bend, PeerFault, "p05: advertised a duplicate key or commitment")
-
-
-def test_one_key_for_channel_and_mask() -> None:
-    parameters = parameters_of(10)
-    bend = _forge(parameters, "p05", 5, lambda advert: setattr(advert, "mask_key", advert.channel_key))
-    check_refused(parameters, Stage.SHARE, bend, PeerFault, "p05: advertised a duplicate key")
-
-
-def test_advert_for_other_terms() -> None:
-    parameters = parameters_of(10)
-    bend = _forge(parameters, "p05", 5, lambda advert: setattr(advert, "terms", bytes(32)))
-    check_refused(parameters, Stage.SHARE, bend, PeerFault, "p05: its advert is for other terms")
-
-
-def test_advert_listed_twice() -> None:
-    def bend(message: wire.Request) -> None:
-        message.share.adverts.append(_advert_of(message, 5))
-
-    check_refused(parameters_of(10), Stage.SHARE, bend, PeerFault, "out of order, twice")
-
-
-def test_advert_of_somebody_who_is_not_enrolled() -> None:
-    def bend(message: wire.Request) -> None:
-        message.share.adverts.add(party=10, body=b"x", signature=bytes(64))
-
-    check_refused(parameters_of(10), Stage.SHARE, bend, PeerFault, "not enrolled")
-
-
-def _only(message: wire.Request, kept: set[int]) -> None:
-    adverts = [advert for advert in message.share.adverts if advert.party in kept]
-    del message.share.adverts[:]
-    message.share.adverts.extend(adverts)
-
-
-def test_adverts_that_omit_this_party() -> None:
-    check_refused(
-        parameters_of(10), Stage.SHARE, lambda m: _only(m, set(range(10)) - {3}), PrivacyRefusal, "omits this party"
-    )
-
-
-def test_too_few_adverts() -> None:
-    check_refused(
-        parameters_of(10),
-        Stage.SHARE,
-        lambda m: _only(m, set(range(8))),
-        PrivacyRefusal,
-        "8 parties, at least 9 are needed",
-    )
-
-
 def test_split_views_of_the_adverts_do_not_mix() -> None:
     """The victim is shown somebody's older advert instead of the present one: sid' differs, no share opens."""
     parameters = parameters_of(10)
@@ -326,40 +434,6 @@ def test_split_views_of_the_adverts_do_not_mix() -> None:
 # --- shares ---------------------------------------------------------------------------------------------------------
 
 
-def _flip(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-
-
-def _sealed_bytes(parameters: SumParameters) -> int:
-    """A block of shares for one holder."""
-    return keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0)
-
-
-@pytest.mark.parametrize("at", [0, 40, -1, 1])
-def test_corrupted_ciphertext(at: int) -> None:
-    """At the beginning, in the middle and at the end of the first block, and in the second one."""
-    parameters = parameters_of(10)
-    size = _sealed_bytes(parameters)
-    culprit, at = ("p01", size) if at == 1 else ("p00", at % size)
-    check_refused(
-        parameters,
-        Stage.MASK,
-        lambda m: setattr(m.mask, "ciphertexts", _flip(m.mask.ciphertexts, at)),
-        PeerFault,
-        f"{culprit}: its shares for this party do not open: swapped or corrupted",
-    )
-
-
-def test_swapped_ciphertexts() -> None:
-    parameters = parameters_of(10)
-
-    def bend(message: wire.Request) -> None:
-        data, size = message.mask.ciphertexts, _sealed_bytes(parameters)
-        message.mask.ciphertexts = data[size : 2 * size] + data[:size] + data[2 * size :]
-
-    check_refused(parameters, Stage.MASK, bend, PeerFault, "p00: its shares .* swapped or corrupted")
-
-
 def test_shares_reflected_to_their_dealer() -> None:
     parameters = parameters_of(10)
     dealt: dict[str, wire.Shares] = {}
@@ -380,61 +454,7 @@ def test_shares_reflected_to_their_dealer() -> None:
     assert "p00: its shares for this party do not open" in str(refusals[VICTIM])
 
 
-def test_changed_hash_of_a_share() -> None:
-    check_refused(
-        parameters_of(10),
-        Stage.MASK,
-        lambda m: setattr(m.mask, "hashes", _flip(m.mask.hashes, 70)),
-        PeerFault,
-        "p01: its shares for this party do not open",
-    )
-
-
-@pytest.mark.parametrize("field", ["ciphertexts", "hashes"])
-def test_missing_shares(field: str) -> None:
-    check_refused(
-        parameters_of(10),
-        Stage.MASK,
-        lambda m: setattr(m.mask, field, getattr(m.mask, field)[:-1]),
-        PeerFault,
-        "coordinator: .*expected 9 blocks",
-    )
-
-
 # --- sets of parties ------------------------------------------------------------------------------------------------
-
-
-def _set(message: wire.Request, stage: Stage, parties: set[int], size: int = 10) -> None:
-    if stage is Stage.MASK:
-        message.mask.sharers = to_bitmap(parties, size)
-    else:
-        message.consistency.survivors = to_bitmap(parties, size)
-
-
-@pytest.mark.parametrize("stage", [Stage.MASK, Stage.CONSISTENCY])
-@pytest.mark.parametrize(
-    ("kept", "words"),
-    [
-        (set(range(10)) - {3}, "omits this party"),
-        (set(range(8)), "8 parties, at least 9 are needed"),
-        ({3}, "1 party, at least 9 are needed"),
-    ],
-)
-def test_sets_that_omit_this_party_or_are_too_small(stage: Stage, kept: set[int], words: str) -> None:
-    check_refused(parameters_of(10), stage, lambda m: _set(m, stage, kept), PrivacyRefusal, words)
-
-
-@pytest.mark.parametrize("stage", [Stage.MASK, Stage.CONSISTENCY])
-@pytest.mark.parametrize("data", [b"", bytes(3), b"\xff\xff"])
-def test_sets_that_are_no_sets(stage: Stage, data: bytes) -> None:
-    field = ("mask", "sharers") if stage is Stage.MASK else ("consistency", "survivors")
-    check_refused(
-        parameters_of(10),
-        stage,
-        lambda m: setattr(getattr(m, field[0]), field[1], data),
-        PeerFault,
-        "no set over a roster of 10",
-    )
 
 
 def _refuse_one(parameters: SumParameters, lost: Stage, stage: Stage, bend: Bend, words: str) -> None:
@@ -480,59 +500,6 @@ def test_u3_that_exceeds_u2() -> None:
 # --- opening --------------------------------------------------------------------------------------------------------
 
 
-def _signers(message: wire.Request) -> tuple[list[int], list[bytes]]:
-    data = message.unmask.signatures
-    listed = from_bitmap(message.unmask.signers, 10, "", "")
-    return list(listed), [data[start : start + 64] for start in range(0, len(data), 64)]
-
-
-def _with_signers(message: wire.Request, signers: list[int], signatures: list[bytes]) -> None:
-    message.unmask.signers = to_bitmap(signers, 10)
-    message.unmask.signatures = b"".join(signatures)
-
-
-def test_too_few_signatures() -> None:
-    def bend(message: wire.Request) -> None:
-        signers, signatures = _signers(message)
-        _with_signers(message, signers[:-1], signatures[:-1])
-
-    check_refused(parameters_of(10), Stage.UNMASK, bend, PrivacyRefusal, "5 signatures on U3 where 6 are needed")
-
-
-def test_duplicate_signatures() -> None:
-    def bend(message: wire.Request) -> None:
-        signers, signatures = _signers(message)
-        # One party's signature again, as if another had given it.
-        _with_signers(message, signers, [*signatures[:-1], signatures[0]])
-
-    check_refused(parameters_of(10), Stage.UNMASK, bend, PeerFault, "p05: its statement on this U3 .forged, duplicate")
-
-
-def test_foreign_signatures() -> None:
-    parameters = parameters_of(10)
-
-    def bend(message: wire.Request) -> None:
-        signers, signatures = _signers(message)
-        forged = keys.sign(
-            identity_of("stranger"), parameters.sid, Stage.CONSISTENCY, signers[0], sid.body_hash(bytes(32))
-        )
-        _with_signers(message, signers, [forged, *signatures[1:]])
-
-    check_refused(parameters, Stage.UNMASK, bend, PeerFault, "p00: its statement on this U3")
-
-
-@pytest.mark.parametrize("stage", [Stage.SHARE, Stage.UNMASK])
-def test_another_signature_in_this_partys_own_name(stage: Stage) -> None:
-    def bend(message: wire.Request) -> None:
-        if stage is Stage.SHARE:
-            _advert_of(message, 3).signature = _advert_of(message, 4).signature
-        else:
-            signers, signatures = _signers(message)
-            _with_signers(message, signers, [*signatures[:3], signatures[4], *signatures[4:]])
-
-    check_refused(parameters_of(10), stage, bend, PeerFault, "p03: its (advert|statement on this U3)")
-
-
 def test_a_party_verifies_every_signature_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     parties = open_parties(parameters_of(10))
     victim, verify = parties[VICTIM], keys.verified
@@ -562,16 +529,6 @@ def test_signatures_of_parties_outside_u3() -> None:
         _with_signers(message, [*signers[1:], 9], [*signatures[1:], bytes(64)])
 
     _refuse_one(parameters, Stage.MASK, Stage.UNMASK, bend, "foreign signatures")
-
-
-def test_missing_signature_bytes() -> None:
-    check_refused(
-        parameters_of(10),
-        Stage.UNMASK,
-        lambda m: setattr(m.unmask, "signatures", m.unmask.signatures[:-1]),
-        PeerFault,
-        "expected 6 blocks of 64 bytes",
-    )
 
 
 def test_split_views_of_u3_open_nothing() -> None:
@@ -762,76 +719,7 @@ def test_skipped_stages(reached: Stage, skipped_to: Stage) -> None:
     assert machine.phase is Phase.TOMBSTONED
 
 
-def test_nonces_where_there_is_no_graph() -> None:
-    def bend(message: wire.Request) -> None:
-        message.ClearField("share")
-        message.reveal.roll = 0
-
-    check_refused(parameters_of(10), Stage.SHARE, bend, PrivacyRefusal, "reveal nonces was asked for out of order")
-
-
 # --- the k-regular graph --------------------------------------------------------------------------------------------
-
-
-def _graph(**changes: object) -> SumParameters:
-    return parameters_of(20, graph_above=7, tolerated_dropouts=2, **changes)
-
-
-def test_another_nonce_for_this_party() -> None:
-    def bend(message: wire.Request) -> None:
-        message.share.nonces = message.share.nonces[:96] + bytes(32) + message.share.nonces[128:]
-
-    check_refused(_graph(), Stage.SHARE, bend, PrivacyRefusal, "another nonce for this party")
-
-
-def test_another_nonce_for_a_peer() -> None:
-    def bend(message: wire.Request) -> None:
-        message.share.nonces = bytes(32) + message.share.nonces[32:]
-
-    check_refused(_graph(), Stage.SHARE, bend, PeerFault, "p00: its nonce is not the one it committed to")
-
-
-def test_nonces_of_fewer_than_were_asked() -> None:
-    """Leaving out a nonce after all were seen would let the coordinator choose among graphs."""
-
-    def bend(message: wire.Request) -> None:
-        message.share.nonces = message.share.nonces[:-32]
-
-    check_refused(_graph(), Stage.SHARE, bend, PeerFault, "coordinator: revealed nonces: expected 20 blocks")
-
-
-@pytest.mark.parametrize("roll", [1, 7, 8])
-def test_rolls_out_of_order(roll: int) -> None:
-    check_refused(
-        _graph(), Stage.REVEAL, lambda m: setattr(m.reveal, "roll", roll), PrivacyRefusal, f"nonce roll {roll} after 0"
-    )
-
-
-def test_rolls_without_a_dropout() -> None:
-    parameters = _graph()
-
-    def bend(message: wire.Request) -> None:
-        message.ClearField("share")
-        message.reveal.roll = 1
-        message.reveal.present = to_bitmap(range(20), 20)
-
-    check_refused(parameters, Stage.SHARE, bend, PrivacyRefusal, "asked for anew although nobody dropped out")
-
-
-def test_first_roll_of_others_than_advertised() -> None:
-    check_refused(
-        _graph(),
-        Stage.REVEAL,
-        lambda m: setattr(m.reveal, "present", to_bitmap(range(19), 20)),
-        PrivacyRefusal,
-        "others than those who advertised",
-    )
-
-
-def test_adverts_again_after_the_nonces() -> None:
-    check_refused(
-        _graph(), Stage.SHARE, lambda m: m.share.adverts.add(party=0), PeerFault, "adverts again after the nonces"
-    )
 
 
 @pytest.mark.parametrize("stage", [pytest.param(Stage.MASK, marks=pytest.mark.slow), Stage.CONSISTENCY])
@@ -874,17 +762,6 @@ def test_dropouts_placed_to_cut_the_circle() -> None:
 
 
 # --- direct mode ----------------------------------------------------------------------------------------------------
-
-
-def test_direct_mode_refuses_any_missing_party() -> None:
-    parameters = parameters_of(4, tolerated_dropouts=0, colluders=2)
-    check_refused(
-        parameters,
-        Stage.MASK,
-        lambda m: setattr(m.mask, "sharers", to_bitmap({1, 2, 3}, 4)),
-        PrivacyRefusal,
-        "3 parties, at least 4 are needed",
-    )
 
 
 def test_direct_mode_has_no_unmasking() -> None:
