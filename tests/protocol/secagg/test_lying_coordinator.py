@@ -217,9 +217,17 @@ def _strangers(parameters: SumParameters, signers: list[int], signatures: list[b
     return signers, [forged, *signatures[1:]]
 
 
-def _reveal(message: wire.Request, roll: int, **fields: bytes) -> None:
+def _reveal(message: wire.Request, roll: int, present: bytes = b"") -> None:
     message.ClearField("share")
-    message.reveal.MergeFrom(wire.RevealRequest(roll=roll, **fields))
+    message.reveal.MergeFrom(wire.RevealRequest(roll=roll, present=present))
+
+
+def _rolled(roll: int) -> Lie:
+    return lambda _, message: setattr(message.reveal, "roll", roll)
+
+
+def _kept(stage: Stage, parties: set[int]) -> Lie:
+    return lambda _, message: _set(message, stage, parties)
 
 
 OWN_KEY = keys.public_key(bytes(range(32)))
@@ -282,7 +290,7 @@ TEN: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
     },
     **{
         (stage, PrivacyRefusal): {
-            words: [lambda _, m, stage=stage, kept=kept: _set(m, stage, kept)]
+            words: [_kept(stage, kept)]
             for kept, words in (
                 (set(range(10)) - {3}, "omits this party"),
                 (set(range(8)), "8 parties, at least 9 are needed"),
@@ -322,10 +330,7 @@ GRAPH: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
     },
     (Stage.REVEAL, PrivacyRefusal): {
         "others than those who advertised": [_bytes_of("reveal", "present", _given(to_bitmap(range(19), 20)))],
-        **{
-            f"nonce roll {roll} after 0": [lambda _, m, roll=roll: setattr(m.reveal, "roll", roll)]
-            for roll in (1, 7, 8)
-        },
+        **{f"nonce roll {roll} after 0": [_rolled(roll)] for roll in (1, 7, 8)},
     },
 }
 

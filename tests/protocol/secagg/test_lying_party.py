@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,60 +80,124 @@ def _sum(**changes: object) -> SumParameters:
     return parameters_of(10, tolerated_dropouts=2, sigma=400.0, **changes)
 
 
-# --- any reply ------------------------------------------------------------------------------------------------------
+# --- one reply bent at one point ------------------------------------------------------------------------------------
 
 
-def _set_body(body: bytes) -> Bend:
-    return lambda reply: setattr(reply, "body", body)
+def _body(kind: type[Any] | None, change: Callable[[Any], Any]) -> Bend:
+    """Changes the message in a reply's body in place; without a kind, gives other bytes for the bytes that it has."""
+
+    def bend(reply: wire.Reply) -> None:
+        if kind is None:
+            reply.body = change(reply.body)
+            return
+        body = kind.FromString(reply.body)
+        change(body)
+        reply.body = body.SerializeToString()
+
+    return bend
 
 
-ALL = (Stage.ADVERTISE, Stage.SHARE, Stage.MASK, Stage.CONSISTENCY, Stage.UNMASK)
-
-
-@pytest.mark.parametrize("stage", ALL)
-def test_unsigned_replies(stage: Stage) -> None:
-    check_left_out(
-        _sum(), stage, lambda r: r.ClearField("signature"), "does not carry its enrolled identity's", sign=False
+def _advert(field: str, value: bytes | None) -> Bend:
+    return _body(
+        wire.Advert, lambda advert: advert.ClearField(field) if value is None else setattr(advert, field, value)
     )
 
 
-@pytest.mark.parametrize("stage", ALL)
-def test_replies_signed_by_somebody_else(stage: Stage) -> None:
-    parameters = _sum()
-
+def _copied(field: str) -> Bend:
     def bend(reply: wire.Reply) -> None:
-        reply.signature = keys.sign(
-            identity_of("stranger"), parameters.sid, reply.stage, reply.party, sid.body_hash(reply.body)
-        )
+        first = wire.Reply.FromString(open_party(_sum(), "p01").advertise().payload)
+        _advert(field, getattr(wire.Advert.FromString(first.body), field))(reply)
 
-    check_left_out(parameters, stage, bend, "does not carry its enrolled identity's", sign=False)
-
-
-@pytest.mark.parametrize("stage", ALL)
-def test_replies_in_anothers_place(stage: Stage) -> None:
-    check_left_out(_sum(), stage, lambda r: setattr(r, "party", 7), "in another party's place")
+    return bend
 
 
-@pytest.mark.parametrize("stage", ALL)
-def test_replies_of_another_sum(stage: Stage) -> None:
-    check_left_out(_sum(), stage, lambda r: setattr(r, "sid", bytes(32)), "of another private sum")
+def _short(kind: type[Any], field: str, begin: int | None, end: int | None) -> Bend:
+    return _body(kind, lambda body: setattr(body, field, getattr(body, field)[begin:end]))
 
 
-@pytest.mark.parametrize("stage", ALL)
-def test_replies_of_another_version(stage: Stage) -> None:
-    check_left_out(_sum(), stage, lambda r: setattr(r, "version", 99), "speaks version 99")
+def _wrong_share(dealer: int) -> Bend:
+    def change(opening: wire.Opening) -> None:
+        start = 33 * dealer
+        opening.shares = opening.shares[:start] + bytes(33) + opening.shares[start + 33 :]
+
+    return _body(wire.Opening, change)
 
 
-@pytest.mark.parametrize("stage", ALL)
-def test_late_or_repeated_replies(stage: Stage) -> None:
-    parameters = _sum()
-    other = Stage.SHARE if stage is not Stage.SHARE else Stage.ADVERTISE
-    check_left_out(parameters, stage, lambda r: setattr(r, "stage", int(other)), "late or repeated reply")
+def _by_a_stranger(reply: wire.Reply) -> None:
+    body = sid.body_hash(reply.body)
+    reply.signature = keys.sign(identity_of("stranger"), _sum().sid, reply.stage, reply.party, body)
 
 
-@pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.UNMASK])
-def test_bodies_that_are_no_message(stage: Stage) -> None:
-    check_left_out(_sum(), stage, _set_body(b"\xff\xff\xff"), "malformed")
+def _late(reply: wire.Reply) -> None:
+    other = Stage.ADVERTISE if reply.stage == Stage.SHARE else Stage.SHARE
+    reply.stage = int(other)  # type: ignore[assignment]
+
+
+# Sentences of the faults, and the lies that lead to each.
+ANY: dict[str, tuple[bool, list[Bend]]] = {
+    "does not carry its enrolled identity's": (False, [lambda reply: reply.ClearField("signature"), _by_a_stranger]),
+    "in another party's place": (True, [lambda reply: setattr(reply, "party", 7)]),
+    "of another private sum": (True, [lambda reply: setattr(reply, "sid", bytes(32))]),
+    "speaks version 99": (True, [lambda reply: setattr(reply, "version", 99)]),
+    "late or repeated reply": (True, [_late]),
+}
+NO_MESSAGE = {"malformed": [_body(None, lambda _: b"\xff\xff\xff")]}
+ONE: dict[Stage, dict[str, list[Bend]]] = {
+    Stage.ADVERTISE: {
+        **NO_MESSAGE,
+        "low-order X25519 key": [_advert("mask_key", point) for point in sorted(keys._LOW_ORDER)],
+        "duplicate key or commitment": [
+            _copied(field) for field in ("channel_key", "mask_key", "commitment", "noise_anchor")
+        ],
+        "lacks a commitment": [_advert(field, None) for field in ("commitment", "noise_anchor")],
+        "is for other terms": [_advert("terms", bytes(32))],
+    },
+    Stage.SHARE: {
+        **NO_MESSAGE,
+        "expected 9 blocks of (82|1170)": [_short(wire.Shares, "ciphertexts", None, -1)],
+        "expected 10 blocks of 64": [_short(wire.Shares, "hashes", None, -1)],
+    },
+    Stage.MASK: {
+        "a packed vector of 17 words of 26 bits is 56": [
+            _body(None, change) for change in (lambda b: b[:-1], lambda b: b + b"\0", lambda b: b"", lambda b: b * 2)
+        ],
+        "padding bits are not zero": [_body(None, lambda body: body[:-1] + b"\xff")],
+    },
+    Stage.CONSISTENCY: {"signed another question, or other sets": [_body(None, lambda _: bytes(32))]},
+    Stage.UNMASK: {
+        **NO_MESSAGE,
+        **{
+            f"opened a wrong self share of p0{dealer}: not the one whose hash": [_wrong_share(dealer)]
+            for dealer in (0, 4, 9)
+        },
+        "expected 10 blocks of 33 bytes": [_short(wire.Opening, "shares", 33, None)],
+    },
+}
+
+
+@pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.MASK, Stage.CONSISTENCY, Stage.UNMASK])
+@pytest.mark.parametrize(
+    ("words", "sign", "bend"), [(words, sign, bend) for words, (sign, bends) in ANY.items() for bend in bends]
+)
+def test_any_reply_bent_in_its_frame(stage: Stage, words: str, sign: bool, bend: Bend) -> None:
+    check_left_out(_sum(), stage, bend, words, sign)
+
+
+@pytest.mark.parametrize(
+    ("stage", "words", "bend"),
+    [(stage, words, bend) for stage, faults in ONE.items() for words, bends in faults.items() for bend in bends],
+)
+def test_one_bent_reply(stage: Stage, words: str, bend: Bend) -> None:
+    check_left_out(_sum(), stage, bend, words)
+
+
+def test_nonce_that_was_not_committed_to() -> None:
+    parameters = parameters_of(20, graph_above=7, tolerated_dropouts=2, sigma=0.0)
+    lie = _body(None, lambda _: bytes(32))
+    check_left_out(parameters, Stage.REVEAL, lie, "its nonce is not the one it committed to")
+
+
+# --- several replies, and what follows ------------------------------------------------------------------------------
 
 
 def test_garbage_instead_of_a_reply() -> None:
@@ -148,74 +213,13 @@ def test_garbage_instead_of_a_reply() -> None:
     assert set(requests) == set(names_of(10)) - {LIAR}
 
 
-# --- adverts --------------------------------------------------------------------------------------------------------
-
-
-def _bend_advert(change: Callable[[wire.Advert], object]) -> Bend:
-    def bend(reply: wire.Reply) -> None:
-        advert = wire.Advert.FromString(reply.body)
-        change(advert)
-        reply.body = advert.SerializeToString()
-
-    return bend
-
-
-@pytest.mark.parametrize("point", sorted(keys._LOW_ORDER))
-def test_low_order_keys(point: bytes) -> None:
-    check_left_out(
-        _sum(), Stage.ADVERTISE, _bend_advert(lambda a: setattr(a, "mask_key", point)), "low-order X25519 key"
-    )
-
-
-@pytest.mark.parametrize("field", ["channel_key", "mask_key", "commitment", "noise_anchor"])
-def test_copied_keys(field: str) -> None:
-    parameters = _sum()
-    first = wire.Advert.FromString(wire.Reply.FromString(open_party(parameters, "p01").advertise().payload).body)
-    check_left_out(
-        parameters,
-        Stage.ADVERTISE,
-        _bend_advert(lambda a: setattr(a, field, getattr(first, field))),
-        "duplicate key or commitment",
-    )
-
-
-@pytest.mark.parametrize("field", ["commitment", "noise_anchor"])
-def test_missing_commitments(field: str) -> None:
-    check_left_out(_sum(), Stage.ADVERTISE, _bend_advert(lambda a: a.ClearField(field)), "lacks a commitment")
-
-
-def test_advert_for_other_terms() -> None:
-    check_left_out(
-        _sum(), Stage.ADVERTISE, _bend_advert(lambda a: setattr(a, "terms", bytes(32))), "is for other terms"
-    )
-
-
-# --- shares ---------------------------------------------------------------------------------------------------------
-
-
-def _bend_shares(change: Callable[[wire.Shares], object]) -> Bend:
-    def bend(reply: wire.Reply) -> None:
-        shares = wire.Shares.FromString(reply.body)
-        change(shares)
-        reply.body = shares.SerializeToString()
-
-    return bend
-
-
-@pytest.mark.parametrize(("field", "words"), [("ciphertexts", "9 blocks of (82|1170)"), ("hashes", "10 blocks of 64")])
-def test_wrong_number_of_shares(field: str, words: str) -> None:
-    check_left_out(
-        _sum(), Stage.SHARE, _bend_shares(lambda s: setattr(s, field, getattr(s, field)[:-1])), f"expected {words}"
-    )
-
-
 def test_corrupted_share_is_refused_by_its_holder_who_names_the_dealer() -> None:
     def corrupt(shares: wire.Shares) -> None:
         shares.ciphertexts = shares.ciphertexts[:10] + bytes([shares.ciphertexts[10] ^ 1]) + shares.ciphertexts[11:]
 
     parameters = _sum()
     refusals: dict[str, UndersongError] = {}
-    opened = play(parameters, Stage.SHARE, _bend_shares(corrupt), refusals=refusals)
+    opened = play(parameters, Stage.SHARE, _body(wire.Shares, corrupt), refusals=refusals)
     assert f"{LIAR}: its shares for this party do not open" in str(refusals["p00"])
     # One holder is lost, which is within the tolerated dropouts: the sum is that of the others, the liar included.
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, names_of(10)[1:]))
@@ -284,69 +288,16 @@ def test_shares_that_differ_from_their_hashes_are_refused_by_their_holders() -> 
         assert f"{LIAR}: dealt shares that differ from their public hashes" in str(refusal)
 
 
-# --- vectors --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b + b"\0", lambda b: b"", lambda b: b * 2])
-def test_vectors_of_the_wrong_length_or_dtype(change: Callable[[bytes], bytes]) -> None:
-    check_left_out(
-        _sum(), Stage.MASK, lambda r: setattr(r, "body", change(r.body)), "a packed vector of 17 words of 26 bits is 56"
-    )
-
-
-def test_padding_that_is_not_zero() -> None:
-    check_left_out(_sum(), Stage.MASK, lambda r: setattr(r, "body", r.body[:-1] + b"\xff"), "padding bits are not zero")
-
-
-# --- consistency and opening ----------------------------------------------------------------------------------------
-
-
-def test_statement_on_another_set() -> None:
-    check_left_out(_sum(), Stage.CONSISTENCY, _set_body(bytes(32)), "signed another question, or other sets")
-
-
-def _bend_opening(change: Callable[[wire.Opening], object]) -> Bend:
-    def bend(reply: wire.Reply) -> None:
-        opening = wire.Opening.FromString(reply.body)
-        change(opening)
-        reply.body = opening.SerializeToString()
-
-    return bend
-
-
-@pytest.mark.parametrize("dealer", [0, 4, 9])
-def test_wrong_share_is_laid_at_its_senders_door(dealer: int) -> None:
-    def bend(opening: wire.Opening) -> None:
-        start = 33 * dealer
-        opening.shares = opening.shares[:start] + bytes(33) + opening.shares[start + 33 :]
-
-    check_left_out(
-        _sum(), Stage.UNMASK, _bend_opening(bend), f"opened a wrong self share of p0{dealer}: not the one whose hash"
-    )
-
-
 def test_wrong_share_of_a_dropped_partys_mask_key() -> None:
-    def bend(opening: wire.Opening) -> None:
-        opening.shares = opening.shares[:-33] + bytes(33)
-
-    opened = play(_sum(), Stage.UNMASK, _bend_opening(bend), lost=("p09",))
+    opened = play(_sum(), Stage.UNMASK, _wrong_share(9), lost=("p09",))
     assert str(opened.faults[0]).startswith(f"{LIAR}: opened a wrong mask share of p09")
     np.testing.assert_array_equal(opened.values, expected_sum(_sum(), names_of(10)[:-1], [LIAR]))
-
-
-def test_missing_shares() -> None:
-    check_left_out(
-        _sum(),
-        Stage.UNMASK,
-        _bend_opening(lambda o: setattr(o, "shares", o.shares[33:])),
-        "expected 10 blocks of 33 bytes",
-    )
 
 
 @pytest.mark.parametrize("value", [b"", bytes(32), bytes(5)])
 def test_wrong_noise_value_keeps_the_excess_and_names_the_party(value: bytes) -> None:
     parameters = _sum()
-    opened = play(parameters, Stage.UNMASK, _bend_opening(lambda o: setattr(o, "noise_chain", value)))
+    opened = play(parameters, Stage.UNMASK, _body(wire.Opening, lambda o: setattr(o, "noise_chain", value)))
     assert [fault.party for fault in opened.faults] == [LIAR]
     assert "does not lead to the advertised anchor" in str(opened.faults[0])
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, names_of(10), [LIAR]))
@@ -359,17 +310,12 @@ def test_too_many_wrong_shares_are_a_clean_abort_that_names_every_one() -> None:
 
     def lie(name: str, reply: wire.Reply) -> None:
         if name in liars and reply.stage == Stage.UNMASK:
-            _bend_opening(lambda o: setattr(o, "shares", bytes(len(o.shares))))(reply)
+            _body(wire.Opening, lambda o: setattr(o, "shares", bytes(len(o.shares))))(reply)
             resign(parameters, reply)
 
     with pytest.raises(SumAborted, match="5 parties are left and T = 6 are needed") as caught:
         drive(parameters, open_parties(parameters), bend_reply=lie)
     assert [fault.party for fault in caught.value.faults] == liars
-
-
-def test_nonce_that_was_not_committed_to() -> None:
-    parameters = parameters_of(20, graph_above=7, tolerated_dropouts=2, sigma=0.0)
-    check_left_out(parameters, Stage.REVEAL, _set_body(bytes(32)), "its nonce is not the one it committed to")
 
 
 # --- evidence -------------------------------------------------------------------------------------------------------

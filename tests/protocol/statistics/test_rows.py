@@ -37,7 +37,7 @@ FACTS = [PublicFacts(embedding_size=24, labels=3), PublicFacts(embedding_size=1,
 EVERY = pytest.mark.parametrize("name", names())
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """For the teachers that are fine-tuned: one layer, and few steps."""
     with pytest.MonkeyPatch.context() as patched:
