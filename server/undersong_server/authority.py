@@ -46,7 +46,7 @@ class Issued:
 
 
 class Authority:
-    """The keys of one coordinator in one folder. Use :meth:`create` once, :meth:`open` ever after."""
+    """Keys and certificates of one coordinator, in one folder; :meth:`create` makes them, :meth:`open` reads them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -158,7 +158,7 @@ class Authority:
             os.replace(self._folder / name, self._folder / name.removesuffix(".new"))
 
     def issue_party(self, name: str, public_key: Certifiable, *, now: float, days: float = PARTY_DAYS) -> Issued:
-        """Issues a client certificate for a party's own key, under its name in every roster."""
+        """Issues the client certificate of the party ``name`` for the public key that this party has made."""
         # For clients only: no party can pose as the coordinator.
         certificate = self._issue(
             check_party_name(name),

@@ -52,7 +52,7 @@ _TRIED = tuple(" ".join(_WORDS[place % len(_WORDS)] for place in range(length)) 
 
 
 class Cluster(AbstractContextManager["Cluster"]):
-    """A connection to Ray, made at the first work; a context that ends it.
+    """A connection to Ray that the first work opens; a context whose end closes it.
 
     A process has one connection at a time. What is sent to a cluster leaves this process: Ray keeps it in the memory
     of its machines, and on their disks if that is full. What a cluster returns is unpickled, so a cluster can run code
@@ -60,7 +60,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     Args:
         address: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``; empty or ``local`` begins Ray on this machine.
-        workers: on this machine; None is one per core. A cluster's own number counts elsewhere.
+        workers: number of workers on this machine; None is one per core. An existing cluster has its own number.
         option: how the caller's user named the address, for errors.
     """
 
@@ -88,7 +88,7 @@ class Cluster(AbstractContextManager["Cluster"]):
     ) -> Iterator[tuple[int, Any]]:
         """Yields (number of the call, its result) as each call of ``function`` completes, each on one core.
 
-        ``gpus``: of each call, in a cluster that has any. A worker then keeps its GPUs for further calls.
+        ``gpus``: number of GPUs for each call, if the cluster has any. A worker then keeps its GPUs for further calls.
 
         An object that several calls have as an argument is sent once. A call whose worker was lost is made once
         more; if it is lost again, its value is an UndersongError. ``function`` must belong to a module, and should
@@ -156,7 +156,9 @@ def prepare(named: str, option: str, *, here: bool = True) -> None:
     logs lie in a folder of this user alone, which goes with this process: Ray's own are writable by everybody.
 
     Args:
-        named: what the user asked for, in errors; ``option`` is what would have to be left away.
+        named: what the user asked for, as errors name it.
+        option: the option that errors advise the user to leave out.
+        here: True if this process begins Ray, False if it connects to a cluster.
 
     Raises ConfigurationError if Ray was loaded before without a token: it may not ask for one any more.
     """
@@ -178,7 +180,7 @@ def prepare(named: str, option: str, *, here: bool = True) -> None:
 
 
 def connected(address: str | None) -> AbstractContextManager[Cluster | None]:
-    """Returns a context with the cluster at ``address``, as :class:`Cluster` takes it; with None for None."""
+    """Returns a context that gives the :class:`Cluster` at ``address``, or None if the address is None."""
     return nullcontext() if address is None else Cluster(address)
 
 
@@ -205,10 +207,10 @@ class SpreadEmbedder(Embedder):
     """An embedder whose larger work goes over a cluster.
 
     Args:
-        here: embeds what is less.
+        here: embeds fewer texts than that in this process.
         model: its name, by which :func:`undersong_common.embedders.load` finds it at every machine of the cluster.
         cluster: stays open as long as it is used.
-        fewest: texts from which on the cluster embeds.
+        fewest: smallest number of texts that the cluster embeds.
     """
 
     def __init__(self, here: Embedder, model: str | Path, cluster: Cluster, *, fewest: int = FEWEST) -> None:
@@ -270,7 +272,7 @@ _loaded: dict[str, Embedder] = {}  # checked embedders of this worker by fingerp
 def embed_part(
     model: str | Path, max_windows: int, fingerprint: str, expected: str, texts: Sequence[str]
 ) -> Float32 | UndersongError:
-    """Embeds in a worker; returns the reason as an error if this machine computes other rows."""
+    """Embeds texts in a worker, float32 [n, d]; returns an error if this machine computes other rows than expected."""
     try:
         if fingerprint not in _loaded:
             embedder = embedders.load(model, max_windows)

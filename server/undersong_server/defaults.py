@@ -25,9 +25,9 @@ def public_cache_path(environment: Mapping[str, str]) -> Path:
 
 
 class Option(dict[str, Any]):
-    """A field's declaration on the command line, as arguments of ``typer.Option``.
+    """Declaration of a dataclass field as a command-line option: the arguments of ``typer.Option`` by name.
 
-    Beside these: ``name``, ``type`` and ``default`` if they differ from the field's, and ``each`` for the type of the
+    It may also hold ``name``, ``type`` and ``default`` if they differ from the field's, and ``each``, the type of the
     parts of a comma-separated list.
     """
 

@@ -65,12 +65,16 @@ class Journal:
         self.put_all([(key, value)])
 
     def put_all(self, entries: Iterable[tuple[str, bytes]]) -> None:
-        """Keeps several values, all or none."""
+        """Keeps several (key, value) entries in one transaction: all of them or, after an error, none."""
         self.exchange((), entries)
 
     def exchange(self, dropped: Iterable[str], entries: Iterable[tuple[str, bytes]], forgotten: str = "") -> None:
-        """Drops the keys, every key that starts with ``forgotten`` where one is given, and keeps the values: all or
-        none."""
+        """Drops keys and keeps the values of ``entries``, in one transaction.
+
+        Args:
+            dropped: the keys to drop.
+            forgotten: drops every key with this prefix too; "" drops none.
+        """
         try:
             with transaction(self._database):
                 if forgotten:

@@ -198,7 +198,7 @@ def support(
     out: Annotated[Path, typer.Option("--out", help="The ZIP file to write.")] = Path("undersong-support.zip"),
     home: HomeFolder = DEFAULT_HOME,
 ) -> None:
-    """Writes the state of everything into a file for support: no text and no key is in it."""
+    """Writes the state of coordinator, parties and runs into a file for support; it holds no text and no key."""
     from undersong_common.files import replace_file
 
     replace_file(out, operations.overview.support_bundle(home))

@@ -209,10 +209,10 @@ def _paper(paper: Mapping[str, float]) -> str:
 
 
 class WatchScreen:
-    """Shows events as they come.
+    """Shows the events of the run named ``run`` on the terminal as they come.
 
     Args:
-        silent: shows nothing.
+        silent: True shows nothing.
     """
 
     def __init__(self, run: str, *, silent: bool) -> None:
@@ -263,7 +263,7 @@ class WatchScreen:
 
 
 def event_words(event: RunEvent) -> str:
-    """Status of the run in one line; while it waits for people, with the time and telephone contacts."""
+    """Status of the run in one line; while it waits for people, with the begin of that wait and telephone contacts."""
     status = event.status
     words = printable(status.words, 4096)
     if status.waiting is not None and status.waiting.whom == "people":

@@ -68,7 +68,7 @@ RunName = Annotated[
 
 
 def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command an option for each named field of a frozen options class, or for every annotated field.
+    """Gives a command an option for each named field of a frozen options class, or for all if none is named.
 
     The decorated function receives the value as its parameter ``options``. The fields are annotated with
     :class:`undersong_server.evaluation.options.Option`.
@@ -118,7 +118,7 @@ def _split(text: str, convert: Callable[[str], Any], option: str) -> list[Any]:
 def overrides(
     *, parties: int | None = None, alpha: float | None = None, method: str | None = None, epsilon: float | None = None
 ) -> list[str]:
-    """Returns the overrides that have options of their own as ``section.key=value``."""
+    """Returns the options that are given (not None) as ``section.key=value`` overrides of the task file."""
     given = {
         "federation.parties": parties,
         "federation.alpha": alpha,
@@ -129,7 +129,10 @@ def overrides(
 
 
 def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) -> list[str]:
-    """Returns the overrides, and the cache for each endpoint of the task that names no cache of its own."""
+    """Returns ``assignments`` with overrides that set ``cache`` for each endpoint of the task that has none.
+
+    Raises ConfigurationError if there is a cache and no such endpoint.
+    """
     if cache is None:
         return list(assignments)
     from undersong_server.runs import task as tasks
@@ -179,5 +182,5 @@ def warn_if_not_served(home: Path) -> None:
 
 
 def day(seconds: float) -> str:
-    """Formats seconds since the epoch in local time."""
+    """Formats seconds since the epoch as date and minute in local time."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -29,7 +29,7 @@ AWAY = "The coordinator is not running: this page is unchanged since it stopped.
 
 @dataclass(frozen=True)
 class ConsoleContext:
-    """One coordinator.
+    """The coordinator that a console shows, and the files and keys that the console may use.
 
     Attributes:
         tasks: folders whose task files are offered, and whose files tasks from the console may name.
@@ -51,7 +51,7 @@ class ConsoleContext:
         object.__setattr__(self, "plans", Plans(self.home))
 
     def pulse(self, topic: str) -> Pulse:
-        """Version of the coordinator's state, or of one run: ``topic`` is "all", or "run NAME"."""
+        """Version that changes with the state of the coordinator (``topic`` "all") or of one run ("run NAME")."""
         served = coordinator.is_served(self.home)
         marks: list[Any] = [served]
         if topic.startswith("run "):
@@ -63,7 +63,7 @@ class ConsoleContext:
         return Pulse(version, "" if served else AWAY)
 
     def live(self, topic: str) -> dict[str, Any]:
-        """Returns the variables of a screen that renews itself."""
+        """Returns the variables of a screen that renews itself when the :meth:`pulse` of ``topic`` changes."""
         return {"topic": topic, "pulse": self.pulse(topic).version}
 
 
@@ -85,7 +85,7 @@ REPORT_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-i
 
 
 class RunScreens:
-    """Mounts its routes on ``site``."""
+    """Screens for runs: list, new run, one run, its result, comparison. Mounts its routes on ``site``."""
 
     def __init__(self, site: Site, context: ConsoleContext) -> None:
         self._context = context

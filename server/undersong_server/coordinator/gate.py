@@ -38,7 +38,7 @@ Value = TypeVar("Value")
 
 
 class Recent(OrderedDict[str, Value]):
-    """Keeps the ``REMEMBERED`` entries that were set last."""
+    """A dictionary that keeps only the ``REMEMBERED`` entries that were set last."""
 
     def __setitem__(self, key: str, value: Value) -> None:
         super().__setitem__(key, value)
@@ -56,7 +56,7 @@ class Rate:
         self._buckets: Recent[tuple[float, float]] = Recent()
 
     def allows(self, name: str, now: float) -> bool:
-        """Counts one more event if it is allowed. ``now``: seconds on a monotonic clock."""
+        """Counts one more event of ``name``; False, uncounted, if it is over its rate. ``now``: monotonic seconds."""
         tokens, at = self._buckets.get(name, (self._burst, now))
         tokens = min(self._burst, tokens + (now - at) * self._per_second)
         self._buckets[name] = (tokens - 1.0 if tokens >= 1.0 else tokens, now)
@@ -219,7 +219,7 @@ class Gate:
             relay.transport.abort()
 
     def admit(self, peer: str, party: str) -> None:
-        """Notes that a verified party speaks over gRPC's ``peer`` ("ipv4:127.0.0.1:PORT")."""
+        """Notes that a verified party speaks over the connection that gRPC names ``peer`` ("ipv4:127.0.0.1:PORT")."""
         relay = self._relay(peer)
         if relay is not None:
             relay.admitted = True
@@ -227,13 +227,13 @@ class Gate:
                 older.refuse(PARTY_CROWDED)
 
     def source(self, peer: str) -> str:
-        """Returns the address behind gRPC's ``peer``."""
+        """Returns the party's own address, of the connection that gRPC names ``peer``."""
         relay = self._relay(peer)
         # A closed connection is not named by its port, which would be a new source each time.
         return "a closed connection" if relay is None else relay.source
 
     def excuse(self, peer: str) -> None:
-        """Notes that the refusal of this connection is logged already."""
+        """Notes that a refusal of the connection ``peer`` is logged already, so that the gate logs none."""
         relay = self._relay(peer)
         if relay is not None:
             relay.reason = ""

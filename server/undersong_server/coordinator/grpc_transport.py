@@ -132,12 +132,12 @@ class Mailbox:
         self._open.pop(id_, None)
 
     def awaited_bytes(self, id_: bytes) -> int | None:
-        """Largest size of the reply to that request; None if no exchange waits for it."""
+        """Largest size, in bytes, of the reply to the request ``id_``; None if no exchange waits for that reply."""
         entry = self._open.get(id_)
         return None if entry is None else entry[1].reply_bytes
 
     def acknowledge(self, id_: bytes) -> None:
-        """Tells the party at once that it may drop its copy of that reply."""
+        """Tells the party at once that it may drop its copy of the reply ``id_``."""
         if self.link is not None:
             self.link.queue.put_nowait([wire.Ack(id=id_)])
 
@@ -162,7 +162,7 @@ class Mailbox:
             self.acknowledge(id_)
 
     def received(self, envelope: Envelope) -> None:
-        """Takes a whole reply. If no exchange waits for it, it is acknowledged and dropped."""
+        """Hands a complete reply to the exchange that waits for it; without one, acknowledges and drops the reply."""
         entry = self._open.pop(envelope.id, None)
         if entry is None:
             self.acknowledge(envelope.id)
@@ -181,7 +181,7 @@ class GrpcTransport:
 
     Args:
         metrics: where figures go.
-        limits: of one party's replies.
+        limits: sizes that the replies of one party may have.
     """
 
     def __init__(self, metrics: Metrics, limits: Limits | None = None) -> None:
@@ -193,7 +193,7 @@ class GrpcTransport:
         self.mailboxes: dict[str, Mailbox] = {}
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Names the event loop in which the mailboxes live."""
+        """Sets the event loop in which the mailboxes live; called once, before any exchange."""
         self._loop = loop
 
     def mailbox(self, name: str) -> Mailbox:
@@ -203,7 +203,7 @@ class GrpcTransport:
         return self.mailboxes[name]
 
     def decided(self, name: str) -> None:
-        """Ends :meth:`sleep`, because a person at a party approved or rejected something."""
+        """Ends every :meth:`sleep` now, because a person at the party ``name`` has approved or rejected something."""
         self._decision.set()
 
     def sleep(self, seconds: float) -> None:

@@ -187,7 +187,9 @@ class CoordinatorHome:
         stream_serial: str | None = None,
         replaces: bytes | None = None,
     ) -> bytes:
-        """The grant's bytes for a request that holds its invitation's token, or for a renewal by the same identity.
+        """Enrols or renews a party, and returns the grant's bytes.
+
+        The request must hold its invitation's token, or be a renewal by the same identity.
 
         Args:
             days: of the certificate's life; None for the usual ones.
@@ -195,7 +197,7 @@ class CoordinatorHome:
                 operator signs.
             replaces: the identity key, 32 bytes, that the party had until now; None where no key may be replaced.
 
-        Raises ConfigurationError that names the mismatch.
+        Raises ConfigurationError if the request fits neither; it names the mismatch.
         """
         with closing(self.registry()) as registry:
             if request.renewal:
@@ -230,12 +232,12 @@ class CoordinatorHome:
         return grant.sign(authority.signing_key)
 
     def renew(self, name: str, serial: str, request: bytes) -> bytes:
-        """The grant for a renewal that arrived over the stream of the party ``name``.
+        """Renews the party ``name`` by a request that arrived over its stream; returns the grant's bytes.
 
         Args:
-            serial: hex, of the certificate that the stream shows.
+            serial: serial number (hex) of the certificate that the stream shows.
 
-        Raises ConfigurationError that names the reason: another party's request, too early, or too often.
+        Raises ConfigurationError for another party's request, and for a renewal too early or too often.
         """
         now = time.time()
         with closing(self.registry()) as registry:
@@ -271,7 +273,7 @@ class CoordinatorHome:
 
     @property
     def connected(self) -> Sequence[str]:
-        """Parties with a stream to the serving process a moment ago; empty if there is no such process."""
+        """Names of parties that had a stream when the serving process last wrote; empty if there is no such process."""
         serving = self.serving
         return () if serving is None else serving.connected
 
@@ -286,7 +288,7 @@ class CoordinatorHome:
 
 
 def host_port(address: str) -> tuple[str, int]:
-    """``HOST:PORT`` or ``[IPV6]:PORT`` in two parts. Raises ConfigurationError.
+    """Splits ``HOST:PORT`` or ``[IPV6]:PORT`` in two. Raises ConfigurationError for any other form.
 
     >>> host_port("0.0.0.0:7443"), host_port("[::1]:7443")
     (('0.0.0.0', 7443), ('::1', 7443))

@@ -80,7 +80,7 @@ class FolderMetrics(Collector):
         self._certificates = certificates
 
     def collect(self) -> Iterable[Metric]:
-        """One sample for each state of a run, and for each certificate."""
+        """Returns the number of runs by state and the end of each certificate as two metrics."""
         runs = GaugeMetricFamily("undersong_runs", "Runs by state.", labels=["state"])
         for state, count in self._runs().items():
             runs.add_metric([state], count)

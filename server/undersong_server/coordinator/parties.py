@@ -287,8 +287,8 @@ class Registry:
     def refusals(self, presented: Mapping[str, str], *, now: float) -> dict[str, str]:
         """Reasons, by party, why verified certificates (serials by party) are refused; accepted parties are left out.
 
-        It is asked each second: while nobody has written to the file and none of them has expired, the answer for the
-        same certificates is the last one.
+        It is called each second, so it returns its last answer again while the certificates are the same, nobody has
+        written to the file, and none of the certificates has expired.
         """
         with self._lock:
             written = self._database.execute("PRAGMA data_version").fetchone()[0], self._database.total_changes
@@ -319,7 +319,7 @@ class Registry:
         paused: bool,
         policy: str = "",
     ) -> None:
-        """Notes the facts that a party stated when it connected."""
+        """Notes when the party connected, and the facts that it then stated of itself."""
         with self._transaction() as database:
             database.execute(
                 "UPDATE party SET last_seen = ?, software = ?, embedder = ?, epsilon_left = ?, paused = ?,"
@@ -333,7 +333,7 @@ class Registry:
             database.execute("UPDATE party SET does_not_start = ? WHERE name = ?", (reason, name))
 
     def touch(self, times: dict[str, float]) -> None:
-        """Notes the time of each party's last frame."""
+        """Notes the time at which each party's last frame arrived, by party, in seconds since the epoch."""
         with self._transaction() as database:
             database.executemany(
                 "UPDATE party SET last_seen = ? WHERE name = ?", [(at, name) for name, at in times.items()]

@@ -89,7 +89,7 @@ class RunDriver(Progress, ABC):
         self._reply_bytes = 0
 
     def await_roster(self, planned: Planned, journal: Journal) -> None:
-        """Blocks until every party is there; once the manifest is signed, until enough of them are."""
+        """Blocks until every party of the roster is connected; if the manifest is signed, until its quorum is."""
         begun = time.time()
         self._journal = journal
         total = len(planned.roster)
@@ -125,11 +125,11 @@ class RunDriver(Progress, ABC):
 
     @abstractmethod
     def carrier(self, planned: Planned) -> Transport:
-        """The transport as this run uses it."""
+        """The transport that carries the requests of this run to its parties."""
 
     @abstractmethod
     def sleep(self, seconds: float) -> None:
-        """Waits between two questions for an approval."""
+        """Waits ``seconds`` between two requests that ask a party whether its people have approved."""
 
     def interrupt(self, becomes: State) -> None:
         """Ends the run at its next step; its journal keeps everything. ``becomes`` is the state it is left in."""
@@ -222,7 +222,7 @@ class RunDriver(Progress, ABC):
             self.folder.tell(kind, facts)
 
     def check(self) -> None:
-        """Raises Interrupted where the operator requested another action."""
+        """Raises Interrupted if the operator has requested another action for the run."""
         if self._interrupted is not None:
             raise Interrupted
 
@@ -233,7 +233,7 @@ class RunDriver(Progress, ABC):
 
     @property
     def awaits_people(self) -> bool:
-        """True while a person has to decide, and no machine is at fault."""
+        """True while the run waits for people to approve it, and for no machine."""
         return self._status.waiting is not None and self._status.waiting.whom == "people"
 
     def await_people(self, parties: Sequence[str], approved: Sequence[str], words: str) -> None:
@@ -326,7 +326,7 @@ class GrpcRunDriver(RunDriver):
         return away if len(self._planned.roster) - len(away) >= self._needed else set()
 
     def waits(self, waiting: Waiting, asked: int) -> None:
-        """Shows in the status that a request is under way and replies are missing."""
+        """Shows in the status that replies to a request to ``asked`` parties are missing."""
         self.check()
         if self.awaits_people and all(seen.connected for seen in waiting.missing.values()):
             return  # a machine that is asked anew each second whether its people have decided
@@ -375,7 +375,7 @@ def _names(missing: Iterable[AwaitedParty]) -> str:
 def tell_ending(
     transport: Transport, run: RunFolder, status: RunStatus, parties: Collection[str], timeout_s: float = TELL_TIMEOUT_S
 ) -> set[str]:
-    """Tells these parties how a run has ended; returns those that have answered, and keeps those that have heard.
+    """Tells ``parties`` how a run has ended; returns those that answered, and notes in the folder those that know.
 
     Parties are not told of a run that was never proposed. Raises ConfigurationError while its journal is in use.
     """
@@ -417,7 +417,7 @@ class Endings:
         self._thread.join(TELL_TIMEOUT_S)
 
     def note(self, run: RunFolder, status: RunStatus) -> None:
-        """Notes that a run has ended and nothing drives it; a second call changes nothing."""
+        """Begins to tell parties of a run that has ended and that nothing drives; a second call changes nothing."""
         _, known, _ = self._endings.get(run.name, (None, RunStatus(), None))
         if (known.state, known.number) != (status.state, status.number):
             self._endings[run.name] = run, status, set(run.planned().roster) - run.heard(status)

@@ -38,7 +38,7 @@ class Coordinator:
     Args:
         public_cache: file with embeddings of public texts.
         environment: where generators find their keys.
-        keepalive_s: silence on a stream after which either side asks.
+        keepalive_s: seconds of silence on a stream after which either side sends a ping.
         cluster: shares the work of the runs' models and embeddings.
     """
 
@@ -214,7 +214,7 @@ class Coordinator:
 
 
 def serve(home: CoordinatorHome, *, ray: str | None, **rest: Any) -> None:
-    """Serves until SIGTERM or SIGINT. ``ray``: address of a cluster; the rest as :class:`Coordinator` takes it."""
+    """Serves the parties until SIGTERM or SIGINT. ``ray``: address of a cluster; ``rest``: of :class:`Coordinator`."""
     # Three descriptors per connection: the party's, and both ends of the relay to gRPC.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)

@@ -43,11 +43,12 @@ NOT_PRIVATE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Distances:
-    """Synthetic texts against one reference file; embedding figures of equally many texts (``rows``).
+    """Figures that compare synthetic texts with the real texts of one reference file, or a measure of both.
 
-    They are drawn with the seed; lengths, labels, self-similarity and next-word losses are of all texts.
+    Figures of embeddings are of ``rows`` texts of each side, drawn with the seed; lengths, labels, self-similarity and
+    next-word losses are of all texts.
 
-    Divergences are Jensen-Shannon, in bits. ``label`` is None if a side has no labels; figures that need more rows
+    Divergences are Jensen-Shannon, in bits. ``label`` is None if a side has no labels; figures that need more texts
     than there are become NaN. The figures of diversity are of equally many texts on both sides: all of them depend on
     that number. Next-word losses are bits per word of the reference: with general word frequencies alone, and
     after a small model has read the synthetic texts.
@@ -331,9 +332,9 @@ def read_sequences(path: Path) -> Table:
 
 
 def sequences_of(table: Table, sequences: Table) -> Table:
-    """Returns the records' own sequences of the terms in ``sequences``, no longer than those, as a reference.
+    """Returns the sequence of terms in each text of ``table``, of the terms that ``sequences`` holds, as a reference.
 
-    A record without any of the terms is left out.
+    No sequence is longer than the longest of ``sequences``; texts without any of the terms are left out.
     """
     texts = [text.split(", ") for text in sequences.texts]
     known: dict[str, str] = {}
@@ -348,5 +349,5 @@ def sequences_of(table: Table, sequences: Table) -> Table:
 
 
 def joined(terms: Sequence[str]) -> str:
-    """Writes a sequence for the embedder."""
+    """Joins the terms of a sequence to the text that is embedded, with ", " between them."""
     return ", ".join(terms)

@@ -22,17 +22,17 @@ FEWEST = 4  # records of each kind: half set the threshold, half are judged
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack's success.
+    """Success of one membership inference attack on a task model.
 
     Attributes:
-        name: what it looks at.
+        name: the score that it thresholds, in words.
         auc: chance that a member scores higher than a non-member (DeLong's interval); 0.5 is guessing.
         accuracy: balanced accuracy on one half of the records at the threshold that is best on the other half; its
             interval joins two Clopper-Pearson ones. 0.5 is guessing.
-        true_positives: at a false positive rate of 1 % on the other half; 0.01 is guessing.
-        found, judged_members: members called so at the threshold, of those that were judged.
-        false_alarms, judged_others: others called members, of those that were judged.
-        auc_over_seeds: mean over several trainings with its interval; None for one.
+        true_positives: true positive rate at a false positive rate of 1 % on the other half; 0.01 is guessing.
+        found, judged_members: numbers of members that the threshold calls members, and of members that were judged.
+        false_alarms, judged_others: the same two numbers of non-members.
+        auc_over_seeds: mean AUC over several trainings with its interval; None for a single training.
     """
 
     name: str
@@ -86,7 +86,7 @@ def membership(data: str, model: Any, members: Records, nonmembers: Records, *, 
 
 
 def attacks_over_trainings(found: Sequence[Membership]) -> Membership:
-    """Returns the first training's figures; with several, the mean AUC of all stands beside them."""
+    """Returns the first training's figures, with ``auc_over_seeds`` of all trainings if there are several."""
     if len(found) == 1:
         return found[0]
     attacks = [

@@ -279,7 +279,7 @@ def next_word_loss(training: Sequence[str], texts: Sequence[str], *, language: s
 
 
 def places(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields each word of the texts and the words before it that a model sees."""
+    """Yields (word, context) for each word of the texts; the context is the words before it that the model sees."""
     for text in texts:
         padded = [START] * (ORDER - 1) + [*TOKEN.findall(text.lower()), END]
         for place in range(ORDER - 1, len(padded)):

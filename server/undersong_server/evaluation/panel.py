@@ -34,7 +34,7 @@ SETTINGS: dict[Model, str] = {
 
 
 def settings() -> str:
-    """One line that stands under every table of the panel."""
+    """Describes the models of the panel and their settings in one line, which stands under every table of the panel."""
     models = "; ".join(f"{name}: {text}" for name, text in SETTINGS.items())
     return f"Panel score: mean accuracy of {len(MODELS)} task models, trained on text and label alone. {models}."
 
@@ -188,9 +188,10 @@ def judged(
     true: Sequence[str],
     groups: Sequence[str] | None = None,
 ) -> Trained:
-    """Scores the task models of the same texts on the test set, and on each group of it.
+    """Scores task models of one training set, one per seed, on the test set and on each group of it.
 
     Args:
+        data: the training set in words; ``rows`` is its size.
         found: name of the model and its predictions, one pair per seed; the first one's name is kept.
         true: the test texts' labels.
         groups: the test texts' groups, if they have any.

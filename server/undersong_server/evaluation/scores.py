@@ -87,7 +87,11 @@ def discrimination(
 ) -> tuple[float, float]:
     """Returns the accuracy of calling the upper half of an equal mixture real, and the area under the ROC curve.
 
-    Both are means over the classes that both have texts of, weighted by the real texts, and 0.5 without any.
+    Both are means over the classes that both sides have texts of, weighted by the real texts; 0.5 without such a class.
+
+    Args:
+        real, synthetic: score of each text, float64 [n] and [m]; high scores stand for "real".
+        real_classes, synthetic_classes: class of each text, int64 [n] and [m].
 
     >>> one = np.zeros(2, dtype=np.int64)
     >>> discrimination(np.array([3.0, 2.0]), one, np.array([1.0, 0.0]), one)
@@ -121,10 +125,10 @@ def _accuracy(high: Float64, low: Float64) -> float:
 def precision_and_recall(
     real: Float64, real_classes: Int64, synthetic: Float64, synthetic_classes: Int64, share: float
 ) -> tuple[float, float, float]:
-    """Precision, recall and F1 of "real" in an equal mixture of both, where the upper ``share`` of each class is real.
+    """Precision, recall and F1 of calling texts real whose score exceeds a level, in an equal mixture of both sides.
 
-    A level of its own is needed for them: at the one that halves the mixture all three are the accuracy. Here it is the
-    level that leaves ``share`` of the synthetic texts of the class above it; 0 for what has no value.
+    The level of a class is the one that ``share`` of its synthetic texts exceed. (At the level that halves the mixture
+    all three figures would be the accuracy.) A figure without a value is 0. Arguments as of :func:`discrimination`.
 
     >>> one = np.zeros(2, dtype=np.int64)
     >>> precision_and_recall(np.array([3.0, 2.0]), one, np.array([2.5, 0.0]), one, 0.5)

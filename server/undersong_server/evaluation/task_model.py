@@ -112,7 +112,10 @@ def predict(model: "TaskModel | FineTunedModel", inputs: Any) -> list[str]:
 
 
 def evaluate(model: TaskModel, embeddings: Float32, labels: Sequence[str]) -> Scores:
-    """Scores on a test set. A test label the model never saw counts as an error, as it would in use."""
+    """Scores the model on test texts, by their embeddings, float32 [n, d], and true labels.
+
+    A label that the model never saw counts as an error, as it would in use.
+    """
     return score(labels, predict(model, embeddings))
 
 
@@ -438,7 +441,7 @@ class FineTunedModel:
     _settings: FineTuning
 
     def probabilities(self, texts: Sequence[str]) -> Float64:
-        """float64 [n, L]; rows sum to 1."""
+        """Probability of each label for each text, float64 [n, L]; rows sum to 1."""
         import torch
 
         found = torch.from_numpy(logits(self._model, self._tokenizer, texts, self._settings))

@@ -31,13 +31,13 @@ class Course:
     """The course of one attempt at one private sum.
 
     Attributes:
-        question: returns q once it is the sum's turn.
-        requests: of the stage that is due, by party; ``advertise`` are those of the first stage.
+        question: returns the hash of the sum's public inputs (q of docs/secagg.md), once it is the sum's turn.
+        requests: requests of the stage that is due, by party; ``advertise`` holds those of the first stage.
         came: payloads received for this stage; None from a party whose answer cannot be used.
-        named: the parties have been sent the public inputs.
-        stalled: a party is late, so nothing more is prepared before the sum's own turn.
+        named: True once the parties have been sent the public inputs.
+        stalled: True if a party is late, so nothing more is prepared before the sum's own turn.
         result: the opened sum, or why the attempt has ended without one.
-        written: by kind, what the last request was made of, and its bytes.
+        written: the last request by its kind: the values that it was made of, and its bytes.
     """
 
     name: str
@@ -66,12 +66,12 @@ class Course:
 
     @property
     def left(self) -> int:
-        """Exchanges to come while a next sum may be prepared; 0 before the masked inputs are due."""
+        """Number of exchanges left in which the next sum may be prepared; 0 before the masked inputs are due."""
         return (LEFT_DIRECT if self.parameters.direct else LEFT).get(self.due, 0)
 
     @property
     def preparation(self) -> int:
-        """Exchanges that need no public inputs."""
+        """Number of exchanges of this sum that need no public inputs, and so may come before its turn."""
         return 1 if self.parameters.direct else 2 if self.parameters.graph is None else 3
 
     @property

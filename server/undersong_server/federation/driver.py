@@ -104,7 +104,7 @@ class PublicBlocks:
         return data
 
     def published(self, name: str, encode: Callable[[], bytes]) -> bytes:
-        """Id of the block that was published under ``name``; the first time ``encode`` makes it.
+        """Id of the block that was published under ``name``; the first call makes the block by ``encode``.
 
         A resumed run publishes the journaled bytes: an embedding computed anew, on another machine, could differ in its
         last bit.
@@ -132,7 +132,7 @@ def introduce(
 
 
 def opened_sum(journal: Journal, name: str) -> NoisySum | None:
-    """A private sum that a run's journal has; None where it was not opened."""
+    """Reads the private sum ``name`` from a run's journal; None if the run has not opened it."""
     meta = journal.get_json(f"sum/{name}/meta")
     values = journal.get(f"sum/{name}/values")
     if meta is None or values is None:
@@ -182,10 +182,10 @@ class Federation:
         self._agreed: set[str] = set()  # parties that have seen everyone's signatures
 
     def agree(self) -> Mapping[str, bytes]:
-        """Every party signs the manifest and sees everyone's signatures. Returns the signatures by party name.
+        """Has every party sign the manifest and sends each everyone's signatures. Returns the signatures by party name.
 
         Waits for parties whose people have not approved yet. Raises the first refusal, with the party's name, after
-        it has asked all of them. A party that does not see the signatures now is shown them before its first sum.
+        all parties were asked. A party that does not see the signatures now is shown them before its first sum.
         """
         signatures = self._signatures()
         first = self._next(None) if self._batches else None
@@ -593,7 +593,7 @@ def _one_by_one(
 
 
 def decode(party: str, data: bytes) -> wire.Reply:
-    """A party's reply; invalid bytes become a refusal that names it."""
+    """Parses a party's reply; invalid bytes become a reply that holds a refusal and names the party."""
     try:
         return codec.decode_reply(data, party)
     except PeerFault as error:
@@ -601,7 +601,7 @@ def decode(party: str, data: bytes) -> wire.Reply:
 
 
 def expect(party: str, reply: wire.Reply, body: str) -> wire.Reply:
-    """The reply, where it has this body. Raises what the party's refusal says, PeerFault for another body."""
+    """Returns a reply with this body. Raises the error that a refusal states, and PeerFault for any other body."""
     found = reply.WhichOneof("body")
     if found == "refusal":
         codec.raise_refusal(party, reply.refusal)

@@ -48,7 +48,7 @@ app = ServerApp()
 
 @app.main()  # type: ignore[untyped-decorator]  # flwr has no types
 def main(grid: Grid, context: Context) -> None:
-    """Plans the run where it is new, goes on with it where it is not, and writes what came of it."""
+    """Plans the run if it is new, drives it to its end, and copies its outputs into ``out`` if that is configured."""
     given = {key: value for key, value in context.run_config.items() if value != ""}
     if "coordinator" not in given:
         raise ConfigurationError(
@@ -67,7 +67,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 class FlowerRunSettings(BaseModel):
-    """The run configuration.
+    """The configuration of a Flower run, as ``flwr run`` gives it.
 
     Attributes:
         coordinator: the coordinator's folder.
@@ -75,7 +75,7 @@ class FlowerRunSettings(BaseModel):
         run: the run's name; "" makes one of the task's name and Flower's run id. A name that exists is continued.
         parties: names separated by commas; "" takes everyone who is enrolled.
         out: a folder that the outputs are copied into, or None.
-        seed: of everything but noise, keys and masks.
+        seed: seed of everything but noise, keys and masks.
         patience_s: how long a message waits for a party.
         insecure_noise_seed: tests only, if not negative; the parties run with this seed too.
     """
@@ -178,7 +178,7 @@ class FlowerRunDriver(RunDriver):
         time.sleep(max(seconds, APPROVAL_S))
 
     def say(self, message: str) -> None:
-        """Prints the line as well: Flower keeps what is printed as the run's log."""
+        """Adds a line to the run's own log and prints it, since Flower keeps what is printed as the log of its run."""
         super().say(message)
         print(message, flush=True)
 

@@ -32,7 +32,7 @@ class Speed:
     def timed_answers(
         self, answers: Iterator[tuple[int, Answer | GenerationError]]
     ) -> Iterator[tuple[int, Answer | GenerationError]]:
-        """Yields the same answers, and counts them."""
+        """Yields the given answers unchanged, and counts and times them."""
         begun = time.monotonic()
         for position, answer in answers:
             now = time.monotonic()
@@ -50,7 +50,7 @@ def answers_of(
 ) -> Iterator[tuple[str, int, Answer | GenerationError]]:
     """Yields (generator, number, answer) as answers arrive, each generator in a thread of its own.
 
-    Raises what a generator raises that cannot go on, of several generators together.
+    Raises the error of a generator that cannot go on; of several such errors, one that names them all.
     """
 
     def ask(name: str, _stop: threading.Event) -> Iterator[tuple[str, int, Answer | GenerationError]]:

@@ -113,14 +113,14 @@ class Author:
 
     @property
     def counts(self) -> Mapping[str, Mapping[str, int]]:
-        """Counters of each generator in this process that are not zero: calls that waited or were tried again, ..."""
+        """Counters of each generator in this process, without zeros: calls that waited, calls that were retried, ..."""
         return {
             name: {what: count for what, count in generator.counts.items() if count}
             for name, generator in self._generators.items()
         }
 
     def draw_words_by(self, draw: DrawWords) -> None:
-        """Sets the draw of lengths for all further texts whose order names none."""
+        """Sets the function that draws the length of every further text whose order states no length."""
         self._requests.draw_words = draw
 
     def try_out(self, labels: Sequence[str]) -> None:

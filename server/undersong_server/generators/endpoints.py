@@ -97,7 +97,7 @@ class CallBudget:
 
 
 class Pace:
-    """Lets calls of one generator start, shared by its threads.
+    """Decides when calls of one generator may start, by rates and calls in flight; its threads share one.
 
     Attributes:
         counts: public counters: calls that had to wait, and how often fewer calls at once were allowed.
@@ -158,7 +158,7 @@ class Pace:
             self._changed.notify_all()
 
     def note_limits(self, headers: Mapping[str, str]) -> None:
-        """Notes what an answer's headers say is left of the endpoint's limits, and when these are whole again."""
+        """Notes how much of the endpoint's limits is left and when they are reset, by the headers of an answer."""
         for limit, what in enumerate(_LIMITS):
             left = headers.get(f"x-ratelimit-remaining-{what}", "")
             reset = seconds_of(headers.get(f"x-ratelimit-reset-{what}", ""))
@@ -227,7 +227,7 @@ class Batches:
     retried: Callable[[Callable[[], Any]], Any]
 
     def results(self, bodies: Mapping[str, Mapping[str, Any]]) -> Iterator[Result]:
-        """Yields one result per body, out of batches noted before and of one new batch.
+        """Yields one result per request body, from batches that were submitted before and from one new batch.
 
         Raises what the client raises.
         """
@@ -303,7 +303,7 @@ NOTE = "from the cache"
 
 
 class CachedGenerator:
-    """An endpoint, and the file in front of it."""
+    """A generator that answers from a file of earlier answers first, and asks its endpoint only for the others."""
 
     def __init__(self, asked: Generator, cache_parts: Callable[[GenerationRequest], Any], path: Path) -> None:
         """Opens or makes the file.
@@ -333,7 +333,7 @@ class CachedGenerator:
         return {**self._asked.counts, "cache_hits": self._hits}
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
-        """Counts journaled requests as asked, so that the next one alike takes another entry."""
+        """Counts journaled requests as asked, so that the next equal request takes another entry of the file."""
         for request in requests:
             self._key(request)
         self._asked.observe(requests, answers)

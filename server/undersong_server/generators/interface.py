@@ -163,7 +163,7 @@ class TunableGenerator(Generator, Protocol):
     ) -> Mapping[str, bytes]:
         """Trains on the preferences, from the adapter that it has, and returns the new one's files by name.
 
-        It writes with the new one from now on. ``told`` is called with the number of pairs done.
+        It writes with the new one from now on. ``told`` reports progress: it is called with the number of pairs done.
         """
         ...
 
@@ -246,32 +246,32 @@ class GeneratorSettings(BaseModel):
         raise NotImplementedError
 
     def caps(self, estimate: Estimate) -> list[tuple[str, float, tuple[float, float]]]:
-        """Returns the caps that are set, each as (key, cap, the estimate's range)."""
+        """Returns the budgets that the task file sets, each as (key, budget, range of the estimate)."""
         return []
 
     @property
     def words(self) -> str:
-        """Name, model and place of the writer, for the people who approve a run."""
+        """Name, model and place of the generator, for the people who approve a run."""
         return f"{self.name} ({self.writer})"
 
     @property
     def writer(self) -> str:
-        """Model and place of the writer, in a few words."""
+        """Model of the generator and the place where it runs, in a few words."""
         return f"{self.kind}, of another package"
 
     @property
     def longest_answer(self) -> int | None:
-        """Tokens at which its shortest answers end; None for no limit."""
+        """Longest answer in tokens, for the kind of prompt with the lowest limit; None for no limit."""
         return None
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths that it reads before it can write."""
+        """Paths of the files that the generator reads before it writes."""
         return ()
 
     @property
     def keys(self) -> tuple[tuple[str, str], ...]:
-        """(host with its port, environment variable) of each key that it sends, and to whom."""
+        """(host with its port, environment variable) of each key that the generator sends to that host."""
         return ()
 
     def check(self, around: Surroundings) -> None:
@@ -288,7 +288,7 @@ class GeneratorSettings(BaseModel):
         return False
 
     def identity(self) -> dict[str, Any]:
-        """Keys that may not change while a run goes on."""
+        """The keys of its table that may not change while a run goes on, with their values."""
         return self.model_dump(mode="json")
 
     def prompt_format(self, folder: Path) -> PromptFormat:
@@ -317,7 +317,7 @@ def expected_tokens(
 
 
 def prompt_room(context: int | None, answer: int) -> int | None:
-    """Returns the tokens that a prompt may have: a quarter of the context if the answer would leave it less."""
+    """Returns the longest prompt, in tokens, that leaves room for the answer: a quarter of the context at least."""
     return None if context is None else max(context - answer - TEMPLATE_TOKENS, context // 4)
 
 

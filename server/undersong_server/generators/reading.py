@@ -218,8 +218,8 @@ def read(
     """Reads an answer: the text that was ordered, or the kind of fault.
 
     Args:
-        whole: whether a language model read the prompt: an answer of one that echoes its prompt is at fault, or that
-            ended at its longest length (unless most of it is whole sentences), or that is a text in place of a list.
+        whole: True if a language model read the whole prompt. Its answer is then also at fault if it echoes the prompt,
+            ended at its longest length (unless most of it is whole sentences), or is a text in place of a list.
         language: of the task's texts, in English ("German"); "" accepts any.
     """
     if isinstance(answer, GenerationError):

@@ -37,7 +37,7 @@ def spread(settings: GeneratorSettings, here: Generator, folder: Path, cluster: 
 
 
 class SpreadGenerator:
-    """Sends parts of the requests to the workers. Arguments as of :func:`spread`."""
+    """A generator that sends its requests in parts to the workers of a cluster. Arguments as of :func:`spread`."""
 
     def __init__(self, settings: ModelFolderSettings, here: Generator, folder: Path, cluster: Cluster) -> None:
         self.name = settings.name
@@ -59,7 +59,7 @@ class SpreadGenerator:
         """Yields answers as the interface says, part by part.
 
         Raises:
-            ConfigurationError: no cluster, or one of its machines cannot load the model; its name is told.
+            ConfigurationError: no cluster, or one of its machines, which the error names, cannot load the model.
             UndersongError: a part's worker was lost twice. What was yielded before stays valid.
         """
         size = self._settings.together
@@ -82,12 +82,12 @@ class SpreadTunable(SpreadGenerator):
     def tune(
         self, preferences: Sequence[Preference], tuning: Tuning, told: Callable[[int], None]
     ) -> Mapping[str, bytes]:
-        """Trains here; the workers write with the new adapter."""
+        """Trains the model of this process, as the interface says; the workers write with the new adapter."""
         self._adapter = self._here.tune(preferences, tuning, told)
         return self._adapter
 
     def adapt(self, files: Mapping[str, bytes]) -> None:
-        """Gives the workers an adapter, and the model here, from which a further training goes on."""
+        """Gives an adapter to the workers, and to the model here, whose further training goes on from it."""
         self._here.adapt(files)
         self._adapter = files
 
@@ -98,7 +98,7 @@ _loaded: dict[tuple[str, Path], tuple[Generator, Mapping[str, bytes]]] = {}  # t
 def answer_part(
     settings: ModelFolderSettings, folder: Path, adapter: Mapping[str, bytes], requests: Sequence[GenerationRequest]
 ) -> list[Answer | GenerationError] | UndersongError:
-    """Answers in a worker; returns the reason as an error if this machine cannot."""
+    """Answers requests in a worker; returns an error with the reason if this machine cannot load the model."""
     place = settings.model_dump_json(), folder
     try:
         generator, known = _loaded.get(place) or (settings.build(Surroundings((), folder, _embeds_nothing, {})), {})

@@ -96,7 +96,7 @@ def files_of(handle: Any) -> dict[str, bytes]:
 def optimise(
     handle: Any, pairs: Sequence[Pair], tuning: Tuning, device: torch.device, told: Callable[[int], None]
 ) -> None:
-    """Trains the adapter in place. ``told`` is called with the number of pairs done, of all epochs."""
+    """Trains the adapter in place. ``told`` reports progress: it is called with the pairs done, over all epochs."""
     import torch
 
     with torch.no_grad(), handle.disable_adapter():

@@ -121,7 +121,7 @@ class Successors(NamedTuple):
     escape: float
 
     def pick(self, uniform: float) -> int:
-        """Returns the successor at ``uniform`` in [0, 1) of the distribution."""
+        """Returns the token id at the quantile ``uniform``, in [0, 1), of the successors' distribution."""
         place = bisect_right(self.cumulative, uniform * self.cumulative[-1])
         return self.tokens[min(place, len(self.tokens) - 1)]
 
@@ -446,7 +446,7 @@ def count_contexts(texts: Sequence[Sequence[int]], order: int, temperature: floa
     """Finds the successors of every context in a set of texts.
 
     Args:
-        texts: the token ids of each text, >= 2.
+        texts: the ids of the tokens of each text; ids are at least 2.
         order: length of the longest n-gram, >= 2.
         temperature: counts are raised to 1/temperature before they become probabilities.
     """

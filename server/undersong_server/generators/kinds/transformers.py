@@ -66,12 +66,12 @@ class ModelFolderSettings(LanguageModelSettings):
 
     @property
     def together(self) -> int:
-        """Requests that a worker of a cluster is given at once: so many answers are lost with it."""
+        """Number of requests that a cluster's worker gets at once; so many answers are lost if the worker is."""
         raise NotImplementedError
 
     @property
     def gpus(self) -> int:
-        """GPUs that one model takes, where a cluster has any."""
+        """Number of GPUs that one model takes on a cluster that has any."""
         return 1
 
     @property
@@ -100,7 +100,7 @@ class ModelFolderSettings(LanguageModelSettings):
     def free(
         self, calls: int, prompt_words: int, answer_words: int, at_once: int, paces: tuple[float, float]
     ) -> Estimate:
-        """Returns an estimate of calls that cost nothing; ``paces`` (fast, slow): tokens a second of each answer."""
+        """Estimates calls without a price, ``at_once`` at a time; ``paces``: tokens/s of an answer (fast, slow)."""
         prompts, answers = expected_tokens(calls, prompt_words, self.max_new_tokens, answer_words)
         waves = -(-calls // at_once) / max(1, calls)
         seconds = waves * answers[0] / paces[0], waves * answers[1] / paces[1]
@@ -149,7 +149,7 @@ class TransformersSettings(ModelFolderSettings):
         return 0 if self.device == "cpu" else 1
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
-        """Batches of the shortest answers at 50 steps/s (low) up to ``max_new_tokens`` at 2 steps/s."""
+        """Estimates the time of the batches: shortest answers at 50 steps/s (low), to longest answers at 2 steps/s."""
         return self.free(calls, prompt_words, answer_words, self.batch_size, (50.0, 2.0))
 
     def build(self, around: Surroundings) -> TransformersGenerator:
@@ -202,7 +202,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         self._waiting: Mapping[str, bytes] | None = None  # an adapter's files that are not in the model yet
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
-        """Batch by batch, prompts of like length together.
+        """Yields answers batch by batch; prompts of similar length share a batch.
 
         Raises:
             ConfigurationError: the folder cannot be loaded, the device is not there or its memory is too small.
@@ -357,7 +357,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         return tuning.files_of(self._adapter)
 
     def adapt(self, files: Mapping[str, bytes]) -> None:
-        """Puts the adapter into the model when that is needed next."""
+        """Keeps an adapter, which the model gets before it writes or is trained next."""
         self._waiting = files
 
     def _model(self) -> tuple[Any, Any, torch.device]:
@@ -504,13 +504,13 @@ def _stopping(tokenizer: Any, stops: Sequence[Sequence[str]], start: int) -> lis
 
 
 def end_ids(tokenizer: Any, model: Any) -> list[int]:
-    """The tokens that end a text: the folder's generation settings name them, else the tokenizer; often one."""
+    """Ids of the tokens that end a text, by the folder's generation settings or else by the tokenizer; often one."""
     named = model.generation_config.eos_token_id
     ends = tokenizer.eos_token_id if named is None else named
     return [ends] if isinstance(ends, int) else list(ends or ())
 
 
 def padding(tokenizer: Any, model: Any) -> int:
-    """A token to pad with; it is masked out, so any token serves."""
+    """Id of a token to pad with; padding is masked out, so any token serves."""
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id)
     return next((token for token in known if isinstance(token, int)), 0)
