@@ -18,7 +18,6 @@ from undersong_client.cli.options import checkpoints_folder
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol.wire import codec
-from undersong_protocol.wire.codec import RECORD, REPLIES, REQUESTS
 
 if TYPE_CHECKING:
     from undersong_client.answering.party import Answer
@@ -86,7 +85,7 @@ def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> "list
 
 def requests_of(message: Message) -> list[bytes]:
     """The serialised requests of a Flower message; empty where it carries none."""
-    return codec.batch(message.content[RECORD], REQUESTS) if RECORD in message.content else []
+    return codec.batch(message.content[codec.RECORD], codec.REQUESTS) if codec.RECORD in message.content else []
 
 
 def address_of(context: Context) -> str:
@@ -96,7 +95,7 @@ def address_of(context: Context) -> str:
 
 def reply_to(message: Message, replies: Sequence[bytes]) -> Message:
     """A Flower message that brings the replies back."""
-    return Message(RecordDict({RECORD: ConfigRecord({REPLIES: list(replies)})}), reply_to=message)
+    return Message(RecordDict({codec.RECORD: ConfigRecord({codec.REPLIES: list(replies)})}), reply_to=message)
 
 
 def folder_of(node: Mapping[str, Any], run: Mapping[str, Any]) -> Path:

@@ -35,7 +35,6 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.encoders import Encoder, Mask, NumpyBert, TorchModel
 from undersong_common.errors import ConfigurationError
 from undersong_common.hidden_states import HiddenStates
-from undersong_common.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
 from undersong_common.workers import in_order, row_norms
 
 Embed = Callable[[Sequence[str]], Float32]  # texts -> quantised unit embeddings, float32 [n, d]
@@ -138,7 +137,7 @@ class Embedder:
         max_windows: of a text that are read.
     """
 
-    def __init__(self, model: str | Path, fingerprint: str, max_windows: int = MAX_WINDOWS) -> None:
+    def __init__(self, model: str | Path, fingerprint: str, max_windows: int = model_files.MAX_WINDOWS) -> None:
         self._source = model
         self.fingerprint = fingerprint
         self.max_windows = max_windows
@@ -150,7 +149,7 @@ class Embedder:
         return f"Embedder({self.fingerprint[:12]})"
 
     @classmethod
-    def load(cls, model: str | Path = PACKAGED, max_windows: int = MAX_WINDOWS) -> "Embedder":
+    def load(cls, model: str | Path = model_files.PACKAGED, max_windows: int = model_files.MAX_WINDOWS) -> "Embedder":
         """The packaged all-MiniLM-L6-v2, pinned file by file, or the model in a local folder.
 
         Raises:
@@ -158,9 +157,9 @@ class Embedder:
                 (undersong_common.model_files), files that are not the packaged model's, or ``max_windows`` out of
                 range.
         """
-        if not 1 <= max_windows <= MOST_WINDOWS:
+        if not 1 <= max_windows <= model_files.MOST_WINDOWS:
             raise ConfigurationError(
-                f"max_windows is {max_windows}, not between 1 and {MOST_WINDOWS}", "correct it: 8 is usual"
+                f"max_windows is {max_windows}, not between 1 and {model_files.MOST_WINDOWS}", "correct it: 8 is usual"
             )
         model_files.embedding_size(model_files.model_folder(model))  # whatever holds no model is told so first
         return cls(model, _fingerprint(model, max_windows), max_windows)
@@ -297,13 +296,13 @@ class Embedder:
 
 def _encoder(model: str | Path) -> Encoder:
     folder = model_files.model_folder(model)
-    if str(model) == PACKAGED:
+    if str(model) == model_files.PACKAGED:
         return NumpyBert(folder)
     return HiddenStates(folder) if model_files.reads_hidden_states(folder) else TorchModel(folder)
 
 
 def _fingerprint(model: str | Path, max_windows: int) -> str:
-    computed_by = "numpy" if str(model) == PACKAGED else "torch"
+    computed_by = "numpy" if str(model) == model_files.PACKAGED else "torch"
     tag = f"undersong embedder: {computed_by}, batches of fixed shape, {max_windows} windows"
     return model_files.fingerprint(tag, model_files.checked_hashes(model))
 

@@ -239,7 +239,6 @@ class Detection:
         Phi(mu / 2) (Dong, Roth and Su 2022, section 2: the trade-off curve of two unit normals mu apart). The bound is
         exact for the mean over a run's records; with TPR = 1 - FPR it is inv_Phi(TPR) - inv_Phi(FPR).
         """
-        from scipy.stats import norm
 
         return max(0.0, 2.0 * float(norm.ppf(self.accuracy)))
 

@@ -30,6 +30,7 @@ from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.stats import binom, binomtest, chi2, gamma, norm
 
 from undersong import audit_parts
 from undersong.audit_parts import (
@@ -44,7 +45,6 @@ from undersong.audit_parts import (
     whole_scores,
 )
 from undersong_client.answering import grid_vectors
-from undersong_client.answering.grid_vectors import grid_vector
 from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders
 from undersong_common.arrays import Bools, Float32, Float64, Int64
@@ -302,7 +302,6 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
 
 def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observations]) -> AuditReport:
     """Combines the observations of all runs into one report."""
-    from scipy.stats import norm
 
     plan, promise = run_plan.plan, run_plan.plan.privacy
     delta = promise.delta
@@ -351,7 +350,6 @@ def _noise(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None
 
     Sums are judged together and one by one. One of the bounds fails with a chance of ``NOISE_ALARM / NOISE_CHECKS``.
     """
-    from scipy.stats import chi2, gamma
 
     names = list(dict.fromkeys((each.law, name) for seen in observed for name, each in seen.noise.items()))
     laws = dict.fromkeys(law for law, _ in names)
@@ -447,7 +445,6 @@ def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, a
 
 def _attack_power(detection: Detection, signals: Float64, refutes: Callable[[Detection], bool]) -> float | None:
     """The largest share of the planned noise at which the attack on the sums is expected to refute the promise."""
-    from scipy.stats import norm
 
     def refuted(share: float) -> bool:
         right = float(norm.cdf(signals / 2 / share).mean())
@@ -503,10 +500,12 @@ class _Watched:
         coins: bytes,
         memory: dict[str, Any],
     ) -> GridVector:
-        found = grid_vector(planned, records, public, privacy, coins=coins, memory=memory)
+        found = grid_vectors.grid_vector(planned, records, public, privacy, coins=coins, memory=memory)
         everyone = found
         if planned.sampling_rate < 1.0:
-            everyone = grid_vector(_unsampled(planned), records, public, privacy, coins=coins, memory=memory)
+            everyone = grid_vectors.grid_vector(
+                _unsampled(planned), records, public, privacy, coins=coins, memory=memory
+            )
             self.coins.setdefault(planned.name, []).append(coins)
         self.sums[planned.name] = planned, public
         self._last = planned.name, records
@@ -634,7 +633,9 @@ def _attack_sums(
         planned, public = watched.sums[name]
         whole = _unsampled(planned)
         of_full, *vectors = (
-            grid_vector(whole, records, public, privacy, coins=bytes(32), memory={}).values.astype(np.float64)
+            grid_vectors.grid_vector(whole, records, public, privacy, coins=bytes(32), memory={}).values.astype(
+                np.float64
+            )
             for records in (full, *alone, *without)
         )
         rows, moved = np.array(vectors[: len(alone)]), of_full - np.array(vectors[len(alone) :])
@@ -709,7 +710,7 @@ def clamped_shares(
 
     def share(records: PrivateRecords, row: sp.csr_array[Any], allowed: Privacy, bound: Float64) -> float:
         every = sp.csr_array(sp.vstack([row] * len(records), format="csr"))
-        vector = grid_vector(
+        vector = grid_vectors.grid_vector(
             planned,
             records,
             public,
@@ -748,7 +749,6 @@ def subsample_is_sound(
     coordinate. Whatever the others do, one unit's coin leaves a given vector a probability of max(rate, 1 - rate) at
     most; the number of units that take part in all draws is binomial.
     """
-    from scipy.stats import binomtest
 
     rate = planned.sampling_rate
     draws = max(1 + math.ceil(math.log(COINS_ALARM) / math.log(max(rate, 1.0 - rate))), FEWEST_COINS)
@@ -759,7 +759,7 @@ def subsample_is_sound(
     allowed = replace(privacy, max_records=len(units))
 
     def first(planned: PlannedSum) -> int:
-        vector = grid_vector(
+        vector = grid_vectors.grid_vector(
             planned,
             units,
             public,
@@ -782,7 +782,6 @@ def coins_are_independent(rate: float, privacy: Privacy) -> bool:
 
     It does so for a sound build with a chance of ``COINS_ALARM``. Coins of 20 bits repeat in 2 000 subsamples.
     """
-    from scipy.stats import binom
 
     pairs = SUBSAMPLES * (SUBSAMPLES - 1) / 2
     agreeing = rate * rate + (1.0 - rate) * (1.0 - rate)  # one unit in two subsamples

@@ -28,14 +28,12 @@ from undersong_server import methods
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import metrics, panel
 from undersong_server.evaluation.label_errors import corpus_label_errors
-from undersong_server.evaluation.metrics import next_word_loss
 from undersong_server.evaluation.scores import score
 from undersong_server.generators.interface import Surroundings
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import cap_faults, cap_warnings, plan_run
 from undersong_server.runs.tables import read_private_files, task_faults
-from undersong_server.runs.task import Task
 
 PRIVATE_ONLY = "private-only"  # the task model trained on the private records themselves: no privacy, no generator
 
@@ -133,7 +131,7 @@ class Bench:
     public_data: bool = False
     _checked: set[str | tuple[int | None, int | None]] = field(default_factory=set, repr=False)
 
-    def task(self, cell: Cell) -> Task:
+    def task(self, cell: Cell) -> tasks.Task:
         """The task file with the cell's values in it."""
         values = dict(cell.variant.options)
         given = [f"method.{key}={value}" for key, value in values.items()]
@@ -158,7 +156,7 @@ class Bench:
         return task.model_copy(update={"generators": chosen})
 
     @cached_property
-    def _own_task(self) -> Task:
+    def _own_task(self) -> tasks.Task:
         return tasks.load(self.task_file, self.assignments)
 
     @cached_property
@@ -261,7 +259,7 @@ class Bench:
             embeddings = embed(texts)
             found["rows"] = len(texts)
             if test.labels is None:
-                found["bits_per_word"] = next_word_loss(texts, test.texts)
+                found["bits_per_word"] = metrics.next_word_loss(texts, test.texts)
             else:
                 truth = panel.Labelled(test.texts, test.labels, test_embeddings)
                 judged = panel.judge(panel.Labelled(texts, labels, embeddings), truth, seed=seed)
@@ -270,7 +268,7 @@ class Bench:
         seconds = {"simulation": simulated - start, "evaluation": time.monotonic() - simulated}
         return found | {"seconds": {phase: round(each, 3) for phase, each in seconds.items()}}
 
-    def _simulated(self, task: Task, seed: int) -> references.Trained:
+    def _simulated(self, task: tasks.Task, seed: int) -> references.Trained:
         """Corpus and facts of a run."""
         run_plan = plan_run(task)
         tables = dealt(task, self._files, seed)
@@ -316,7 +314,7 @@ def _embed_nothing(texts: Sequence[str]) -> Float32:
     raise InternalError(f"{len(texts)} texts were to be embedded before the first cell")
 
 
-def read_test(path: Path, task: Task) -> Table:
+def read_test(path: Path, task: tasks.Task) -> Table:
     """A test file, labelled where the task has labels. Raises ConfigurationError that names file and row."""
     if not task.task.labels:
         return read_table(path, task.data.text)

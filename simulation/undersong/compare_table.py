@@ -20,7 +20,6 @@ from undersong_common.intervals import over_seeds
 from undersong_common.printed_page import template
 from undersong_server import methods as all_methods
 from undersong_server.evaluation import panel
-from undersong_server.evaluation.panel import MODELS
 from undersong_server.report import html
 
 LEVEL = 0.95
@@ -28,7 +27,7 @@ ENOUGH_SEEDS = 3  # of two, the interval reaches nine deviations to either side
 FEW_SEEDS = "Two seeds give an interval that says little, and one gives none: take more seeds."
 METRICS = (
     "accuracy",
-    *MODELS,
+    *panel.MODELS,
     "balanced_accuracy",
     "macro_f1",
     "rarest_recall",
@@ -237,7 +236,11 @@ ACCURACY = Usefulness(
     100.0,
     2,
     "lowest",
-    (*((model, f"{model} %") for model in MODELS), ("macro_f1", "macro-F1 %"), ("rarest_recall", "rarest label %")),
+    (
+        *((model, f"{model} %") for model in panel.MODELS),
+        ("macro_f1", "macro-F1 %"),
+        ("rarest_recall", "rarest label %"),
+    ),
 )
 NEXT_WORD = Usefulness("bits_per_word", "bits per word", 1.0, 3, "highest", ())
 
@@ -280,7 +283,7 @@ def _useful(table: Frame, useful: Usefulness) -> Columns:
         return [(name, list(cells)) for name, cells in zip(named, zip(*rows, strict=True), strict=True)]
 
     metric, unit = useful.metric, " %" if useful.factor != 1.0 else ""
-    worst = table[[f"{model}_difference" for model in MODELS]].min(axis=1)
+    worst = table[[f"{model}_difference" for model in panel.MODELS]].min(axis=1)
     return [
         *_where(table),
         ("seeds", _shown(table[f"{metric}_seeds"], ".0f")),

@@ -20,7 +20,6 @@ from typing import Any
 
 from undersong import compare_table
 from undersong.compare_cell import Bench, Cell, read_test
-from undersong.compare_table import Grid
 from undersong.options import ComparisonOptions
 from undersong_common import extras
 from undersong_common.errors import ConfigurationError, UndersongError
@@ -35,7 +34,7 @@ Measured = tuple[Cell, "dict[str, Any] | UndersongError"]
 FRECHET_ROWS = 2000  # largest number of texts of each side that are compared
 
 
-def check(bench: Bench, grid: Grid, progress: Progress) -> None:
+def check(bench: Bench, grid: compare_table.Grid, progress: Progress) -> None:
     """Finds before the first cell what would stop one, and says what of the task is set aside.
 
     Raises ConfigurationError for a variant that cannot run, a file that is missing or cannot be read, a generator that
@@ -49,7 +48,7 @@ def check(bench: Bench, grid: Grid, progress: Progress) -> None:
         progress.say(remark)
 
 
-def known_cells(bench: Bench, grid: Grid, folder: Path) -> dict[Cell, dict[str, Any]]:
+def known_cells(bench: Bench, grid: compare_table.Grid, folder: Path) -> dict[Cell, dict[str, Any]]:
     """The grid's cells that ``folder`` holds. Raises ConfigurationError for cells of another comparison."""
     kept, another = folder / CELLS, f"{folder / CELLS}: holds cells of another comparison"
     found = {
@@ -61,7 +60,7 @@ def known_cells(bench: Bench, grid: Grid, folder: Path) -> dict[Cell, dict[str, 
 
 def compare(
     bench: Bench,
-    grid: Grid,
+    grid: compare_table.Grid,
     folder: Path,
     *,
     jobs: int,
@@ -256,9 +255,9 @@ def compared(
         path = out / f"{name}.json"
         another = f"{path}: is the table of another comparison"
         kept = read_kept(path, bench.fingerprint, another, "the table begins anew")
-        before = None if kept is None else Grid.from_json(kept["grid"])
+        before = None if kept is None else compare_table.Grid.from_json(kept["grid"])
         known = () if before is None else tuple(variant.name for variant in before.variants)
-        given = Grid.of(options, known)
+        given = compare_table.Grid.of(options, known)
         whole = given if before is None else before.with_more(given)
         if options.baseline is not None:
             whole = replace(whole, baseline=options.baseline)
@@ -275,7 +274,7 @@ class _Tables:
     """The tables of one folder, written anew while cells end."""
 
     bench: Bench
-    grid: Grid
+    grid: compare_table.Grid
     out: Path
     name: str
     title: str

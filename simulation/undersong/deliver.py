@@ -29,7 +29,6 @@ from undersong_server.release.files import JSONL_NAME, SimulationSigner
 from undersong_server.release.publish import publish, report_data
 from undersong_server.report.data import Accuracy, Measure, ReportData, measures_of
 from undersong_server.runs import planning
-from undersong_server.runs.planning import build_author, cap_faults, cap_warnings
 from undersong_server.runs.tables import read_test_file
 from undersong_server.runs.task import Task
 
@@ -82,8 +81,8 @@ def deliver(
     the run raises.
     """
     run_plan = planning.plan_run(task)
-    ConfigurationError.raise_together(cap_faults(run_plan))
-    for remark in (*task.remarks, *cap_warnings(run_plan)):
+    ConfigurationError.raise_together(planning.cap_faults(run_plan))
+    for remark in (*task.remarks, *planning.cap_warnings(run_plan)):
         progress.say(remark)
     tables = private_tables(task, seed)
     test = read_test_file(task)
@@ -208,7 +207,7 @@ def _mixture(
 
     A fresh author writes them. Its answers are journaled too.
     """
-    author = build_author(run_plan.task, simulated.embed, environment, workspace.journal, progress, seed=seed)
+    author = planning.build_author(run_plan.task, simulated.embed, environment, workspace.journal, progress, seed=seed)
     options = mixture.Options(samples=len(simulated.outcome.samples))
     written = author.write("comparison", 0, mixture.orders(options, run_plan.setting))
     return [sample for sample in written if sample is not None]

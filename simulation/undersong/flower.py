@@ -20,6 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from undersong.records import private_tables
 from undersong.workspace import SimulatedParties, clocks
+from undersong_client.answering.computation import Lazy
+from undersong_client.home import make_folder
+from undersong_common import embedders
+from undersong_common.embedding import CachedEmbedder
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
 from undersong_server import cluster
 from undersong_server.federation.driver import Transport
@@ -31,7 +35,6 @@ from undersong_server.runs.task import Task
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
-    from undersong_common.embedding import CachedEmbedder
     from undersong_server.flower.app import FlowerTransport
 
 STATE_FILE = "flower.json"  # what an actor needs to know of the simulation
@@ -148,14 +151,11 @@ class _ActorState:
 
     @cached_property
     def _embedder(self) -> "CachedEmbedder":
-        from undersong_common import embedders
-        from undersong_common.embedding import CachedEmbedder
 
         named = self._embedder_section
         return CachedEmbedder(embedders.load(named.model, named.max_windows), self._parties.shared_cache())
 
     def answers(self, partition: int, requests: Sequence[bytes], address: str) -> list[bytes]:
-        from undersong_client.answering.computation import Lazy
 
         name = self._names[partition]
         embedder: Any = Lazy(lambda: self._embedder)
@@ -229,7 +229,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _write_state(parties: SimulatedParties) -> None:
-    from undersong_client.home import make_folder
 
     make_folder(parties.state / "blocks")
     value = {

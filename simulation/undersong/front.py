@@ -29,6 +29,7 @@ from undersong_server.cluster import connected
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import evaluation, releases, tasks
+from undersong_server.operations.tasks import try_generator
 from undersong_server.progress import Progress
 
 COMPARISON = "comparison"
@@ -187,7 +188,6 @@ def try_(
     >>> us.try_(task, "write", texts=2)["label"].tolist()
     ['cat', 'dog']
     """
-    from undersong_server.operations.tasks import try_generator
 
     tried = try_generator(generator, task.file, task.assignments, environment=os.environ, kind=kind, texts=texts)
     return pandas_package().DataFrame([asdict(each) for each in tried])

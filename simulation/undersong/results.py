@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from undersong.frames import Frame, pandas_package
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
+from undersong_server.evaluation.evaluate import EvaluationReport
 from undersong_server.operations.releases import Verdict
 from undersong_server.operations.tasks import TaskPlan
 from undersong_server.release.files import JSONL_NAME, REPORT_NAME, charges
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from undersong.auditing import AuditReport
     from undersong.deliver import Delivered
-    from undersong_server.evaluation.evaluate import EvaluationReport
 
 WIDTH = 160  # columns: every table of the command line fits
 HEIGHT_PX = 640  # of a page within a notebook

@@ -20,7 +20,6 @@ from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_client.answering.party import EmbedderFacts, Party
 from undersong_client.records.private import DataSet
 from undersong_client.storage import store
-from undersong_client.storage.store import Store
 from undersong_common.embedding import Embed, EmbeddingCache, EncryptedFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
@@ -171,7 +170,7 @@ class SimulatedParties:
             computation=computation,
             policy=Policy(largest_epsilon=math.inf, largest_delta=1.0),
             ledger=Ledger.open(ledger_path(self.state, name), data.fingerprint, at=clock()),
-            store=Store(self.state / PARTIES, name, self.keys["store"]),
+            store=store.Store(self.state / PARTIES, name, self.keys["store"]),
             blocks=blocks,
             embedder=embedder,
             entropy=self._entropy(name),

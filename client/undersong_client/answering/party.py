@@ -35,10 +35,8 @@ from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg import keys
-from undersong_protocol.secagg.keys import Encapsulate
 from undersong_protocol.secagg.parameters import Entropy
 from undersong_protocol.secagg.party import Reply, WantsInput
-from undersong_protocol.statistics import PublicFacts, PublicInputs
 from undersong_protocol.statistics.vectors import GridVector
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
@@ -129,7 +127,7 @@ class Party:
         clock: Callable[[], float],
         consent: Consent | None = None,
         teacher_model: Callable[[], str] = lambda: "",
-        encapsulate: Encapsulate = keys.encapsulate,
+        encapsulate: keys.Encapsulate = keys.encapsulate,
         address: str = "",
     ) -> None:
         self.name = name
@@ -148,7 +146,7 @@ class Party:
         self._manifests: dict[bytes, Manifest] = {}
         self._attempts = Attempts(store, name, identity, entropy, clock, encapsulate)
         self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # of one vector: as planned, and alone
-        self._resolved: tuple[tuple[Input, ...], PublicInputs] | None = None  # of the last request
+        self._resolved: tuple[tuple[Input, ...], statistics.PublicInputs] | None = None  # of the last request
         self._checked: tuple[bytes, str] | None = None  # for which sum of which manifest they were checked
         self.cautions: dict[str, tuple[str, ...]] = {}  # what the records speak against, by run; for its own people
         self.refusals: dict[str, float] = {}  # the last words with which it refused, and when; for its own people
@@ -461,14 +459,14 @@ class Party:
         self.cautions[manifest.run] = computed.cautions
         return computed.vector
 
-    def _public(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> PublicInputs:
+    def _public(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> statistics.PublicInputs:
         """The sum's public inputs, checked by what is public alone. Raises ConfigurationError and PeerFault."""
         if self._resolved is None or self._resolved[0] != inputs:
             self._checked = None
             self._resolved = (inputs, resolve(inputs, self._blocks))
         public = self._resolved[1]
         if self._checked != (manifest.hash, name):
-            facts = PublicFacts(self._embedder.dimension, len(manifest.task.get("labels", ())))
+            facts = statistics.PublicFacts(self._embedder.dimension, len(manifest.task.get("labels", ())))
             manifest.plan[name].build().check_inputs(public, facts)
             self._checked = (manifest.hash, name)
         return public

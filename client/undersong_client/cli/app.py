@@ -1,5 +1,6 @@
 """The hospital's command line, ``undersong-party``. Every command can be scripted; none asks where a flag would do."""
 
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from undersong_client.cli.options import (
     print_result,
 )
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_input
-from undersong_common import entry
+from undersong_common import entry, logs
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import MAX_WINDOWS
@@ -210,9 +211,6 @@ def run(
     home: HomeFolder = None,
 ) -> None:
     """The daemon: connects to the coordinator, answers approved runs, until SIGTERM. Opens no port."""
-    import signal
-
-    from undersong_common import logs
 
     if log_format not in ("text", "json"):
         raise ConfigurationError(f"log format {log_format!r} is unknown", "use text or json")

@@ -28,13 +28,14 @@ from undersong_client.cli.options import (
 from undersong_client.cli.rules import Questions, budget_lines
 from undersong_client.home import PartyHome, unit_word
 from undersong_common.errors import ConfigurationError
+from undersong_common.model_files import PACKAGED
 from undersong_common.printable import counted, printable
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
     from undersong_client.operations.data import LedgerFacts, Look
+    from undersong_client.storage.checkpoints import Restored
     from undersong_client.storage.datasets import Survey
-    from undersong_client.storage.recovery import Restored
 
 data_app = typer.Typer(help="This party's data set. None of these commands sends anything.", no_args_is_help=True)
 
@@ -362,7 +363,6 @@ def teacher_model(
 ) -> None:
     """Names the local model that runs with fine-tuned teachers use; a running daemon uses it at once. Sends nothing."""
     from undersong_common import fine_tuning
-    from undersong_common.model_files import PACKAGED
 
     opened = PartyHome(home_of(home))
     if none == (folder is not None):

@@ -2,17 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+
+from cryptography.x509 import Certificate
 
 from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome, read_json, write_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError
 from undersong_protocol.agreement import enrolment
-from undersong_protocol.agreement.enrolment import EnrolmentRequest, Grant, Package
-
-if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
 
 RENEW_PART = 3  # renewed when less than a third of the certificate's time is left
 
@@ -72,9 +69,9 @@ def trusted(home: PartyHome) -> Coordinator:
     return known
 
 
-def check_package(home: PartyHome, data: bytes, *, now_s: float) -> Package:
+def check_package(home: PartyHome, data: bytes, *, now_s: float) -> enrolment.Package:
     """A package for this party. Raises ConfigurationError for anything else."""
-    package = Package.parse(data)
+    package = enrolment.Package.parse(data)
     package.check_fresh(now_s)
     name = home.settings.party
     if package.party != name:
@@ -90,7 +87,7 @@ def check_package(home: PartyHome, data: bytes, *, now_s: float) -> Package:
     return package
 
 
-def compare(package: Package, stated: str) -> None:
+def compare(package: enrolment.Package, stated: str) -> None:
     """Raises ConfigurationError if the package has another fingerprint than the operator told by another way."""
     if not enrolment.same_fingerprint(stated, package.fingerprint):
         raise ConfigurationError(
@@ -99,7 +96,7 @@ def compare(package: Package, stated: str) -> None:
         )
 
 
-def accept(home: PartyHome, package: Package, stated: str) -> bytes:
+def accept(home: PartyHome, package: enrolment.Package, stated: str) -> bytes:
     """Trusts the package's coordinator and answers with an enrolment request (the file's bytes).
 
     Args:
@@ -127,7 +124,7 @@ def accept(home: PartyHome, package: Package, stated: str) -> bytes:
 def request(home: PartyHome, token: bytes | None) -> bytes:
     """A fresh TLS key and the request for its certificate; ``token`` None asks for a renewal."""
     name, identity = home.settings.party, keys.identity(home)
-    made = EnrolmentRequest.make(name, keys.new_tls_key(home), identity, token)
+    made = enrolment.EnrolmentRequest.make(name, keys.new_tls_key(home), identity, token)
     return made.sign(identity)
 
 
@@ -138,7 +135,7 @@ def install(home: PartyHome, data: bytes) -> datetime:
         ConfigurationError: the grant is not this coordinator's, or for other keys.
     """
     known = coordinator(home)
-    grant = Grant.parse(data, signing_key=known.signing_key, ca_certificate=known.ca_certificate)
+    grant = enrolment.Grant.parse(data, signing_key=known.signing_key, ca_certificate=known.ca_certificate)
     tls_key = keys.pending_tls_key(home)
     grant.check_mine(home.settings.party, tls_key.public_key(), keys.identity(home).public_key().public_bytes_raw())
     keys.install(home, "".join(pem if pem.endswith("\n") else pem + "\n" for pem in (grant.certificate, *grant.chain)))

@@ -16,12 +16,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from undersong_client import keys
 from undersong_client.consent import plugins, policy, trust
-from undersong_client.consent.trust import Coordinator
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
 from undersong_client.link.connection import secure_channel
 from undersong_client.records import cautions, snapshot
 from undersong_client.storage import datasets
+from undersong_common import fine_tuning
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
+from undersong_common.model_files import PACKAGED
 from undersong_common.printable import counted, noun, printable
 from undersong_protocol.agreement.bounds import weak_delta
 from undersong_protocol.wire.framing import CLOCK_METADATA
@@ -198,7 +199,6 @@ def _disk(home: PartyHome) -> str:
 
 def _embedder(home: PartyHome) -> str:
     from undersong_client.answering.assemble import embedder_of
-    from undersong_common.model_files import PACKAGED
 
     found = embedder_of(home) if home.settings.data else home.settings.load_embedder()
     if home.settings.embedder != PACKAGED:
@@ -207,7 +207,6 @@ def _embedder(home: PartyHome) -> str:
 
 
 def _teacher_model(home: PartyHome) -> str:
-    from undersong_common import fine_tuning
 
     fine_tuning.load(home.settings.teacher_model, classes=2)
     return f"{home.settings.teacher_model} can be fine-tuned"
@@ -297,7 +296,7 @@ def _network(home: PartyHome, environment: Mapping[str, str], clock: Callable[[]
     yield _clock(home, offset)
 
 
-def _health(home: PartyHome, coordinator: Coordinator, address: str) -> tuple[str | None, float | None]:
+def _health(home: PartyHome, coordinator: trust.Coordinator, address: str) -> tuple[str | None, float | None]:
     """The coordinator's answer, and its clock where it tells it (seconds since the epoch).
 
     The answer is None where it is well, its words where it refuses this party, "" where nothing comes.
@@ -321,7 +320,9 @@ def _health(home: PartyHome, coordinator: Coordinator, address: str) -> tuple[st
             return None, None
 
 
-def _why_not(home: PartyHome, coordinator: Coordinator, address: str, proxy: SplitResult | None) -> Iterator[Finding]:
+def _why_not(
+    home: PartyHome, coordinator: trust.Coordinator, address: str, proxy: SplitResult | None
+) -> Iterator[Finding]:
     host, port = address.rpartition(":")[0].strip("[]"), int(address.rpartition(":")[2])
     if proxy is not None:
         yield from _through(home, coordinator, host, address, proxy)
@@ -340,7 +341,7 @@ def _why_not(home: PartyHome, coordinator: Coordinator, address: str, proxy: Spl
     yield from _dial(home, coordinator, host, port)
 
 
-def _dial(home: PartyHome, coordinator: Coordinator, host: str, port: int) -> Iterator[Finding]:
+def _dial(home: PartyHome, coordinator: trust.Coordinator, host: str, port: int) -> Iterator[Finding]:
     place = f"port {host}:{port}"
     try:
         raw = socket.create_connection((host, port), timeout=CONNECT_S)
@@ -358,7 +359,7 @@ def _dial(home: PartyHome, coordinator: Coordinator, host: str, port: int) -> It
 
 
 def _through(
-    home: PartyHome, coordinator: Coordinator, host: str, address: str, proxy: SplitResult
+    home: PartyHome, coordinator: trust.Coordinator, host: str, address: str, proxy: SplitResult
 ) -> Iterator[Finding]:
     """Dials as the daemon does: the proxy alone resolves the coordinator's name and reaches its port."""
     name, port = proxy.hostname or "", proxy.port or DEFAULT_PROXY_PORT
@@ -386,7 +387,7 @@ def _through(
         yield _ask(f"TLS {host}", lambda: _tls(home, coordinator, host, raw))
 
 
-def _tls(home: PartyHome, coordinator: Coordinator, host: str, raw: socket.socket) -> NoReturn:
+def _tls(home: PartyHome, coordinator: trust.Coordinator, host: str, raw: socket.socket) -> NoReturn:
     """Raises the reason why no coordinator answers on an open connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

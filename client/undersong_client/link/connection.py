@@ -20,7 +20,6 @@ from undersong_common.errors import PeerFault, TransportError
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol.wire import framing
-from undersong_protocol.wire.framing import Arrived, Envelope, Outgoing, Reassembler, held_by
 from undersong_protocol.wire.messages import transport_pb2 as wire
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class Listener:
         """Returns True if a request with this id would be answered; only then are its bytes kept."""
         return False
 
-    def request(self, envelope: Envelope) -> None:
+    def request(self, envelope: framing.Envelope) -> None:
         """Raises PeerFault where too many wait already."""
 
     def acknowledged(self, id_: bytes) -> None: ...
@@ -112,7 +111,7 @@ class Connection:
         credential: Credential,
         *,
         hello: wire.Hello,
-        reassembler: Reassembler,
+        reassembler: framing.Reassembler,
         listener: Listener,
         use_proxy: bool = True,
     ) -> None:
@@ -151,9 +150,9 @@ class Connection:
     def send(self, frame: wire.FromParty) -> None:
         self._put([frame])
 
-    def send_reply(self, reply: Outgoing) -> None:
+    def send_reply(self, reply: framing.Outgoing) -> None:
         """A reply, without the chunks that the coordinator holds already."""
-        held = {} if self.welcome is None else held_by(self.welcome.held)
+        held = {} if self.welcome is None else framing.held_by(self.welcome.held)
         self._put(
             wire.FromParty(transfer=frame) if isinstance(frame, wire.Transfer) else wire.FromParty(chunk=frame)
             for frame in reply.frames(held)
@@ -301,7 +300,7 @@ class Connection:
                 raise PeerFault("coordinator", "sent a second Welcome, or a frame without content")
         return True
 
-    async def _arrived(self, arrived: Arrived | None) -> None:
+    async def _arrived(self, arrived: framing.Arrived | None) -> None:
         """Opens a request that is wanted, outside the loop where that takes long; nothing else is read meanwhile."""
         if arrived is None:
             return
@@ -319,7 +318,7 @@ class Connection:
                 self._heard_at = time.monotonic()
                 self._opens = False
         for id_ in wanted:
-            self._listener.request(Envelope(id_, data))
+            self._listener.request(framing.Envelope(id_, data))
 
     def _goodbye(self, message: wire.Goodbye) -> None:
         self._end(

@@ -28,7 +28,6 @@ from undersong_common.notices import EXPIRES_SOON_S, Notices
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol.wire import framing
-from undersong_protocol.wire.framing import ID_BYTES, Envelope, Outgoing, Reassembler
 from undersong_protocol.wire.messages import transport_pb2 as wire
 
 log = logging.getLogger(__name__)
@@ -93,8 +92,8 @@ class Daemon(Listener):
         self._outbox = Outbox(home)
         self._answering = Answering(home, assembled, send=self._send, clock=clock)
         self._requests = Requests(home)
-        self._reassembler = Reassembler("coordinator")
-        self._boot = os.urandom(ID_BYTES)
+        self._reassembler = framing.Reassembler("coordinator")
+        self._boot = os.urandom(framing.ID_BYTES)
         self._random = random.Random(os.urandom(16))
         self._stop = threading.Event()
         self._connection: Connection | None = None
@@ -224,7 +223,7 @@ class Daemon(Listener):
         # during a pause nothing is answered; the coordinator asks again after it
         return not self._home.pause.exists() and self._answering.wants(id_)
 
-    def request(self, envelope: Envelope) -> None:
+    def request(self, envelope: framing.Envelope) -> None:
         self._answering.request(envelope)
 
     def acknowledged(self, id_: bytes) -> None:
@@ -241,7 +240,7 @@ class Daemon(Listener):
             return
         log.info("certificate renewed until %s; the next connection uses it", until.date().isoformat())
 
-    def _send(self, reply: Outgoing) -> None:
+    def _send(self, reply: framing.Outgoing) -> None:
         with self._lock:
             if self._home.pause.exists():
                 self._held_back = True
@@ -453,7 +452,7 @@ def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float]
     """One Hello to the first address that answers, and nothing after it. Raises TransportError where none does."""
     coordinator, name = trust.coordinator(home), trust.certified_name(home)
     hello = wire.Hello(
-        version=framing.VERSION, party=name, software=SOFTWARE, boot=os.urandom(ID_BYTES), does_not_start=reason
+        version=framing.VERSION, party=name, software=SOFTWARE, boot=os.urandom(framing.ID_BYTES), does_not_start=reason
     )
     outbox = Outbox(home)
     failed = TransportError("no address of the coordinator is known")
@@ -465,7 +464,7 @@ def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float]
             coordinator,
             keys.credential(home),
             hello=hello,
-            reassembler=Reassembler("coordinator"),
+            reassembler=framing.Reassembler("coordinator"),
             listener=Listener(),
             use_proxy=use_proxy,
         )

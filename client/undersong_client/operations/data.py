@@ -16,14 +16,13 @@ from undersong_client.operations.runs import end_attempts
 from undersong_client.records import sources
 from undersong_client.records.declared import Declared
 from undersong_client.records.private import hold_out
-from undersong_client.storage import datasets, recovery
+from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.checkpoints import Spending
-from undersong_client.storage.datasets import Added, Survey
-from undersong_client.storage.recovery import Restored, Source
 from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.model_files import PACKAGED
+from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, RunCost, budget_json
 from undersong_common.table import Table
@@ -45,7 +44,7 @@ def add(
     receipts: Sequence[Path] = (),
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
     progress: Progress = lambda _done, _total: None,
-) -> Added:
+) -> datasets.Added:
     """Declares a source as this party's data set and seals a copy; sends nothing.
 
     The embedder is tried out first, and embeds the records at once: no sum waits for a text.
@@ -98,7 +97,7 @@ class Look:
         refused: rows at which :func:`add` would stop.
     """
 
-    survey: Survey
+    survey: datasets.Survey
     examples: tuple[tuple[str, int, str], ...]
     refused: int
 
@@ -128,7 +127,7 @@ class Refreshed:
         labels_before: records by label before.
     """
 
-    added: Added
+    added: datasets.Added
     new_records: int
     gone_records: int
     new_patients: int
@@ -222,7 +221,7 @@ def restore_ledger(
     backup: Path | None = None,
     charge_missing: bool = False,
     receipts: Sequence[Path] = (),
-) -> Restored:
+) -> checkpoints.Restored:
     """Puts the data set's ledger together anew, where it is missing, older than what was released, or broken.
 
     Args:
@@ -242,9 +241,11 @@ def restore_ledger(
         return datasets.restore_ledger(opened, allowed, checkpoints, source, at=time.time())
 
 
-def _source(home: PartyHome, backup: Path | None, charge_missing: bool, receipts: Sequence[Path]) -> Source:
+def _source(home: PartyHome, backup: Path | None, charge_missing: bool, receipts: Sequence[Path]) -> checkpoints.Source:
     party = home.settings.party
-    return Source(backup, charge_missing, tuple(recovery.read_receipts(path, party) for path in receipts))
+    return checkpoints.Source(
+        backup, charge_missing, tuple(checkpoints.read_receipts(path, party) for path in receipts)
+    )
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,6 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
     prices: dict[Any, float] = {}
 
     def priced(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        from undersong_common.privacy import accounting
 
         slot = (entry.get("run"), entry.get("query"), entry.get("attempt"))
         if entry["kind"] != "charge" or slot not in costs:

@@ -9,7 +9,6 @@ from undersong_client.consent import preview
 from undersong_client.consent.approvals import Request, Requests
 from undersong_client.home import PartyHome
 from undersong_client.operations import data, outbox, runs
-from undersong_client.operations.data import LedgerFacts
 from undersong_client.storage.outbox import Entry
 from undersong_common.printable import counted, printable, shell_word
 from undersong_common.printed_page import Page, Section
@@ -132,7 +131,7 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
     return [Section("Messages that left", more, table=tuple(rows), folded=True)]
 
 
-def _spent(request: Request, value: Mapping[str, Any], ledger: LedgerFacts) -> Section:
+def _spent(request: Request, value: Mapping[str, Any], ledger: data.LedgerFacts) -> Section:
     privacy = value["privacy"]
     epsilon = float("inf") if privacy["epsilon"] is None else float(privacy["epsilon"])
     found = [("promised for the whole run", f"epsilon {epsilon:g} at delta {privacy['delta']:g}")]

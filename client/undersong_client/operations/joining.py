@@ -11,7 +11,6 @@ from pathlib import Path
 
 from undersong_client import keys
 from undersong_client.consent import policy, trust
-from undersong_client.consent.trust import Coordinator
 from undersong_client.home import PartyHome, PartySettings, make_folder
 from undersong_common import embedders
 from undersong_common.drill import invented
@@ -139,7 +138,7 @@ class Membership:
 
     party: str
     fingerprint: str
-    coordinator: Coordinator | None
+    coordinator: trust.Coordinator | None
     valid_from: datetime | None
     valid_until: datetime | None
 

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from undersong_client.home import PartyHome
 from undersong_client.storage.outbox import Entry, Outbox
 from undersong_common.errors import ConfigurationError
@@ -117,7 +119,6 @@ def _quoted(kind: str, data: bytes) -> list[str]:
 
 def decode(kind: str, data: bytes) -> dict[str, Any]:
     """A message as names and values; bytes as hex, long ones as their length and hash."""
-    from google.protobuf.message import DecodeError
 
     if kind in ("hello", "renewal"):
         return {"text": data.decode("utf-8", "replace")}

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from undersong_client.consent import plugins, policy
-from undersong_client.consent.plugins import Installed
-from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import PartyHome
 from undersong_client.records import cautions
 from undersong_client.storage import datasets
@@ -30,7 +28,7 @@ class BudgetFacts:
         warnings: what is weak about it, in words.
     """
 
-    allowed: HospitalPolicy
+    allowed: policy.HospitalPolicy
     spent: float | None
     left: float | None
     warnings: tuple[str, ...] = ()
@@ -104,7 +102,7 @@ class PolicyFacts:
         warnings: what is weak about it, in words.
     """
 
-    allowed: HospitalPolicy
+    allowed: policy.HospitalPolicy
     share_budget: bool
     share_policy: bool
     warnings: tuple[str, ...] = ()
@@ -211,7 +209,7 @@ def colluders(stated: str) -> MinimumColluders:
     return int(text)
 
 
-def installed(home: Path) -> tuple[Installed, ...]:
+def installed(home: Path) -> tuple[plugins.Installed, ...]:
     """The statistics that other packages declare here, with their source hashes. Imports none of them."""
     return plugins.installed(policy.read(PartyHome(home)))
 
@@ -252,7 +250,7 @@ def distrust(home: Path, name: str) -> PolicyFacts:
     return show(home)
 
 
-def _trust(opened: PartyHome, allowed: HospitalPolicy, trusted: Mapping[str, str]) -> None:
+def _trust(opened: PartyHome, allowed: policy.HospitalPolicy, trusted: Mapping[str, str]) -> None:
     policy.write(
         opened, replace(allowed, trusted_statistics=tuple(f"{name}={trusted[name]}" for name in sorted(trusted)))
     )
@@ -278,7 +276,7 @@ def _of_questions(questions: Sequence[str], allowed: Sequence[str]) -> list[str]
     return found
 
 
-def _change(opened: PartyHome, changes: Mapping[str, Any], confirm: Confirm) -> HospitalPolicy:
+def _change(opened: PartyHome, changes: Mapping[str, Any], confirm: Confirm) -> policy.HospitalPolicy:
     """Changes and signs the policy; where it makes consent standing, what depends on the records is looked at now."""
     wanted = replace(policy.read(opened), **changes)
     if wanted.approval == "standing" and opened.settings.data:

@@ -12,6 +12,7 @@ from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Request, Requests
 from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, remedy_of_refusal
 from undersong_client.home import PartyHome
+from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.printable import counted, finite, shell_word
 
@@ -115,7 +116,6 @@ def _consent(
 def _ended(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger") -> dict[str, Any]:
     """Cost of an ended run, and its receipt as the coordinator has it; None for what there is none of."""
     from undersong_client import keys
-    from undersong_common.canonical import tagged_hash
     from undersong_protocol.agreement import receipt
     from undersong_protocol.agreement.manifest import Manifest
 

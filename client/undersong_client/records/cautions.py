@@ -15,13 +15,13 @@ from undersong_client.home import unit_word
 from undersong_client.records.private import DataSet, PrivateRecords, unit_count
 from undersong_common.errors import InternalError
 from undersong_common.printable import counted, printable
+from undersong_common.table import Table
 from undersong_protocol.agreement.bounds import FEW_PARTIES, weak_delta
+from undersong_protocol.agreement.plan import Privacy
 
 if TYPE_CHECKING:
     from undersong_client.consent.policy import HospitalPolicy
-    from undersong_common.table import Table
     from undersong_protocol.agreement.manifest import Manifest
-    from undersong_protocol.agreement.plan import Privacy
 
 
 EMPTY = "the data set has no record: this party would answer with zeros"

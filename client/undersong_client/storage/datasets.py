@@ -17,20 +17,19 @@ from undersong_client.home import PartyHome, make_folder
 from undersong_client.records import cautions, snapshot, sources
 from undersong_client.records.declared import Declared, Skipped
 from undersong_client.records.private import DataSet, fingerprint, hold_out
-from undersong_client.records.snapshot import EMBEDDINGS, Facts
-from undersong_client.records.sources import Exclusion, Reading
-from undersong_client.storage import recovery
 from undersong_client.storage.checkpoints import (
     RESTORE,
     LedgerCheckpoints,
+    Restored,
+    Source,
     beside,
     budget_of,
     check,
     checkpoint_name,
     former_name,
+    recover,
     salted,
 )
-from undersong_client.storage.recovery import Restored, Source
 from undersong_common.chain import HashChain
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -120,7 +119,7 @@ def _check_added(home: PartyHome) -> None:
         )
 
 
-def survey(reading: Reading, lengths: TextLengths) -> Survey:
+def survey(reading: sources.Reading, lengths: TextLengths) -> Survey:
     table = reading.table
     users = Counter(table.users or ())
     excluded = reading.exclusion
@@ -186,7 +185,7 @@ def add(
     heads = kept.read()
     restored = None
     if source is not None and source.named:
-        restored = recovery.recover(home, kept, data.fingerprint, policy, source, at=at)
+        restored = recover(home, kept, data.fingerprint, policy, source, at=at)
         heads = kept.read()
     known = home.ledger.exists()
     model = "" if embedder is None else embedder.fingerprint
@@ -215,7 +214,7 @@ def add(
     state_folder = salted(checkpoints)
     texts = data.table.texts
     lengths = TextLengths(len(texts), 0, 0) if embedder is None else embedder.lengths(texts)
-    facts = Facts(data.fingerprint, kept.name, state_folder, len(texts), model, lengths.long, lengths.cut)
+    facts = snapshot.Facts(data.fingerprint, kept.name, state_folder, len(texts), model, lengths.long, lengths.cut)
     if reading.exclusion is not None:
         _log_exclusion(home, data, reading.exclusion, at)
     # Before: whoever is interrupted here and answers a run holds out no record of it afterwards.
@@ -252,7 +251,8 @@ def erase(home: PartyHome) -> None:
     for sealed in (home.sealed, home.held_out):
         sealed.unlink(missing_ok=True)
     if home.settings.cache:
-        for path in Path(home.settings.cache).glob(EMBEDDINGS + "*"):  # with the files that SQLite keeps beside it
+        # With the files that SQLite keeps beside it.
+        for path in Path(home.settings.cache).glob(snapshot.EMBEDDINGS + "*"):
             path.unlink()
 
 
@@ -284,9 +284,9 @@ def open_ledger(
 def restore_ledger(
     home: PartyHome, policy: HospitalPolicy, checkpoints: Path, source: Source, *, at: float
 ) -> Restored:
-    """Puts the ledger of the data set that was added together anew; see ``storage.recovery.recover``."""
+    """Puts the ledger of the data set that was added together anew; see ``storage.checkpoints.recover``."""
     kept, name = _checkpoints(home, checkpoints)
-    restored = recovery.recover(home, kept, name, policy, source, at=at)
+    restored = recover(home, kept, name, policy, source, at=at)
     restored.ledger.adopt(name, at=at)
     declare(restored.ledger, policy, at=at)
     kept.keep(restored.ledger)
@@ -341,7 +341,7 @@ def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) 
         )
 
 
-def _log_exclusion(home: PartyHome, data: DataSet, exclusion: Exclusion, at: float) -> None:
+def _log_exclusion(home: PartyHome, data: DataSet, exclusion: sources.Exclusion, at: float) -> None:
     """Notes which list acted, in the party's own log: a keyed hash and counts, no identifier."""
     listed = json.dumps(sorted(exclusion.identifiers)).encode("ascii")
     chain = HashChain(home.exclusions, "undersong exclusions 1")

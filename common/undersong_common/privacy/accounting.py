@@ -523,7 +523,6 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
     The time and memory of ``pld.from_discrete_laplace_mechanism`` grow with the sensitivity; here they follow the
     number of cells alone. The loss at x is epsilon (sensitivity - 2 x) for 0 <= x <= sensitivity, and constant beyond.
     """
-    import numpy as np
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 

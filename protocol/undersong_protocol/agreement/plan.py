@@ -33,9 +33,7 @@ from undersong_protocol.limits import (
     check_size,
 )
 from undersong_protocol.secagg import noise_share, ring
-from undersong_protocol.secagg.noise_share import Law
 from undersong_protocol.secagg.parameters import check_quorum
-from undersong_protocol.statistics import Statistic
 
 Unit = Literal["sample", "user", "party"]
 UnitContribution = Literal["mean", "sum"]
@@ -120,10 +118,10 @@ class SumRequest:
     """
 
     name: str
-    statistic: Statistic
+    statistic: statistics.Statistic
     budget_share: float = 1.0
     sampling_rate: float = 1.0
-    law: Law = "gaussian"
+    law: noise_share.Law = "gaussian"
     epsilon: float | None = None
     noise_multiplier: float | None = None
     first_rung_s: float = limits.FIRST_S
@@ -151,7 +149,7 @@ class PlannedSum:
     sigma_integer: float
     modulus_bits: int
     sampling_rate: float = 1.0
-    law: Law = "gaussian"
+    law: noise_share.Law = "gaussian"
     first_rung_s: float = limits.FIRST_S
     source: str = ""
 
@@ -171,7 +169,7 @@ class PlannedSum:
         value = asdict(self)
         return value if self.source else {key: each for key, each in value.items() if key != "source"}
 
-    def build(self) -> Statistic:
+    def build(self) -> statistics.Statistic:
         """The statistic, rebuilt from its wire name and public parameters.
 
         Raises PrivacyRefusal where the statistic of that name here is another one than the plan's.
@@ -318,7 +316,7 @@ class Plan:
                     f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
                     "plan it with sampling rate 1",
                 )
-            if planned.law not in get_args(Law):
+            if planned.law not in get_args(noise_share.Law):
                 raise PrivacyRefusal(f"{planned.name}: noise law {planned.law!r} is unknown")
             if planned.law == "laplace":
                 if planned.sampling_rate != 1.0:
@@ -630,7 +628,7 @@ def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
     return sigma_integer >= max(SMALLEST_SIGMA, smallest)
 
 
-def _modulus_bits(statistic: Statistic, planned: PlannedSum, privacy: Privacy, quorum: Quorum) -> int:
+def _modulus_bits(statistic: statistics.Statistic, planned: PlannedSum, privacy: Privacy, quorum: Quorum) -> int:
     honest = quorum.parties - quorum.tolerated_dropouts - quorum.colluders
     sigma_total = planned.drawn_sigma_integer * math.sqrt(quorum.parties / honest)
     if planned.law == "laplace":

@@ -15,7 +15,6 @@ import numpy as np
 from undersong_common import fine_tuning
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.fine_tuning import FineTuning
 from undersong_common.workers import one_torch_thread
 from undersong_protocol.statistics import teachers
 from undersong_protocol.statistics.examples import Chooser, Inputs
@@ -53,7 +52,7 @@ from undersong_protocol.statistics.teachers import ballot, logistic
 # processor; its order and its candidates are drawn from its number; dropout is off, because torch's random state
 # belongs to the whole process; the number of its steps follows from its own shard.
 
-SETTINGS = FineTuning(Path(), epochs=3, batch=16, learning_rate=5e-5, max_tokens=128, dropout=False)
+SETTINGS = fine_tuning.FineTuning(Path(), epochs=3, batch=16, learning_rate=5e-5, max_tokens=128, dropout=False)
 STEPS = 60  # at least; a shard has few records, and three epochs of them would move nothing
 AGAINST = 4  # candidates that a teacher is trained against for each record of its shard, class by class
 SEED = 0x7EAC  # of the head's start and of the draws

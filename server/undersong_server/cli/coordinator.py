@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from undersong_common import entry
+from undersong_common import entry, logs
+from undersong_common.entry import only_tls_1_3
 from undersong_common.errors import TransportError
 from undersong_common.files import replace_file
 from undersong_common.printable import counted, duration, noun, shell_path
@@ -94,8 +95,6 @@ def serve(
     debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
 ) -> None:
     """Listens for the parties and drives the runs, until SIGTERM. Started again, it continues."""
-    from undersong_common import logs
-    from undersong_common.entry import only_tls_1_3
 
     only_tls_1_3()  # before gRPC is imported
     logs.to_stderr(("undersong_common", "undersong_protocol", "undersong_server"), as_json=log_json, debug=debug)

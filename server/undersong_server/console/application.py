@@ -17,7 +17,6 @@ from undersong_common.pages.stream import Stream
 from undersong_server import defaults
 from undersong_server.console.runs import ConsoleContext, RunScreens
 from undersong_server.operations import coordinator, enrolment, following, overview, runs, tasks
-from undersong_server.operations.enrolment import PartyFacts
 
 MENU: tuple[tuple[str, str, Role], ...] = (
     ("/", "Home", "viewer"),
@@ -125,7 +124,7 @@ class PartyScreens:
         name = visit.path["name"]
         return visit.page(name, {"party": lambda: {"facts": self._find(name)}}, **self._context.live("all"))
 
-    def _find(self, name: str) -> PartyFacts:
+    def _find(self, name: str) -> enrolment.PartyFacts:
         found = next((each for each in enrolment.parties(self._home) if each.party.name == name), None)
         if found is None:
             raise ConfigurationError("there is no such party", "see the list of parties")

@@ -18,8 +18,6 @@ from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_nu
 from undersong_common.pages.stream import Pulse
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import coordinator, drafts, enrolment, following, overview, releases, runs
-from undersong_server.operations.following import LiveRun, Plans, RunPlanFacts
-from undersong_server.operations.overview import RunIndex
 
 # Shared state of the console's screens: the coordinator's folder, its runs and their plans.
 
@@ -43,12 +41,12 @@ class ConsoleContext:
     keys: tuple[tuple[str, str], ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     public_cache: Path = Path("public-embeddings.sqlite")
-    index: RunIndex = field(init=False)
-    plans: Plans = field(init=False)
+    index: overview.RunIndex = field(init=False)
+    plans: following.Plans = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "index", RunIndex(self.home))
-        object.__setattr__(self, "plans", Plans(self.home))
+        object.__setattr__(self, "index", overview.RunIndex(self.home))
+        object.__setattr__(self, "plans", following.Plans(self.home))
 
     def pulse(self, topic: str) -> Pulse:
         """Version that changes with the state of the coordinator (``topic`` "all") or of one run ("run NAME")."""
@@ -411,7 +409,7 @@ def _series(
     return found
 
 
-def weights_chart(live: LiveRun) -> dict[str, Any] | None:
+def weights_chart(live: following.LiveRun) -> dict[str, Any] | None:
     """Values of the chart of each generator's weight by round; without noise in a method's report, the band is flat.
 
     None before there are two rounds of several generators.
@@ -423,7 +421,7 @@ def weights_chart(live: LiveRun) -> dict[str, Any] | None:
     return {"across": "round", "x": list(rounds), "series": _series(live.generators, live.weights, noise)}
 
 
-def votes_chart(live: LiveRun) -> dict[str, Any] | None:
+def votes_chart(live: following.LiveRun) -> dict[str, Any] | None:
     """Values of the chart of each generator's fraction of the votes by private sum, with noise bands."""
     voted = [each for each in live.sums if each.vote_fractions]
     if not voted or len(live.generators) < 2:
@@ -432,7 +430,7 @@ def votes_chart(live: LiveRun) -> dict[str, Any] | None:
     return {"across": "private sum with votes", "x": list(range(1, len(voted) + 1)), "series": series}
 
 
-def epsilon_chart(live: LiveRun, plan: RunPlanFacts) -> dict[str, Any] | None:
+def epsilon_chart(live: following.LiveRun, plan: following.RunPlanFacts) -> dict[str, Any] | None:
     """Values of the chart of epsilon after each private sum, spent and planned; None if the run is not private."""
     if not plan.epsilon_after:
         return None

@@ -28,8 +28,6 @@ from undersong_server.evaluation.label_errors import LabelErrors, corpus_label_e
 from undersong_server.evaluation.membership import Membership, attacks_over_trainings, membership
 from undersong_server.evaluation.metrics import FEWEST_TEXTS, mauve, neighbourhoods, next_word_loss
 from undersong_server.evaluation.options import EvaluationOptions, Head, Source
-from undersong_server.evaluation.panel import Predicted, Trained, judged
-from undersong_server.evaluation.task_model import adapt, fine_tune
 
 SEQUENCES = "keyphrase sequences alone"
 NO_PRIVACY = "private data only, no privacy"
@@ -86,7 +84,7 @@ class EvaluationReport:
 
     run: str
     synthetic_rows: int
-    trained: tuple[Trained, ...]
+    trained: tuple[panel.Trained, ...]
     distances: tuple[Distances, ...]
     overlap: Overlap | None
     overlap_base_rate: Overlap | None
@@ -203,7 +201,7 @@ def evaluate_tables(
             run=run,
             synthetic_rows=len(synthetic),
             trained=tuple(
-                judged(
+                panel.judged(
                     texts.name, len(texts.table), [train(texts, test, number) for number in seeds], test.labels, groups
                 )
                 for texts, train in asked
@@ -245,31 +243,33 @@ class _Texts(NamedTuple):
         return self.table.labels or ()
 
 
-Train: TypeAlias = Callable[..., tuple[str, Predicted]]
+Train: TypeAlias = Callable[..., tuple[str, panel.Predicted]]
 """Trains on a corpus and predicts a test set, with a seed; returns the model's name and the labels."""
 
 
-def _panel(corpus: _Texts, test: _Texts, seed: int) -> tuple[str, Predicted]:
+def _panel(corpus: _Texts, test: _Texts, seed: int) -> tuple[str, panel.Predicted]:
     labelled = panel.Labelled(corpus.table.texts, corpus.labels, corpus.x)
     return "panel", {model: panel.predict(model, labelled, test.table.texts, test.x, seed) for model in panel.MODELS}
 
 
-def _head(corpus: _Texts, test: _Texts, seed: int, head: Head) -> tuple[str, Predicted]:
+def _head(corpus: _Texts, test: _Texts, seed: int, head: Head) -> tuple[str, panel.Predicted]:
     model = task_model.train(corpus.x, corpus.labels, head=head, seed=seed)
     return model.description, {model.description: task_model.predict(model, test.x)}
 
 
-def _adapted(corpus: _Texts, test: _Texts, seed: int, target: Float32, head: Head | None) -> tuple[str, Predicted]:
+def _adapted(
+    corpus: _Texts, test: _Texts, seed: int, target: Float32, head: Head | None
+) -> tuple[str, panel.Predicted]:
     if not corpus.labels:
         raise ConfigurationError(
             "the synthetic texts have no labels: nothing to adapt", "leave out --adapt", code="labels-missing"
         )
-    model = adapt(corpus.x, tuple(corpus.labels), target, seed=seed, head=head)
+    model = task_model.adapt(corpus.x, tuple(corpus.labels), target, seed=seed, head=head)
     return model.description, {model.description: task_model.predict(model, test.x)}
 
 
-def _fine_tuned(corpus: _Texts, test: _Texts, seed: int, settings: FineTuning) -> tuple[str, Predicted]:
-    model = fine_tune(corpus.table.texts, corpus.labels, settings, seed=seed)
+def _fine_tuned(corpus: _Texts, test: _Texts, seed: int, settings: FineTuning) -> tuple[str, panel.Predicted]:
+    model = task_model.fine_tune(corpus.table.texts, corpus.labels, settings, seed=seed)
     return model.description, {model.description: task_model.predict(model, test.table.texts)}
 
 

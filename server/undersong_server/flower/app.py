@@ -23,7 +23,6 @@ from undersong_common.files import holding
 from undersong_common.printable import printable
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.wire import codec
-from undersong_protocol.wire.codec import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
 from undersong_protocol.wire.framing import Limits
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.home import CoordinatorHome
@@ -299,9 +298,9 @@ class FlowerTransport:
             return {}
         messages = [
             Message(
-                RecordDict({RECORD: ConfigRecord({REQUESTS: list(batch)})}),
+                RecordDict({codec.RECORD: ConfigRecord({codec.REQUESTS: list(batch)})}),
                 dst_node_id=node,
-                message_type=MESSAGE_TYPE,
+                message_type=codec.MESSAGE_TYPE,
                 ttl=ttl_s + LATE_S,
             )
             for node, batch in requests.items()
@@ -324,7 +323,7 @@ class FlowerTransport:
             # Its reason may quote anything.
             self._say(f"the SuperNode of {self._name(node)} brings Flower's error {message.error.code}")
             return None
-        replies = codec.batch(message.content[RECORD], REPLIES) if RECORD in message.content else []
+        replies = codec.batch(message.content[codec.RECORD], codec.REPLIES) if codec.RECORD in message.content else []
         allowed, largest = Limits().reply_bytes(self._reply_bytes()), max(map(len, replies), default=0)
         if len(replies) > count or largest > allowed:
             self._say(

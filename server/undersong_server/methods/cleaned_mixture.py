@@ -89,7 +89,6 @@ def run(options: mixture_labels.Options, run: RunContext) -> Sequence[Sample]:
 METHOD = Method(
     Options=mixture_labels.Options,
     plan=mixture_labels.plan,
-    generator_calls=mixture_labels.generator_calls,
     run=run,
     asks_first=lambda _options, _setting: True,
 )

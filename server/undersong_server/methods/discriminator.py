@@ -133,10 +133,6 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     return _requests(options, setting, kind)
 
 
-def generator_calls(options: Options, setting: Setting) -> int:
-    return options.samples
-
-
 def notes(options: Options, setting: Setting) -> list[str]:
     """Returns sentences for ``undersong plan``: the discriminator that "auto" chose, and the teachers needed."""
     kind = chosen(options, setting)
@@ -374,7 +370,6 @@ def _classes(run: RunContext, samples: Sequence[Sample]) -> Int64:
 METHOD = Method(
     Options=Options,
     plan=plan,
-    generator_calls=generator_calls,
     run=run,
     asks_first=lambda options, setting: any(each.name == "labels" for each in plan(options, setting)),
     notes=notes,

@@ -60,10 +60,6 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     return []
 
 
-def generator_calls(options: Options, setting: Setting) -> int:
-    return options.samples
-
-
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the corpus, drawn by the last weights."""
     names, labels = run.setting.generators, run.setting.labels
@@ -138,7 +134,6 @@ def _order(generator: str, label: str, examples: Sequence[str], rng: np.random.G
 METHOD = Method(
     Options=Options,
     plan=plan,
-    generator_calls=generator_calls,
     run=run,
     makes_private_sums=False,
 )

@@ -89,6 +89,12 @@ class MethodOptions(BaseModel):
 _Options = TypeVar("_Options", bound=MethodOptions)
 
 
+def a_call_per_sample(options: MethodOptions, setting: Setting) -> int:
+    """Texts that a method orders whose options say how many ``samples``."""
+    assert options.samples is not None
+    return options.samples
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method(Generic[_Options]):
     """Declaration of a method; its file assigns one to ``METHOD``.
@@ -96,7 +102,7 @@ class Method(Generic[_Options]):
     Attributes:
         Options: its [method] keys.
         plan: every private sum that it will make, in order; raises ConfigurationError where it cannot run.
-        generator_calls: texts that it will order, without retries.
+        generator_calls: texts that it will order, without retries; by default its options' ``samples``.
         run: the method, from the first order to the corpus.
         reads_attributes: False where it does not read the task's attributes, which it then refuses.
         asks_first: whether a private sum may come before the first text, so that a few trial texts of each language
@@ -114,7 +120,7 @@ class Method(Generic[_Options]):
 
     Options: type[_Options]
     plan: Callable[[_Options, Setting], Sequence[SumRequest]]
-    generator_calls: Callable[[_Options, Setting], int]
+    generator_calls: Callable[[_Options, Setting], int] = a_call_per_sample
     run: "Callable[[_Options, RunContext], Sequence[Sample]]"
     reads_attributes: bool = False
     asks_first: Callable[[_Options, Setting], bool] = lambda _options, _setting: False

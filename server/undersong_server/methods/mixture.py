@@ -26,10 +26,6 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     return []
 
 
-def generator_calls(options: Options, setting: Setting) -> int:
-    return options.samples
-
-
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
     run.generate("mixture", 0, orders(options, run.setting))
@@ -52,7 +48,6 @@ def orders(options: Options, setting: Setting) -> list[Order]:
 METHOD = Method(
     Options=Options,
     plan=plan,
-    generator_calls=generator_calls,
     run=run,
     makes_private_sums=False,
 )

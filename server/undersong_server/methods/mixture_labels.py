@@ -42,10 +42,6 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     return [SumRequest("labels", LabelHistogram(len(setting.labels)))]
 
 
-def generator_calls(options: Options, setting: Setting) -> int:
-    return options.samples
-
-
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the synthetic corpus."""
     opened = run.private_sum("labels", [])
@@ -69,7 +65,6 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 METHOD = Method(
     Options=Options,
     plan=plan,
-    generator_calls=generator_calls,
     run=run,
     asks_first=lambda _options, _setting: True,
 )

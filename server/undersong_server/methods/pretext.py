@@ -54,10 +54,6 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     return [SumRequest(f"histogram/{t + 1}", vote) for t in range(options.rounds)]
 
 
-def generator_calls(options: Options, setting: Setting) -> int:
-    return options.samples
-
-
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. Returns the seeds and what was written from them."""
     names, labels = run.setting.generators, run.setting.labels or ("",)
@@ -113,6 +109,5 @@ def _expansion(options: Options, run: RunContext, seeds: Sequence[Sample]) -> li
 METHOD = Method(
     Options=Options,
     plan=plan,
-    generator_calls=generator_calls,
     run=run,
 )

@@ -26,7 +26,6 @@ from undersong_server.methods.interface import Method, MethodOptions, RunContext
 from undersong_server.methods.parts import consistency, shares, undersong_choices
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import highest, largest_remainder, sample_without_replacement
-from undersong_server.methods.parts.shares import label_shares, records_of, records_shares, shrink_to_mean
 from undersong_server.methods.parts.undersong_choices import TUNING, usefulness
 from undersong_server.pool import Sample
 
@@ -143,9 +142,9 @@ class State:
         self.values = attribute_shares(self.run, opened.natural[labels:])
         if labels:
             counts = replace(opened, values=opened.values[:labels])
-            self.shares = label_shares(counts)
+            self.shares = shares.label_shares(counts)
             self.rare = self.shares < TUNING.rare / labels
-            self.records = records_shares(self.shares) * records_of(counts)
+            self.records = shares.records_shares(self.shares) * shares.records_of(counts)
             self.run.record("label shares", 0, self.shares.tolist())
 
     def write(self, t: int, count: int) -> None:
@@ -203,7 +202,9 @@ class State:
         if len(self.run.setting.labels) < 2 and len(self.weights) > 1:
             written = np.maximum(np.bincount(author, minlength=len(self.weights)), 1)
             rate = np.bincount(author, weights=votes, minlength=len(written)) / written
-            weights = np.maximum(rate.mean() + shrink_to_mean(rate, float(opened.sigma / np.sqrt(written.mean()))), 0.0)
+            weights = np.maximum(
+                rate.mean() + shares.shrink_to_mean(rate, float(opened.sigma / np.sqrt(written.mean()))), 0.0
+            )
             if weights.sum() > 0:
                 self.weights = (weights / weights.sum())[:, None]
 

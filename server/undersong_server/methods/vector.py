@@ -92,10 +92,6 @@ def notes(options: Options, setting: Setting) -> list[str]:
     return [f"the noise of the records' common vector is {part:.2f} of its largest length{advice}"]
 
 
-def generator_calls(options: Options, setting: Setting) -> int:
-    return options.samples
-
-
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """The method. The numbers are those of the steps in docs/vector.md. Returns the corpus."""
     run.check_embedding_size(options.embedding_size)
@@ -144,7 +140,6 @@ def shrunk(sums: Float64, records: Float64, sigma: float) -> Float64:
 METHOD = Method(
     Options=Options,
     plan=plan,
-    generator_calls=generator_calls,
     run=run,
     asks_first=lambda _options, _setting: True,
     notes=notes,

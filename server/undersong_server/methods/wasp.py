@@ -110,10 +110,6 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     ]
 
 
-def generator_calls(options: Options, setting: Setting) -> int:
-    return options.samples
-
-
 def paper_sigma(privacy: Privacy, rounds: int, delta_iter: float | None = None) -> float:
     """Sigma of one vote by Theorem D.4, vote units: classical Gaussian, sensitivity 4, epsilon growing by sqrt(T - 1).
 
@@ -230,7 +226,6 @@ def _pruned(options: Options, run: RunContext, near: Float64, far: Float64) -> l
 METHOD = Method(
     Options=Options,
     plan=plan,
-    generator_calls=generator_calls,
     run=run,
     paper_figures=paper_figures,
 )

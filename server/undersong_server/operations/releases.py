@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.printed_page import Page
+from undersong_common.privacy import impact
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
@@ -27,9 +29,6 @@ from undersong_server.release.files import (
 from undersong_server.release.verify import Verdict, verify
 from undersong_server.report.data import measures_of
 from undersong_server.runs.folder import RunFolder, read_json, replace_json
-
-if TYPE_CHECKING:
-    from undersong_common.printed_page import Page
 
 __all__ = ["Verdict", "verify"]  # commands and pages use these of release.verify
 DOSSIER_NAME = "dossier.html"
@@ -74,7 +73,6 @@ def dossier(
 
     Raises ConfigurationError for a run that is neither, PrivacyRefusal if its manifest cannot be read.
     """
-    from undersong_common.privacy import impact
     from undersong_server.release import dossier as pages
 
     folder = Path(run)

@@ -30,7 +30,6 @@ from undersong_server.journal import Journal
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.metadata import NAME, with_lengths
-from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts
 from undersong_server.runs.task import Task
@@ -342,7 +341,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     private = math.isfinite(run.plan.privacy.epsilon)
     method = methods.load(run.task.method.name)
     options = run.task.options
-    stated = options.stated(run.plan.privacy) if isinstance(options, StatedOptions) else run.plan.privacy
+    stated = options.stated(run.plan.privacy) if isinstance(options, papers.StatedOptions) else run.plan.privacy
     paper = method.paper_figures(options, replace(run.plan, privacy=stated)) if math.isfinite(stated.epsilon) else {}
     return PlanFigures(
         method=run.task.method.name,

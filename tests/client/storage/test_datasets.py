@@ -15,7 +15,7 @@ from undersong_client.consent import policy
 from undersong_client.home import PartyHome, PartySettings
 from undersong_client.records.declared import Declared
 from undersong_client.storage import checkpoints, datasets
-from undersong_client.storage.recovery import Source
+from undersong_client.storage.checkpoints import Source
 from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian

@@ -16,7 +16,7 @@ from undersong_client.home import PartyHome
 from undersong_client.operations import data
 from undersong_client.records.declared import Declared
 from undersong_client.storage import checkpoints, datasets
-from undersong_client.storage.recovery import Source
+from undersong_client.storage.checkpoints import Source
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger

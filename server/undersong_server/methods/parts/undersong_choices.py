@@ -5,6 +5,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.workers import one_numpy_thread
@@ -149,7 +150,6 @@ def published(corpora: Sequence[Corpus], labels: int) -> tuple[Float64, Float64]
 
 def word_rows(texts: Sequence[str]) -> Any:
     """Hashed word features of each text, sparse [n, BUCKETS]: each is 1 over the root of their number."""
-    import scipy.sparse as sp
 
     features = [word_features(text) for text in texts]
     sizes = np.array([len(each) for each in features], dtype=np.int64)
