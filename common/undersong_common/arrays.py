@@ -1,4 +1,4 @@
-"""The array types that signatures name. The element type stands in the name; docstrings say the shape."""
+"""Array types for signatures. Each name gives the element type; the docstrings give the shapes."""
 
 from typing import Any
 

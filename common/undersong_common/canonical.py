@@ -8,7 +8,9 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def canonical_json(value: Any) -> bytes:
-    """UTF-8 JSON with sorted keys and no spaces; floats in their shortest round-trip form; NaN and infinity refused.
+    """Returns UTF-8 JSON with sorted keys, no spaces, and floats in their shortest round-trip form.
+
+    Raises ValueError for NaN and infinity.
 
     >>> canonical_json({"b": 1, "a": [0.5, "é"]})
     b'{"a":[0.5,"\\xc3\\xa9"],"b":1}'

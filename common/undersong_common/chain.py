@@ -1,8 +1,9 @@
 """An append-only file of JSON objects, one per line, each with the hash of the line before it.
 
 A line is one write, on the disk before :meth:`HashChain.append` returns. A crash may leave a line without its newline:
-nobody acted upon it, and the next opening drops it. Everything else that does not fit is refused, never repaired. A
-chain cannot show that whole lines are missing at its end; :attr:`HashChain.head` is there to be kept elsewhere.
+nobody acted upon that line, and the next opening drops it. A line whose number or hashes are wrong is refused, never
+repaired. A chain cannot show that whole lines are missing at its end. To notice that, keep :attr:`HashChain.head`
+elsewhere.
 """
 
 import fcntl
@@ -21,15 +22,18 @@ START = "0" * 64
 
 
 class HashChain:
-    """One such file. Several processes may append to it; threads must not share an object.
+    """Reads, checks and extends one append-only file of JSON objects, each with the hash of the one before it.
+
+    Several processes may append to the file; threads must not share an object.
 
     Attributes:
-        entries: those that were read, oldest first, with the keys ``entry`` (from 1), ``previous`` and ``hash``.
-        head: hash (hex) of the last of them.
+        entries: the objects read so far, oldest first; each has the keys ``entry`` (from 1), ``previous`` and ``hash``.
+        head: hash (hex) of the last entry.
 
     Args:
         tag: domain of the hashes.
-        apply: called with each entry in turn; ValueError, KeyError or TypeError refuse it.
+        apply: called with each entry that is read or appended; if it raises ValueError, KeyError or TypeError, the
+            entry is refused as one with a wrong hash is.
     """
 
     def __init__(self, path: Path, tag: str, apply: Callable[[Mapping[str, Any]], None] = lambda _entry: None) -> None:
@@ -58,7 +62,7 @@ class HashChain:
     def verify(self) -> int:
         """Checks every line, changing nothing; returns the number of entries.
 
-        Raises PrivacyRefusal that names the first line that does not fit, an incomplete last line included.
+        Raises PrivacyRefusal that names the first line with a wrong number or hash, or an incomplete last line.
         """
         data = self.path.read_bytes()
         self._take(data)
@@ -72,10 +76,10 @@ class HashChain:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Holds the file against every other process, its torn end dropped and its new entries read.
+        """Locks the file against every other process, drops an incomplete last line, and reads the new entries.
 
-        The file is created if need be. Raises PrivacyRefusal: it became shorter, was replaced by another one, or holds
-        a line that does not fit.
+        A missing file is created. Raises PrivacyRefusal if the file became shorter, was replaced by one with other
+        entries, or holds a line with a wrong number or hash.
         """
         self._file = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -96,13 +100,13 @@ class HashChain:
             os.close(self._file)
 
     def sync(self) -> None:
-        """Puts every entry on the disk, also those of a process that has not come to its own fsync; while locked."""
+        """Flushes all entries to the disk, those of other processes included; call it while the file is locked."""
         os.fsync(self._file)
 
     def append(self, **content: Any) -> None:
         """Adds an entry while the file is locked; it is on the disk when this returns.
 
-        Raises PrivacyRefusal, and leaves the file as it was, if it cannot be written.
+        Raises PrivacyRefusal if the file cannot be written, and then leaves it as it was.
         """
         content |= {"entry": len(self.entries) + 1, "previous": self.head}
         line = canonical_json({**content, "hash": entry_hash(self._tag, content)}) + b"\n"
@@ -154,5 +158,5 @@ class HashChain:
 
 
 def entry_hash(tag: str, content: Mapping[str, Any]) -> str:
-    """The hash (hex) that an entry carries: over everything else in it, the hash of the entry before included."""
+    """Returns an entry's hash (hex), which covers all its other keys and so the previous entry's hash."""
     return tagged_hash(tag, canonical_json(dict(content))).hex()

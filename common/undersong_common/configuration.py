@@ -24,10 +24,12 @@ _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\.[ \t]*{_PART}){{{MOST_LEVELS},}}
 
 @dataclass(frozen=True)
 class ModelByValue:
-    """Marks a field whose value decides by which model it is read, as the ``kind`` of a generator does.
+    """Marks a field of a pydantic model whose value is validated by another model, which depends on that value.
+
+    An example is a ``[[generators]]`` table, whose ``kind`` decides the model.
 
     Attributes:
-        model_of: returns the model of a value; raises ConfigurationError if there is none.
+        model_of: returns the model for a value; raises ConfigurationError if no model fits.
     """
 
     model_of: Callable[[Any], type[BaseModel]]
@@ -46,7 +48,10 @@ class ModelByValue:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The parsed file. Raises ConfigurationError that names the file (and the line, if the syntax is wrong)."""
+    """Reads and parses a TOML file.
+
+    Raises ConfigurationError that names the file if it is missing or a folder, and the line if the syntax is wrong.
+    """
     try:
         return parse_toml(str(path), path.read_bytes())
     except FileNotFoundError:
@@ -58,7 +63,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(name: str, data: bytes) -> dict[str, Any]:
-    """The parsed contents of the file ``name``. Raises ConfigurationError as :func:`read_toml`."""
+    """Parses the contents of a TOML file; errors call it ``name``. Raises ConfigurationError as :func:`read_toml`."""
     if len(data) > LARGEST_FILE_BYTES:
         raise ConfigurationError(
             f"{name}: has {len(data):,} bytes", f"write at most {LARGEST_FILE_BYTES:,}", code="file-too-large"
@@ -116,10 +121,11 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
 
 
 def validate(model: type[Model], data: Mapping[str, Any], source: str, *, section: str = "") -> Model:
-    """``data`` as a frozen ``model``. Raises one ConfigurationError that lists every faulty key of ``source``, once.
+    """Reads ``data`` into a ``model``. Raises one ConfigurationError that lists every faulty key, if any is faulty.
 
     Args:
-        section: what stands before each path in ``places`` of the error, such as "method.".
+        source: file name that the error shows.
+        section: prefix of each key's path in the error's ``places``, such as "method.".
     """
     try:
         return model.model_validate(data)
@@ -129,7 +135,7 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Sentences about the fields of a model, by name, as its docstring and those of its bases have them."""
+    """Returns a model's field descriptions by field name, read from "Attributes:" in its and its bases' docstrings."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         _, _, listed = inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")
@@ -139,7 +145,7 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A remedy that names the known word nearest to ``word``, or all of them if none is near."""
+    """Returns a remedy for an unknown ``word``: the most similar known word, or all known ones if no one is similar."""
     words = sorted(known)
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
@@ -160,7 +166,7 @@ def _child(node: Any, part: str, where: str) -> Any:
 
 
 def toml_or_text(text: str) -> Any:
-    """The value that a text is in TOML, or the text itself."""
+    """Parses a text as a TOML value; returns the text itself if it is not one."""
     try:
         return _parsed(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -216,7 +222,7 @@ _FORMS = {
 
 
 def in_words(item: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns the problem and the remedy of an error of pydantic; the problem is "" for a kind without words."""
+    """Returns problem and remedy for one item of pydantic's error list; the problem is "" for an unknown kind."""
     problem, remedy = _WORDS.get(item["type"], ("", ""))
     context = item.get("ctx", {})
     remedy = _FORMS.get(context.get("pattern", ""), remedy)

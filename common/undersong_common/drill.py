@@ -1,4 +1,4 @@
-"""Invented records for drills, and the words that mark a drill everywhere.
+"""Invented records for drills (rehearsals of a run), and the words that mark a drill on every screen.
 
 A drill runs the real programs with other keys and invented records. A folder is marked as a drill's when it is made, by
 the person who makes it; no message says so, and none could make a party treat a run as a drill.
@@ -32,7 +32,7 @@ _ENDINGS = ("Nothing else to note.", "The keeper signed.", "Barometer falling.",
 
 
 def announce(settings: Path, words: str) -> None:
-    """Prints ``words`` on standard error if a folder's settings file marks it as a drill's.
+    """Prints ``words`` on standard error if the settings file of a program's folder marks that folder as a drill's.
 
     Prints nothing if the file cannot be read: the program that opens the folder reports that.
     """
@@ -46,7 +46,7 @@ def announce(settings: Path, words: str) -> None:
 
 @dataclass(frozen=True)
 class Record:
-    """One invented entry; ``person`` is the keeper who wrote it, the unit that a drill protects."""
+    """One invented entry of a lighthouse log; ``person`` is the keeper who wrote it, the privacy unit of a drill."""
 
     text: str
     label: str
@@ -54,7 +54,7 @@ class Record:
 
 
 def invented(count: int, chance: random.Random) -> list[Record]:
-    """Invented records, of every label; a keeper has one to four of them."""
+    """Draws ``count`` invented records whose labels take turns and whose keepers are drawn at random."""
     found = []
     for number in range(count):
         label = LABELS[number % len(LABELS)]

@@ -1,6 +1,7 @@
-"""Embedders by name: the packaged model, a local folder, another package's (``plug-in:NAME@SHA256``), a function's.
+"""Loads embedders by name: the packaged model, a local folder, another package's plug-in, or a notebook's function.
 
-A function (``function:NAME``) is one that a notebook has put into ``FUNCTIONS``: for simulations, in that process.
+A plug-in's name is ``plug-in:NAME@SHA256``. A function's name is ``function:NAME``: the notebook has put it into
+``FUNCTIONS``, for simulations in the same process.
 """
 
 import logging
@@ -34,19 +35,20 @@ class ForeignModel(Protocol):
 
     Attributes:
         dimension: coordinates of an embedding.
-        fingerprint: of all files that it reads beside its source (weights); equal fingerprints mean equal embeddings.
+        fingerprint: hash of all files that the model reads beside its source, such as weights; equal fingerprints mean
+            equal embeddings.
     """
 
     dimension: int
     fingerprint: str
 
     def embed(self, text: str) -> Sequence[float]:
-        """Embeds one text, to any norm above 0; the result depends on that text alone, the same at every call."""
+        """Returns the embedding of one text, of any norm above 0; equal texts have equal embeddings at every call."""
         ...
 
 
 class FunctionModel:
-    """A function as a model. The fingerprint is that of its vectors of public texts: nobody else reads its source."""
+    """Wraps a function from text to vector as a model; the fingerprint is a hash of its vectors of public texts."""
 
     def __init__(self, function: Callable[[str], Sequence[float]]) -> None:
         rows = np.array([function(text) for text in TRIAL_TEXTS], dtype=np.float64)
@@ -58,7 +60,7 @@ class FunctionModel:
 class ForeignEmbedder(Embedder):
     """Another package's embedder; texts are embedded one at a time, so that none changes another's embedding.
 
-    ``fingerprint`` covers its source and what its model says of its own files.
+    ``fingerprint`` covers the package's source and the model's own fingerprint.
     """
 
     def __init__(self, model: ForeignModel, source: str, name: str = "of another package") -> None:
@@ -72,19 +74,19 @@ class ForeignEmbedder(Embedder):
         return int(self._foreign.dimension)
 
     def try_out(self) -> None:
-        """Raises as :meth:`Embedder.try_out`, and whatever the package raises for a public text."""
+        """Tries the model out as :meth:`Embedder.try_out`; also raises whatever the package raises."""
         for text in TRIAL_TEXTS:
             self._vector(text)
         super().try_out()
 
     def lengths(self, texts: Sequence[str]) -> TextLengths:
-        """Counts none: another package says nothing of a window."""
+        """Reports no text as long or cut, because another package does not tell its window."""
         return TextLengths(len(texts), 0, 0)
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
-        """Returns rows as :meth:`Embedder.encode`; zero also if the package fails at a text, which is not logged.
+        """Returns rows as :meth:`Embedder.encode`; the row is zero for a text at which the package fails.
 
-        The log says how many texts it failed at.
+        The log tells the number of these texts, never a text.
         """
         result = np.zeros((len(texts), self.dimension), dtype=np.float32)
         failed = 0
@@ -110,11 +112,12 @@ class ForeignEmbedder(Embedder):
 
 
 def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
-    """Returns the embedder of that name; another package's is tried out on public texts before it is returned.
+    """Returns the embedder that ``model`` names, after trying out another package's on public texts.
 
     Nothing of another package is imported before its source has the stated hash.
 
-    Raises ConfigurationError: there is none, it is not the stated one, or it is broken; else as :meth:`Embedder.load`.
+    Raises ConfigurationError if there is no embedder of that name, if its source has another hash, or if it fails at a
+    public text; else as :meth:`Embedder.load`.
     """
     if not _is_foreign(model):
         return Embedder.load(model, max_windows)
@@ -154,7 +157,9 @@ def _tried(words: str, make: Callable[[], ForeignEmbedder]) -> Embedder:
 
 
 def check(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
-    """Returns the embedder of that name, tried out; the packaged one, which is pinned file by file, is not loaded.
+    """Returns the embedder that ``model`` names, after trying it out on public texts.
+
+    The packaged one is not tried out: its files are pinned by their hashes.
 
     Raises ConfigurationError as :func:`load`, and for a local folder whose model is broken.
     """
@@ -165,12 +170,18 @@ def check(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
 
 
 def dimension(model: str) -> int:
-    """Coordinates of its embeddings; of another package the model is loaded. Raises ConfigurationError as ``load``."""
+    """Returns the number of coordinates of a model's embeddings; loads the model if it is another package's.
+
+    Raises ConfigurationError as :func:`load`.
+    """
     return load(model).dimension if _is_foreign(model) else embedding_size(model_folder(model))
 
 
 def check_pinned(model: str) -> None:
-    """Raises ConfigurationError for another package's embedder without its hash: at a party it reads the records."""
+    """Raises ConfigurationError for an embedder that no party may use: another package's named without its hash.
+
+    It also refuses a notebook's function. At a party an embedder reads the private records.
+    """
     if model.startswith(FUNCTION):
         raise ConfigurationError(f"the embedder {model!r} is a notebook's: for simulations only", "name another one")
     if not _is_foreign(model) or _named(model)[1]:

@@ -1,4 +1,4 @@
-"""Texts to unit embeddings, computed once per text; private ones never in the clear on a disk.
+"""Computes unit embeddings of texts, once per text; embeddings of private texts never lie in clear on a disk.
 
 A text's embedding depends on the text and the model alone, to the last bit: not on the texts that are embedded with it,
 their number or their order, nor on the number of threads or on what is cached. Batches have a fixed shape for that: a
@@ -70,7 +70,7 @@ def quantise(embeddings: Floats) -> Float32:
     Rows longer than 1 are scaled to the unit sphere first; rounding goes to the nearest multiple, and a row that it
     made longer than 1 is shrunk a little and rounded again.
 
-    A coordinate that is not finite becomes zero. A row's result is the same beside any other rows.
+    A coordinate that is not finite becomes zero. A row's result does not depend on the other rows.
     """
     return _from_grid(_to_grid(embeddings))
 
@@ -104,11 +104,12 @@ def _from_grid(grid: Int16) -> Float32:
 
 @dataclass(frozen=True)
 class TextLengths:
-    """Number of texts that an embedder reads in windows; for the texts' owner.
+    """Counts of the texts that are too long for one window of an embedder, shown to the texts' owner.
 
     Attributes:
-        long: texts of more tokens than one window has.
-        cut: those of them whose end is beyond the last window that is read.
+        texts: texts examined.
+        long: texts with more tokens than one window holds.
+        cut: long texts whose end lies beyond the last window that is read.
     """
 
     texts: int
@@ -117,7 +118,7 @@ class TextLengths:
 
     @property
     def words(self) -> str:
-        """A sentence on long and cut texts; "" if none is long."""
+        """Returns a sentence about the long and cut texts; "" if no text is long."""
         if not self.long:
             return ""
         end = f"; the end of {self.cut} is not read" if self.cut else "; none is cut"
@@ -125,7 +126,7 @@ class TextLengths:
 
 
 class Embedder:
-    """The packaged model, computed by numpy, or a model in a local folder: of sentence-transformers, or hidden states.
+    """Embeds texts with the packaged model (numpy) or a local folder's: sentence-transformers or hidden states (torch).
 
     A text that is longer than the model's window is read in overlapping windows of equal length, at most
     ``max_windows``. Its embedding is the mean of their unit vectors, normalised; what lies beyond the last window is
@@ -134,7 +135,7 @@ class Embedder:
     Attributes:
         fingerprint: SHA-256 (hex) over all files of the folder, the way to compute, and ``max_windows``; parties
             compare theirs before a run.
-        max_windows: of a text that are read.
+        max_windows: number of windows of a text that are read, from its beginning.
     """
 
     def __init__(self, model: str | Path, fingerprint: str, max_windows: int = model_files.MAX_WINDOWS) -> None:
@@ -150,7 +151,7 @@ class Embedder:
 
     @classmethod
     def load(cls, model: str | Path = model_files.PACKAGED, max_windows: int = model_files.MAX_WINDOWS) -> "Embedder":
-        """The packaged all-MiniLM-L6-v2, pinned file by file, or the model in a local folder.
+        """Returns the packaged all-MiniLM-L6-v2, pinned file by file, or the model in a local folder.
 
         Raises:
             ConfigurationError: no such folder or package, a folder that could run code when it is loaded
@@ -166,14 +167,14 @@ class Embedder:
 
     @cached_property
     def dimension(self) -> int:
-        """Length of an embedding. Raises ConfigurationError if the folder's settings do not tell."""
+        """Number of coordinates of an embedding. Raises ConfigurationError if the folder's settings do not tell it."""
         return model_files.embedding_size(model_files.model_folder(self._source))
 
     def try_out(self) -> None:
-        """Embeds public texts twice; returns if each has a vector of its own, with the same bits both times.
+        """Embeds public texts twice, to check that the model tells texts apart and gives the same bits both times.
 
-        Raises ConfigurationError: a text has no vector, its bits differ, or different texts share a vector. Every sum
-        of a run would cost budget and say nothing.
+        Raises ConfigurationError if a text has no vector, if the bits differ, or if different texts share a vector:
+        every sum of a run would then cost budget and say nothing.
         """
         rows = self.encode(TRIAL_TEXTS)
         again = self.encode(TRIAL_TEXTS[::-1])[::-1]
@@ -188,14 +189,16 @@ class Embedder:
         raise ConfigurationError(f"the embedder {self._source} {fault}", "correct it, or name another embedder")
 
     def lengths(self, texts: Sequence[str]) -> TextLengths:
-        """Counts long and cut texts without embedding them."""
+        """Counts the texts that are longer than a window or than all windows, without embedding them."""
         encoder = self._loaded()
         counts = [len(one) for _, one in self._tokens_of_each(encoder, texts)]
         long = sum(count > encoder.window for count in counts)
         return TextLengths(len(texts), long, sum(count > _reach(encoder, self.max_windows) for count in counts))
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
-        """Unit embeddings, float32 [n, d], in the order of ``texts``; zero if the model gives no number, or fails.
+        """Returns unit embeddings, float32 [n, d], in the order of the n ``texts``.
+
+        A row is zero if the model fails at its text or gives a value that is not finite.
 
         A model that fails at one text must not fail at the others: a party that answered with zeros instead would show
         that it holds such a text.
@@ -385,19 +388,22 @@ def _width(tokens: int, limit: int) -> int:
 
 
 class EmbeddingCache(Protocol):
-    """Quantised embeddings by the hash of embedder and text. Rows are int16 multiples of 1/GRID."""
+    """Interface of a store of quantised embeddings: rows int16 [d], in multiples of 1/GRID, by key.
+
+    A key is the hash (32 bytes) of the embedder's fingerprint and a text.
+    """
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
-        """Those of ``keys`` (32 bytes each) that are known."""
+        """Returns the stored rows by key; ``keys`` that are not stored are missing."""
         ...
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
-        """Keeps rows; one that is known stays as it is."""
+        """Stores rows by key; a key that is stored already keeps its row."""
         ...
 
 
 class MemoryCache:
-    """A cache that lives as long as the process."""
+    """Keeps embeddings in memory, as long as the process lives."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, Int16] = {}
@@ -414,7 +420,7 @@ class MemoryCache:
 
 
 class PublicFileCache:
-    """A SQLite file for embeddings of PUBLIC texts, in the clear; several processes may share it."""
+    """Keeps embeddings of PUBLIC texts in clear in a SQLite file; several processes may share it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -479,10 +485,10 @@ class PublicFileCache:
 
 
 class EncryptedFileCache(PublicFileCache):
-    """A SQLite file for embeddings of private texts: rows under AES-256-GCM, found by keyed hashes.
+    """Keeps embeddings of private texts in a SQLite file, encrypted with AES-256-GCM and found by keyed hashes.
 
-    Whoever reads the file without ``key`` learns how many texts were embedded and how long an embedding is; neither an
-    embedding nor whether a given text is among them. A row under another key, or a damaged one, counts as absent.
+    Whoever reads the file without ``key`` learns the number of texts and the size of an embedding. They learn neither
+    an embedding nor whether a given text is there. A row under another key, or a damaged one, counts as absent.
 
     Args:
         key: 32 secret bytes that the party keeps elsewhere.
@@ -516,11 +522,11 @@ class EncryptedFileCache(PublicFileCache):
 
 
 class CachedEmbedder:
-    """Quantised embeddings of texts, each computed once per cache.
+    """Embeds and quantises texts, each text once per cache.
 
     Args:
-        slab: how many of so many missing texts are embedded between two writes to the cache, from which a stopped
-            program goes on.
+        slab: from the number of texts that the cache lacks to the number that are embedded before each write to the
+            cache; a program that was stopped goes on after the last write.
     """
 
     def __init__(
@@ -542,10 +548,10 @@ class CachedEmbedder:
         return self._embedder.dimension
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
-        """Quantised embeddings (:func:`quantise`), float32 [n, d]; equal texts (NFC) have equal rows.
+        """Returns embeddings as :func:`quantise` rounds them, float32 [n, d]; texts equal after NFC have equal rows.
 
         Args:
-            progress: called with (done, total) texts, those found in the cache included.
+            progress: called with (done, total) numbers of texts; texts found in the cache count as done.
         """
         normal = [unicodedata.normalize("NFC", text) for text in texts]
         keys = [self._key(text) for text in normal]

@@ -1,4 +1,6 @@
-"""Encoders of token ids: the packaged model in numpy; any sentence-transformers folder with torch (extra `embed`).
+"""Encoders from token ids to vectors: the packaged model in numpy, or a sentence-transformers folder in torch.
+
+Torch comes with the extra ``embed``.
 
 The packaged all-MiniLM-L6-v2 is a BERT of six layers (Devlin et al. 2019). Numpy is as fast at it as torch, so that a
 party needs no torch. The cosine of both is above 1 - 1e-5; their bits differ, and so do their fingerprints.
@@ -30,12 +32,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Encoder(Protocol):
-    """A model that reads token ids.
+    """Interface of a model that turns texts into token ids and token ids into vectors.
 
     Attributes:
-        window: tokens that it reads at once, special ones included.
-        special: special tokens before a text's own tokens, and after them.
-        pad: id that fills a row up.
+        window: largest number of tokens that the model reads at once, special tokens included.
+        special: numbers of special tokens before a text's own tokens, and after them.
+        pad: token id that fills up a short row.
     """
 
     window: int
@@ -43,13 +45,16 @@ class Encoder(Protocol):
     pad: int
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns every text's tokens, special ones included, however many they are. Raises what a tokenizer raises."""
+        """Returns each text's token ids, special tokens included, without a limit on their number.
+
+        Raises what a tokenizer raises.
+        """
         ...
 
     def vectors(self, ids: Int64, mask: Mask) -> Float32:
-        """Returns one vector per row, float32 [rows, d], of ids [rows, width]; ``mask`` is False where a row is padded.
+        """Returns one vector per row of ids [rows, width], float32 [rows, d]; ``mask`` is False where a row is padded.
 
-        The same shape gives a row the same bits; it may run on several threads at once.
+        A row has the same bits in every call with ids of the same shape. Several threads may call at once.
         """
         ...
 
@@ -132,7 +137,7 @@ class NumpyBert:
 
 
 class TorchModel:
-    """The sentence-transformers model of a local folder, which torch computes on the processor."""
+    """A sentence-transformers model from a local folder, computed by torch on the CPU."""
 
     def __init__(self, folder: Path) -> None:
         with without_collections():
@@ -176,7 +181,7 @@ class TorchModel:
 
 
 def special_around(mask: Sequence[int]) -> tuple[int, int]:
-    """Special tokens before and after the others, from the mask (1: special) of a text."""
+    """Returns the numbers of special tokens before and after a text's own, from its mask (1: special, 0: own)."""
     shown = [place for place, special in enumerate(mask) if not special]
     return (shown[0], len(mask) - 1 - shown[-1]) if shown else (0, 0)
 
@@ -222,9 +227,9 @@ def _gelu(values: Float32) -> Float32:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Python collects no garbage meanwhile: among four thousand modules that are imported it finds none.
+    """Stops Python's garbage collection within the block, to import large libraries faster.
 
-    That takes a sixth of the time in which the model's libraries are loaded.
+    Collection finds nothing among four thousand imported modules and takes a sixth of their loading time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,6 +1,6 @@
-"""Entry points turn an error into one clear message and its exit code, never into a traceback with values in it.
+"""Runs a command line: an error becomes one message and an exit code, never a traceback with values in it.
 
-They also set up gRPC, which reads its environment once: TLS 1.3 and nothing older, and the thread that reads sockets.
+It also sets up gRPC, which reads its environment once: TLS 1.3 and nothing older, and the thread that reads sockets.
 """
 
 import os
@@ -35,16 +35,16 @@ ShowVersion = Annotated[
 
 
 class Interruption(Exception):
-    """Ctrl-C, with words of its own about what goes on; exit code 130."""
+    """Raised for Ctrl-C with a message about what continues in the background; the process then exits with code 130."""
 
 
 def run(command: Callable[[], object], traceback_of: Callable[[BaseException], str] = lambda _error: "") -> NoReturn:
-    """Runs a command line to its exit; a number that it returns is the exit code.
+    """Runs ``command`` and exits the process: with the number that the command returns, if it returns one.
 
     An error is printed in words on standard error and, where ``--json`` was asked for, as an object on standard output.
 
     Args:
-        traceback_of: returns the traceback that ``--debug`` shows of an error, "" for one that may hold private words.
+        traceback_of: returns the traceback of an error for ``--debug``; "" for an error that may hold private words.
     """
     try:
         _run(command, traceback_of)
@@ -127,7 +127,10 @@ POLLING = "-event_engine_client,-event_engine_listener"
 
 
 def only_tls_1_3() -> None:
-    """Call it at the entry point, before gRPC is imported (it reads its environment once)."""
+    """Makes gRPC refuse every TLS version before 1.3; call it before gRPC is imported.
+
+    Raises InternalError if gRPC was imported already.
+    """
     if "grpc" in sys.modules:
         raise InternalError("gRPC was imported before TLS was set up")
     os.environ["GRPC_SSL_CIPHER_SUITES"] = CIPHER_SUITES

@@ -1,4 +1,4 @@
-"""Errors, sorted by what the caller may do about them.
+"""Exception classes, one for each thing that a caller may do about an error.
 
 Every error names the field, party, round or file at fault and the remedy. None ever carries private text, an
 embedding or a clean vector: messages are built from public names, counts and positions only.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def led_to(error: BaseException) -> list[BaseException]:
-    """Returns an error and everything that led to it, its causes and what was being handled, shown or not."""
+    """Returns an error and all errors before it: its ``__cause__`` and ``__context__``, theirs, and so on."""
     found = [error]
     for each in found:
         found += [one for one in (each.__cause__, each.__context__) if one is not None and one not in found]
@@ -19,7 +19,7 @@ def led_to(error: BaseException) -> list[BaseException]:
 
 
 class UndersongError(Exception):
-    """Base of every expected failure. ``exit_code`` is the process's exit status when it reaches an entry point.
+    """Base of every expected failure. ``exit_code`` is the process's exit status if the error ends the program.
 
     >>> error = UndersongError("notes.csv: no such file", "check the path", code="no-file")
     >>> error.remedy, error.code
@@ -36,9 +36,9 @@ class UndersongError(Exception):
 
 
 class ConfigurationError(UndersongError):
-    """Fix the configuration, the command line or the input file, then run again.
+    """The configuration, the command line or an input file is wrong: fix it, then run again.
 
-    ``places`` holds what is wrong with each key of the input, by its path ("privacy.epsilon"), for a form.
+    ``places`` maps the path of each faulty key ("privacy.epsilon") to its problem, so that a form can show it.
     """
 
     exit_code = 2
@@ -46,7 +46,11 @@ class ConfigurationError(UndersongError):
 
     @classmethod
     def together(cls, faults: Sequence[tuple[str, ...]], *, code: str = "") -> "ConfigurationError":
-        """One error that names every (problem, remedy), or (problem, remedy, path of the key at fault)."""
+        """Returns one error that lists all ``faults``.
+
+        Args:
+            faults: each (problem, remedy) or (problem, remedy, path of the key at fault).
+        """
         remedies = filter(None, dict.fromkeys(remedy for _, remedy, *_ in faults))
         error = cls("\n".join(problem for problem, *_ in faults), "; ".join(remedies), code=code)
         error.places = {place: f"{problem}; {remedy}" for problem, remedy, *places in faults for place in places}
@@ -54,19 +58,19 @@ class ConfigurationError(UndersongError):
 
     @classmethod
     def raise_together(cls, faults: Iterable[tuple[str, ...]], *, code: str = "") -> None:
-        """Raises :meth:`together`; returns if there is no fault."""
+        """Raises the error that :meth:`together` makes of ``faults``; does nothing if there are none."""
         if found := list(faults):
             raise cls.together(found, code=code)
 
 
 class PrivacyRefusal(UndersongError):
-    """Stop and never retry as is: going on would spend what was not approved or break a bound."""
+    """Going on would spend unapproved budget or break a bound: stop, and never retry without a change."""
 
     exit_code = 3
 
 
 class PeerFault(UndersongError):
-    """A peer broke the protocol: drop it. ``party`` names who is at fault."""
+    """A peer broke the protocol: drop that peer, whom ``party`` names."""
 
     exit_code = 4
 

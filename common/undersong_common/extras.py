@@ -1,4 +1,4 @@
-"""Packages that only an extra of this program brings: one that is missing is named with its extra."""
+"""Optional packages: errors for a missing one name the extra of this program that installs it."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _REQUIREMENT = re.compile(r"""([\w.-]+).*extra == ["']([\w-]+)["']""")
 
 
 def package_of(module: str) -> str:
-    """Returns the name of the package that brings a top-level module.
+    """Returns the name of the package that installs a top-level module.
 
     >>> package_of("sklearn"), package_of("prometheus_client")
     ('scikit-learn', 'prometheus-client')
@@ -28,7 +28,7 @@ def package_of(module: str) -> str:
 
 
 def extra_of(package: str) -> str | None:
-    """Returns the first extra of pyproject.toml that brings a package; None if there is none."""
+    """Returns the first extra of pyproject.toml that installs a package; None if no extra does."""
     try:
         requirements = metadata.requires("undersong") or []
     except metadata.PackageNotFoundError:  # run from its sources
@@ -38,7 +38,7 @@ def extra_of(package: str) -> str | None:
 
 
 def require(*modules: str) -> None:
-    """Raises ModuleNotFoundError for a top-level module that cannot be imported later on; imports none."""
+    """Raises ModuleNotFoundError for the first of these top-level modules that is not installed; imports no module."""
     for module in modules:
         if find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
@@ -46,10 +46,10 @@ def require(*modules: str) -> None:
 
 @contextmanager
 def named() -> Iterator[None]:
-    """Names the extra of a package that code within this block misses.
+    """Turns a failed import of an optional package within the block into an error that names its extra.
 
-    Raises ConfigurationError (code "no-package") for a module of an extra, with the import's own error as its cause;
-    any other error as it is.
+    That error is a ConfigurationError (code "no-package") with the import's own error as its cause. Other errors pass
+    as they are.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, for their owner only; locks; transactions of SQLite."""
+"""Writes files whole or not at all, readable by their owner only; also file locks and SQLite transactions."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ ASKING_S = 0.2  # for which a process may hold a lock that only asks whether ano
 
 
 def file_state(path: str | Path) -> FileState:
-    """Changes whenever the file is written or replaced, or appears or goes."""
+    """Returns a value that changes whenever the file is written, replaced, created or removed."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -29,12 +29,12 @@ def file_state(path: str | Path) -> FileState:
 
 
 def file_identity(found: os.stat_result) -> FileIdentity:
-    """Identity of a file: writing to it keeps the identity, a file that replaces it has another one."""
+    """Returns a file's identity (device, inode): writing to the file keeps it, replacing the file changes it."""
     return found.st_dev, found.st_ino
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
-    """Writes or replaces a file; ``durable``: it is on the disk when this returns. Raises OSError."""
+    """Writes or replaces a file whole or not at all. With ``durable`` it is on the disk on return. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -52,7 +52,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0
 
 
 def replace_where_possible(paths: Iterable[Path], data: bytes) -> list[Path]:
-    """Writes or replaces the same file in several places as :func:`replace_file` does; returns those that succeeded."""
+    """Writes the same data to every path as :func:`replace_file` does; returns the paths that could be written."""
     done = []
     for path in paths:
         with suppress(OSError):
@@ -62,9 +62,9 @@ def replace_where_possible(paths: Iterable[Path], data: bytes) -> list[Path]:
 
 
 def destroy_file(path: str | Path) -> bool:
-    """Overwrites a file with zeros, on the disk, and removes it; False if there is none. Raises OSError.
+    """Overwrites a file with zeros, on the disk, and removes it; returns False if it does not exist. Raises OSError.
 
-    What a disk keeps beside the file (old blocks of an SSD or of a copy-on-write file system) is out of reach.
+    It does not reach old blocks that an SSD or a copy-on-write file system keeps.
     """
     try:
         file = os.open(path, os.O_WRONLY)
@@ -82,7 +82,7 @@ def destroy_file(path: str | Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Puts a folder's names on the disk: without it a crash may forget a file that was renamed or made."""
+    """Flushes a folder's entries to the disk; without this a crash may undo the creation or renaming of a file."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -92,9 +92,9 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def holding(path: Path, otherwise: Exception) -> Iterator[None]:
-    """Holds the lock ``path`` (made with mode 0600). Raises ``otherwise`` where another process holds it.
+    """Holds the lock file ``path`` (mode 0600) in the block. Raises ``otherwise`` if another process holds it.
 
-    Who asks :func:`is_held` has it for an instant: that is waited for.
+    It first waits for ``ASKING_S``, because a process in :func:`is_held` holds the lock for an instant.
     """
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -109,7 +109,7 @@ def holding(path: Path, otherwise: Exception) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Returns True if a process holds the lock now; another one that asks this does not."""
+    """Returns True if a process is in :func:`holding` with this lock file now."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         return not _locked(descriptor, fcntl.LOCK_SH)
@@ -127,9 +127,10 @@ def _locked(descriptor: int, kind: int) -> bool:
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing of what is done in it; nobody else writes meanwhile. Raises what SQLite and its body raise.
+    """Runs the block in one transaction, during which nobody else writes; an error in the block rolls it back.
 
-    The connection has ``isolation_level`` None: nothing but this begins and ends its transactions.
+    Raises what SQLite and the block raise. The connection must have ``isolation_level`` None, so that nothing else
+    begins or ends a transaction.
     """
     try:
         database.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""Fine-tuning a local encoder (BERT and its kin) as a classifier of texts; nothing is downloaded or written."""
+"""Fine-tunes a local encoder (BERT and its kin) as a classifier of texts; nothing is downloaded or written."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,15 @@ _REMEDY = "name a folder with config.json, weights and tokenizer files"
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Settings of fine-tuning a local model. Defaults are the usual ones for BERT-base (Devlin et al. 2019, A.3).
+    """Settings for fine-tuning a local model. Defaults are the usual ones for BERT-base (Devlin et al. 2019, A.3).
 
     Attributes:
         path: local folder with a transformers model and tokenizer; nothing is downloaded.
-        warmup: share of the steps in which the learning rate rises; then it falls linearly to zero.
-        dropout: whether the model's own dropout is on, which draws from torch's global random state.
+        epochs: passes over the training texts.
+        batch: texts per gradient step.
+        max_tokens: tokens of a text that are read, from its beginning.
+        warmup: share of the steps in which the learning rate rises; afterwards it falls linearly to zero.
+        dropout: True switches the model's own dropout on, which draws from torch's global random state.
     """
 
     path: Path
@@ -35,7 +38,10 @@ class FineTuning:
 
 
 def check_folder(model: str | Path) -> Path:
-    """The folder of a model to fine-tune ("packaged", or a folder), not read yet. Raises ConfigurationError."""
+    """Returns the folder of the model to fine-tune: "packaged", or a local folder. Does not read its files.
+
+    Raises ConfigurationError if the folder or its config.json is missing.
+    """
     path = model_files.model_folder(model)
     if not path.is_dir():
         raise ConfigurationError(
@@ -49,10 +55,11 @@ def check_folder(model: str | Path) -> Path:
 
 
 def load(model: str | Path, classes: int) -> tuple[Any, Any]:
-    """A model with a new head, which torch's global random state decides, and its tokenizer.
+    """Returns a model with a new classification head, drawn from torch's global random state, and its tokenizer.
 
     Args:
         model: "packaged", or a local folder.
+        classes: number of outputs of the head.
 
     Raises ConfigurationError if the folder holds no usable encoder, or could run code when it is loaded.
     """
@@ -86,7 +93,7 @@ def load(model: str | Path, classes: int) -> tuple[Any, Any]:
 
 
 def logits(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Float64:
-    """Returns the model's logits for every text, float64 [n, classes]."""
+    """Returns the model's logits for n texts, float64 [n, classes]."""
     import torch
 
     model.eval()
@@ -110,14 +117,15 @@ def optimise(
     settings: FineTuning,
     shuffled: Callable[[Int64], Int64],
 ) -> int:
-    """Trains the whole model in place and returns the number of the epoch whose weights it keeps.
+    """Trains the whole model in place; returns the number (from 1) of the epoch whose weights it keeps.
 
     Args:
         y, w: class and weight of each text, int64 and float64 [n].
-        fit: rows to train on; ``held``: rows whose lowest loss chooses the epoch; without any it is the last.
-        shuffled: the rows in a new order; called once an epoch.
+        fit: row numbers to train on.
+        held: row numbers whose lowest loss chooses the epoch; if it is empty, the last epoch is kept.
+        shuffled: returns the row numbers it is given in a new order; called once an epoch.
 
-    Raises ConfigurationError if no epoch has a loss on ``held`` that is a number.
+    Raises ConfigurationError if the loss on ``held`` is not finite after any epoch.
     """
     import torch
 

@@ -1,9 +1,10 @@
-"""Embeddings that are a language model's mean hidden states of one layer, and that can be mapped back into that layer.
+"""Embeds texts as a language model's mean hidden states of one layer, and maps embeddings back into that layer.
 
-A folder holds a causal model as ``save_pretrained`` writes it and two files more, which :func:`prepare` makes of public
-texts: settings, and a linear map from the layer's states, minus their public mean, to a few coordinates. These are the
-principal axes of the public texts' standardised states: a random projection to 64 coordinates kept a third of the
-length of a label's mean difference, these axes kept three quarters (docs/vector.md). All files are in the fingerprint.
+A folder holds a causal model as ``save_pretrained`` writes it and two files more, which :func:`prepare` makes from
+public texts: settings, and a linear map from the layer's states, minus their public mean, to a few coordinates. The
+coordinates lie along the principal axes of the public texts' standardised states. A random projection to 64
+coordinates kept a third of the length of a label's mean difference; these axes kept three quarters (docs/vector.md).
+All files are in the fingerprint.
 
     python -m undersong_common.hidden_states MODEL_FOLDER NEW_FOLDER --texts corpus.jsonl --layer 9 --size 64
 """
@@ -35,13 +36,13 @@ _SPECIAL_TOKENS_OF = "card"  # a text whose special tokens are those of any text
 
 @dataclass(frozen=True)
 class Axes:
-    """The map between a layer's hidden states and coordinates.
+    """Linear maps between a layer's hidden states (size h) and the coordinates of embeddings (size d).
 
     Attributes:
-        layer: number of layers that a text has passed, at least 1.
-        mean: of the public texts' mean states, float32 [h].
-        into: from states minus the mean to coordinates, float32 [h, d].
-        back: from differences of unit vectors to differences of states, float32 [d, h].
+        layer: number of layers that a text has passed where the states are read, at least 1.
+        mean: mean over the public texts of their mean states, float32 [h].
+        into: matrix from states minus the mean to coordinates, float32 [h, d].
+        back: matrix from differences of embeddings to differences of states, float32 [d, h].
     """
 
     layer: int
@@ -51,7 +52,10 @@ class Axes:
 
     @classmethod
     def read(cls, folder: Path) -> "Axes":
-        """Reads a prepared folder's files. Raises ConfigurationError if they are missing or do not fit each other."""
+        """Reads the maps from a folder made by :func:`prepare`.
+
+        Raises ConfigurationError if the files are missing or their shapes contradict each other.
+        """
         from safetensors.numpy import load_file
 
         settings = hidden_state_settings(folder)
@@ -67,7 +71,7 @@ class Axes:
 
 
 class HiddenStates:
-    """Mean hidden states of a text's own tokens, computed by torch on the processor; an encoder."""
+    """An :class:`Encoder` whose vectors are mean hidden states of a text's own tokens, computed by torch on the CPU."""
 
     def __init__(self, folder: Path) -> None:
         import torch
@@ -85,7 +89,7 @@ class HiddenStates:
         return self._model.ids(texts)
 
     def vectors(self, ids: Int64, mask: Mask) -> Float32:
-        """Returns coordinates, float32 [rows, d]; not a number for a text without a token of its own."""
+        """Returns each row's coordinates, float32 [rows, d]; NaN for a text without a token of its own."""
         import torch
 
         with one_torch_thread(), torch.inference_mode():
@@ -152,13 +156,15 @@ class _Layers:
 
 
 def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size: int, window: int = WINDOW) -> None:
-    """Copies a causal model's folder to a new one and adds the map that public texts give.
+    """Copies a causal model's folder to the new ``folder`` and adds a linear map computed from public texts.
 
     Args:
-        texts: public, more than ``size`` of them; best such as the model writes by itself for the task.
-        layer: whose states are read, from 1; a middle one is usual.
+        texts: more than ``size`` public texts; texts that the model itself wrote for the task are best.
+        layer: number of the layer whose states are read, from 1; a middle one is usual.
+        size: coordinates of an embedding.
+        window: tokens that an embedding reads at once.
 
-    Raises ConfigurationError: the folder exists, the texts are too few, or the model has no such layer.
+    Raises ConfigurationError if ``folder`` exists, the texts are too few, or the model has no such layer.
     """
     import torch
 
@@ -191,7 +197,7 @@ def _axes(states: Float64, size: int) -> dict[str, Float32]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prepares a folder from the command line."""
+    """Command line of :func:`prepare`."""
     parser = argparse.ArgumentParser(prog="python -m undersong_common.hidden_states", description=prepare.__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path)

@@ -21,7 +21,7 @@ class Interval:
 
 
 def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL) -> Interval:
-    """Exact two-sided interval of a binomial probability.
+    """Returns the share of successes and the exact (Clopper-Pearson) interval of their probability.
 
     >>> clopper_pearson(0, 10).low, round(clopper_pearson(0, 10).high, 4)
     (0.0, 0.3085)
@@ -35,10 +35,10 @@ def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL
 
 
 def over_seeds(values: Sequence[float]) -> Interval:
-    """Mean of a figure over the seeds it was computed with, and Student's interval of that mean.
+    """Returns the mean of a figure that was computed with several seeds, and Student's interval of that mean.
 
-    It says how much of a figure is the luck of a seed (split, starting weights, order), nothing about other test texts.
-    Values that are not finite are left out; NaN for no value, and an interval of NaN for a single one.
+    The interval covers the variation by seed (split, starting weights, order), not that by test texts. Values that are
+    not finite are left out. The mean is NaN without a value; the interval is NaN for fewer than two.
 
     >>> over_seeds([1.0, 2.0, 3.0]).value, round(over_seeds([1.0, 2.0, 3.0]).high, 3)
     (2.0, 4.484)
@@ -54,7 +54,10 @@ def over_seeds(values: Sequence[float]) -> Interval:
 
 
 def auc_interval(positive: Float64, negative: Float64) -> Interval:
-    """Area under the ROC curve, ties counted half, with DeLong's interval (DeLong et al. 1988).
+    """Returns the area under the ROC curve, ties counted half, with DeLong's interval (DeLong et al. 1988).
+
+    Args:
+        positive, negative: scores of the positive and of the negative cases, float64 [n] and [m].
 
     >>> auc_interval(np.array([3.0, 2.0, 1.0, 0.0]), np.array([-1.0, -2.0])).value
     1.0

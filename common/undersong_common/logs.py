@@ -1,4 +1,4 @@
-"""Logs of a service: its own messages, as text or as JSON, one line per record, never the arguments of a library."""
+"""Logging of a service: one line per record, as text or as JSON."""
 
 import copy
 import logging
@@ -18,7 +18,7 @@ LONGEST_LINE = 8192  # characters
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line. Tracebacks are left out, but for the exception's name: they may hold values."""
+    """Formats a record as one line of JSON, with an exception's class and code, without its message and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         value = {
@@ -70,16 +70,19 @@ class _Watched(logging.StreamHandler[TextIO]):
 
 
 def place_of(error: BaseException) -> str:
-    """Kind of an error and where it was raised, innermost line first. Its message may hold private data, this not."""
+    """Returns an error's class and the source lines that raised it, innermost first.
+
+    It leaves out the error's message, which may hold private data.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     frames_shown = [f"{frame.filename.rsplit('/', 2)[-1]}:{frame.lineno}" for frame in reversed(frames[-5:])]
     return f"{type(error).__name__} at {' < '.join(frames_shown)}"
 
 
 def to_stderr(packages: Sequence[str], *, as_json: bool, debug: bool) -> None:
-    """Our own ``packages`` at information level (``debug``: all), every library at warnings.
+    """Sets up logging to standard error: ``packages`` log from INFO (with ``debug`` from DEBUG), others from WARNING.
 
-    On a terminal a record like the one before is counted only; a file, a pipe and JSON get every one.
+    A terminal shows only a count of successive records that are alike. A file, a pipe and JSON get every record.
     """
     # No line names them, nor the line of code: to walk up the stack for it takes as long as the rest.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -100,7 +103,7 @@ _NUMBER = re.compile(r"(?<![\w.:/'\"-])\d+(?:\.\d+)?(?![.:/'\"-]*\w)(?!['\"])")
 
 
 def without_numbers(message: str) -> str:
-    """Returns the part that near duplicates of a message share: all but the numbers that stand by themselves.
+    """Returns a message with # for every number that stands by itself, so that near duplicates become equal.
 
     >>> without_numbers("votes/1: attempt 2 is void, next try in 0.5 s")
     'votes/1: attempt # is void, next try in # s'
@@ -111,12 +114,10 @@ def without_numbers(message: str) -> str:
 
 
 class Repeats:
-    """Decides what is shown of a stream of messages. Threads may share it.
-
-    Only messages that follow one another are counted together: what is shown last is always the last kind that came.
+    """Suppresses and counts successive log messages that are alike. Threads may share an object.
 
     Args:
-        quiet_s: after so long a message is shown again, however alike.
+        quiet_s: seconds after which a message that is like the last one is shown all the same.
     """
 
     def __init__(self, quiet_s: float = QUIET_S, clock: Callable[[], float] = time.monotonic) -> None:
@@ -127,10 +128,10 @@ class Repeats:
         self._lock = threading.Lock()
 
     def lines(self, message: str, alike: Hashable = None) -> tuple[str, ...]:
-        """The lines to show: none for a message like the last one; else it, after a word of those that were not shown.
+        """Returns the lines to show: () if ``message`` is like the last one, else it, after a count of suppressed ones.
 
         Args:
-            alike: what is equal for messages that are alike; without it, the message :func:`without_numbers`.
+            alike: a key that is equal for messages that are alike; None takes :func:`without_numbers` of the message.
         """
         alike = without_numbers(message) if alike is None else alike
         with self._lock:

@@ -1,8 +1,9 @@
-"""Folders of local models: data that is loaded, never code that is run. Every file counts in the fingerprint.
+"""Checks folders of local models, so that loading one runs no code of theirs, and hashes their files.
 
-A folder may hold safetensors, JSON, vocabularies and texts for people, nothing else: no Python file and no pickle,
-whose loading runs what its writer wanted. What a JSON file could have imported is checked against lists: the module
-classes of sentence-transformers, activation functions, and keys that ask for code of the folder or of a hub.
+A folder may hold only safetensors, JSON, vocabularies and texts for people. Python files and pickles are refused,
+because loading them runs their writer's code. JSON files can name classes to import, so these are checked against
+lists: the module classes of sentence-transformers, activation functions, and keys that ask for code from the folder or
+a hub.
 """
 
 import hashlib
@@ -48,7 +49,7 @@ _REMEDY = "name a folder that holds nothing but a model's own data, or copy its 
 
 
 def model_folder(model: str | Path) -> Path:
-    """The folder that a setting means: the packaged model's, or the one it names. Raises ConfigurationError."""
+    """Returns the folder of a local model, or of "packaged". Raises ConfigurationError if "packaged" is missing."""
     import importlib.util
 
     if str(model) != PACKAGED:
@@ -63,10 +64,10 @@ def model_folder(model: str | Path) -> Path:
 
 
 def checked_hashes(model: str | Path) -> dict[str, str]:
-    """SHA-256 (hex) of every file of the folder that ``model`` means, by its path in the folder, sorted.
+    """Returns the SHA-256 (hex) of every file in the folder of ``model``, by its path in the folder, sorted.
 
-    Raises ConfigurationError, naming the file, for a folder that could run code when it is loaded, and for a packaged
-    model that is not, file by file, the one this program was written for.
+    Raises ConfigurationError that names the file for a folder that could run code when it is loaded, and for a file of
+    the packaged model that is not the one this program was written for.
     """
     folder = model_folder(model)
     if not folder.is_dir():
@@ -87,13 +88,13 @@ def checked_hashes(model: str | Path) -> dict[str, str]:
 
 
 def check_language_model(folder: Path, place: str) -> None:
-    """Checks the folder of a model that writes texts, whose files are not listed and hashed as an embedder's are.
+    """Checks that a folder holds a language model and that no setting makes the libraries fetch and run a hub's code.
 
     Args:
-        place: who asks, as an error begins.
+        place: name of the setting that asks for the model; errors begin with it.
 
-    Raises ConfigurationError: the folder holds no model, or a setting has the libraries fetch and run code of a hub
-    although nobody trusts it (CVE-2026-4372, CVE-2026-5241).
+        Raises ConfigurationError if the folder holds no model or has such a setting (CVE-2026-4372, CVE-2026-5241). The
+        files are not hashed as an embedder's are.
     """
     if not (folder / "config.json").is_file():
         raise ConfigurationError(
@@ -111,14 +112,14 @@ def check_language_model(folder: Path, place: str) -> None:
 
 
 def fingerprint(tag: str, hashes: Mapping[str, str]) -> str:
-    """SHA-256 (hex) over the names and hashes of a folder's files."""
+    """Returns one SHA-256 (hex) over the names and hashes of a folder's files."""
     return tagged_hash(tag, *(part.encode() for name, digest in hashes.items() for part in (name, digest))).hex()
 
 
 def embedding_size(folder: Path) -> int:
-    """Coordinates of the embeddings of a folder's model, from its settings alone.
+    """Returns the number of coordinates of a model's embeddings, read from the folder's settings alone.
 
-    Raises ConfigurationError for a folder without such a model.
+    Raises ConfigurationError for a folder without an embedding model.
     """
     if reads_hidden_states(folder):
         return hidden_state_settings(folder)["size"]
@@ -139,7 +140,10 @@ def reads_hidden_states(folder: Path) -> bool:
 
 
 def hidden_state_settings(folder: Path) -> dict[str, int]:
-    """Returns layer, size and window of a prepared folder. Raises ConfigurationError if one is no number above 0."""
+    """Returns ``layer``, ``size`` and ``window`` of a folder made by ``undersong_common.hidden_states``.
+
+    Raises ConfigurationError if one of them is not a whole number above 0.
+    """
     path = folder / HIDDEN_STATES
     settings = _read(path)
     return {key: _whole(settings.get(key), path) for key in ("layer", "size", "window")}

@@ -1,4 +1,4 @@
-"""Notices to people: a command or an address of theirs is told that something waits for them, and nothing private.
+"""Notices to people that something waits for them, sent to a command or an HTTP address of theirs.
 
 A notice names the program, the event, the run or the certificate, and the time. It never holds a text, a count of
 records or a budget.
@@ -30,11 +30,12 @@ LOCAL = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class Notice:
-    """One of ``EVENTS``.
+    """A notice about one event, as it is sent to people.
 
     Attributes:
-        name: the party's or the coordinator's.
-        about: name of the run, or the owner of the certificate; "" for the party itself.
+        event: one of ``EVENTS``.
+        name: name of the party or coordinator whose program sends it.
+        about: name of the run or owner of the certificate that it concerns; "" if it concerns the party itself.
         at_s: seconds since the epoch.
     """
 
@@ -48,7 +49,7 @@ class Notice:
 
 
 def check_target(target: str) -> None:
-    """Raises ConfigurationError for an address in clear that is not of this machine, and for an empty command."""
+    """Raises ConfigurationError for another machine's ``http://`` address, and for an empty or malformed command."""
     if target.startswith("http://") and urlsplit(target).hostname not in LOCAL:
         raise ConfigurationError(f"{target}: is not encrypted", "use https", code="notice-target")
     try:
@@ -60,7 +61,7 @@ def check_target(target: str) -> None:
 
 
 def shown(target: str, name: str, *, test: bool) -> tuple[dict[str, Any], str, bool]:
-    """The target as the commands show it, as JSON and as words, and False if ``test`` was asked for and failed."""
+    """Describes a target, as JSON and as words; if ``test``, also sends a test notice: False if it did not arrive."""
     if not test:
         return {"notify": target}, f"told: {target or 'nobody'}", True
     arrived = bool(target) and deliver(target, Notice("test", name, "", time.time()), wait=lambda _s: None)
@@ -69,9 +70,9 @@ def shown(target: str, name: str, *, test: bool) -> tuple[dict[str, Any], str, b
 
 
 def deliver(target: str, notice: Notice, wait: Callable[[float], object] = time.sleep) -> bool:
-    """Runs the command with the notice on standard input, or posts it; tries again as ``RETRY_S`` says.
+    """Sends a notice to ``target``: posts it to an address, or runs a command with it on standard input.
 
-    Returns True if it arrived; what the other side says is not kept.
+    It tries again after each pause of ``RETRY_S``, in seconds. Returns True if an attempt succeeded.
     """
     for pause in RETRY_S:
         wait(pause)
@@ -85,7 +86,10 @@ def deliver(target: str, notice: Notice, wait: Callable[[float], object] = time.
 
 
 class Notices:
-    """Delivers in a thread of its own, in order: whoever tells never waits. An empty target tells nobody."""
+    """Sends notices to one target in order, from a thread of its own so that no caller waits.
+
+    Nothing is sent if the target is "".
+    """
 
     def __init__(self, target: str, name: str, clock: Callable[[], float] = time.time) -> None:
         self._target, self._name, self._clock = target, name, clock
@@ -95,7 +99,7 @@ class Notices:
             threading.Thread(target=self._work, name="notices", daemon=True).start()
 
     def tell(self, event: str, subject: str = "", *, about: str = "") -> None:
-        """Tells of an event once for each subject, while this program runs."""
+        """Queues a notice of an event, once for each event and subject while this program runs."""
         if self._target and (event, subject) not in self._told:
             self._told.add((event, subject))
             self._queue.put(Notice(event, self._name, about, self._clock()))

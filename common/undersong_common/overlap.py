@@ -31,18 +31,18 @@ _PAIRS = 20_000
 
 @dataclass(frozen=True)
 class Overlap:
-    """Overlap of a synthetic file with another one; rows are counted from 1 in the synthetic file.
+    """Overlap of a synthetic file with a file of records; rows are counted from 1 in the synthetic file.
 
-    Every row is in at most one of the three lists: the gravest that holds.
+    Each row is in at most one of the three lists, the first that applies to it.
 
     Attributes:
         rows: synthetic texts examined.
-        verbatim: rows equal to a record word for word.
+        verbatim: rows equal to a record word by word.
         near_verbatim: rows with ``JACCARD`` or more of their word pairs in common with one record, or with
             ``CONTAINED`` or more of their 8-word sequences found in the file.
         shared_run: other rows with ``RUN_WORDS`` or more consecutive words of a record.
-        longest_run: words of the longest sequence shared by any row and any record, 0 where below ``RUN_WORDS``.
-        runs: of each row with a shared run, its length in words: row -> words.
+        longest_run: words in the longest sequence that a row shares with a record; 0 if shorter than ``RUN_WORDS``.
+        runs: for each row that shares ``RUN_WORDS`` or more words in sequence, the longest such sequence, in words.
     """
 
     rows: int
@@ -53,7 +53,7 @@ class Overlap:
     runs: dict[int, int]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Returns the fields as values that JSON can hold."""
         return {
             "rows": self.rows,
             "verbatim": {"count": len(self.verbatim), "rows": list(self.verbatim)},
@@ -65,7 +65,7 @@ class Overlap:
 
 
 def words(text: str) -> list[str]:
-    """The text's words after Unicode NFKC and case folding; punctuation and spaces are gone.
+    """Returns a text's words after Unicode NFKC and case folding, without punctuation and spaces.
 
     >>> words("Pt.  C/O\\u00a0Fever;")
     ['pt', 'c', 'o', 'fever']
@@ -74,7 +74,7 @@ def words(text: str) -> list[str]:
 
 
 def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
-    """Compares every synthetic text with every private one."""
+    """Finds the synthetic texts that repeat private ones, verbatim or nearly; every pair of texts is compared."""
     vocabulary: dict[str, int] = {}
     ours = _Corpus.read(synthetic, vocabulary)
     theirs = _Corpus.read(private, vocabulary)
@@ -274,9 +274,9 @@ LOW_SHARE = 0.05  # the quantile that is stated beside the median: near copies a
 
 @dataclass(frozen=True)
 class ClosestRecords:
-    """Synthetic texts between the private training records and as many held-out ones.
+    """Distances of synthetic texts to the closest training record and to the closest of as many held-out records.
 
-    Distances are 1 - cosine of the embeddings, 0 to 2.
+    A distance is 1 - cosine of two embeddings, from 0 to 2.
 
     Attributes:
         rows: synthetic texts.
@@ -295,10 +295,10 @@ class ClosestRecords:
 
 
 def closest_records(synthetic: Float32, training: Float32, holdout: Float32, *, seed: int = 0) -> ClosestRecords:
-    """Compares the distances of unit embeddings, [n, d], to the closest row of ``training`` and of ``holdout``.
+    """Compares the distances of synthetic texts to the closest row of ``training`` and of ``holdout``.
 
-    Equally many rows of both are drawn with the seed: among more records the closest one is closer. Raises ValueError
-    where a side is empty.
+    All three are unit embeddings, float32 [n, d]. Equally many rows of ``training`` and ``holdout`` are drawn with the
+    seed, because among more records the closest one is closer. Raises ValueError if an array is empty.
     """
     if not len(synthetic) or not len(training) or not len(holdout):
         raise ValueError("a side has no rows: nothing is closest")
@@ -315,9 +315,9 @@ def closest_records(synthetic: Float32, training: Float32, holdout: Float32, *, 
 
 
 def closest_distances(rows: Float32, records: Float32) -> Float64:
-    """1 - cosine of each row of unit embeddings [n, d] to its closest record [m, d], float64 [n].
+    """Returns 1 - cosine of each row of unit embeddings [n, d] and its closest record [m, d], float64 [n].
 
-    A block of rows at a time: memory is O(n + m).
+    It works on a block of rows at a time, so that memory is O(n + m).
     """
     found = np.empty(len(rows))
     for start in range(0, len(rows), BLOCK_ROWS):
@@ -331,15 +331,16 @@ def _quantiles(distances: Float64) -> tuple[float, float]:
 
 
 def equal_rows(first: Floats, second: Floats, *, rows: int | None = None, seed: int = 0) -> tuple[Floats, Floats]:
-    """Equally many rows of both: those of :func:`equal_choice`."""
+    """Draws equally many rows of two arrays, as :func:`equal_choice` chooses them."""
     ours, theirs = equal_choice(len(first), len(second), rows=rows, seed=seed)
     return first[ours], second[theirs]
 
 
 def equal_choice(first: int, second: int, *, rows: int | None = None, seed: int = 0) -> tuple[Int64, Int64]:
-    """Row numbers of two sets, equally many of each, drawn without replacement and sorted: int64.
+    """Draws equally many row numbers of two sets of ``first`` and ``second`` rows, without replacement.
 
-    Without ``rows`` as many are drawn as the smaller set has. Raises ValueError where a set has fewer than ``rows``.
+    Returns two sorted int64 arrays of length ``rows``, or of the smaller set's size if it is None. Raises ValueError if
+    a set has fewer than ``rows``.
     """
     there = min(first, second)
     count = there if rows is None else rows

@@ -1,4 +1,4 @@
-"""Names, numbers and dates in texts, found by Presidio's recognisers, offline (the extra ``presidio``).
+"""Finds names, numbers and dates in texts, offline, with Presidio's recognisers (the extra ``presidio``).
 
 Presidio takes names and written dates from a spaCy model. Such a model is used where one is installed as a package
 (``en_core_web_*``); without it a blank pipeline splits words only, names are found after a title alone ("Dr Jane
@@ -42,10 +42,10 @@ class PersonalData:
         rows: texts examined.
         found: occurrences by kind: "names", "numbers" (telephone, account, insurance, card numbers and addresses of
             mail and computers), "dates".
-        different: different values by kind.
-        in_private: those of the different values that also stand in the private file, by kind; None without a file.
-        private_rows: rows of the synthetic file, from 1, that hold one of these.
-        finder: what looked for them, in words.
+        different: number of different values by kind.
+        in_private: number of those that also occur in the private file, by kind; None without such a file.
+        private_rows: rows of the synthetic file, from 1, with a value that also occurs in the private file.
+        finder: name of the program that searched, as people read it.
     """
 
     rows: int
@@ -57,11 +57,11 @@ class PersonalData:
 
 
 def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Find, finder: str) -> PersonalData:
-    """Counts what ``find`` finds in the texts, and which of it stands word for word in the private ones.
+    """Counts the personal data that ``find`` finds in the texts, and its values that occur in the private texts too.
 
     Args:
-        find: from a text to (kind, value) pairs; :func:`presidio` makes one.
-        finder: what that is, in words.
+        find: returns the (kind, value) pairs in a text; :func:`presidio` returns such a function.
+        finder: name of that function for the report.
     """
     counts: Counter[str] = Counter()
     places: dict[tuple[str, str], list[int]] = {}
@@ -102,9 +102,9 @@ def _normal(text: str) -> str:
 
 
 def presidio() -> tuple[Find, str]:
-    """A finder over Presidio's recognisers for English, and what it is in words.
+    """Returns a ``find`` function with Presidio's recognisers for English, and its name for reports.
 
-    Raises ConfigurationError where presidio-analyzer is not installed.
+    Raises ConfigurationError if presidio-analyzer is not installed.
     """
     try:
         import spacy

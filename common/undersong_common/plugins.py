@@ -1,4 +1,4 @@
-"""Entry points of other packages: found by name without importing anything, hashed before they are trusted.
+"""Plug-ins: other packages' entry points, found by name without an import and hashed before they are trusted.
 
 A package declares, for example in its pyproject.toml, ``[project.entry-points."undersong.statistics"]`` with
 ``NAME = "package.module:Class"``. The programs ask here when they meet a name that is not Undersong's own; the
@@ -27,11 +27,12 @@ KINDS: tuple[Kind, ...] = ("methods", "statistics", "generators", "embedders", "
 
 @dataclass(frozen=True)
 class Plugin:
-    """One entry point.
+    """One entry point that an installed package declares.
 
     Attributes:
-        target: ``package.module:attribute``.
-        package, version: of the installed distribution that declares it.
+        kind: group of the entry point, without "undersong.".
+        target: what the entry point names, ``package.module:attribute``.
+        package, version: name and version of the installed distribution that declares it.
     """
 
     kind: Kind
@@ -42,12 +43,12 @@ class Plugin:
 
     @property
     def words(self) -> str:
-        """For people: the package that it is of."""
+        """Package and version, as messages to people name them."""
         return f"{self.package} {self.version}"
 
 
 def installed(kind: Kind) -> tuple[Plugin, ...]:
-    """Everything of that kind, by name. Reads what is installed, and imports nothing of it."""
+    """Returns all installed plug-ins of a kind, sorted by name, without importing them."""
     found = [
         Plugin(kind, entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version)
         for entry in importlib.metadata.entry_points(group=f"undersong.{kind}")
@@ -57,7 +58,7 @@ def installed(kind: Kind) -> tuple[Plugin, ...]:
 
 
 def find(kind: Kind, name: str) -> Plugin | None:
-    """The plug-in of that name; None if there is none. Raises ConfigurationError if two packages declare it."""
+    """Returns the installed plug-in of that name, or None. Raises ConfigurationError if two packages declare it."""
     found = [each for each in installed(kind) if each.name == name]
     if len(found) > 1:
         raise ConfigurationError(
@@ -68,11 +69,11 @@ def find(kind: Kind, name: str) -> Plugin | None:
 
 
 def source_hash(plugin: Plugin) -> str:
-    """SHA-256 (hex) over the plug-in's entry point and every file of its top-level package. Imports nothing.
+    """Returns the SHA-256 (hex) over a plug-in's entry point and all files of its top-level package; imports nothing.
 
-    What that package imports from elsewhere is not in it. What Python keeps in ``__pycache__`` does not count, and
-    :func:`load` does not read it, nor any other file that is not in the hash. Raises ConfigurationError if the
-    package is not there, spreads over several folders (a namespace), or is no folder of files (a zip archive).
+    The hash does not cover other packages that this one imports, nor ``__pycache__``; :func:`load` reads no file that
+    the hash does not cover. Raises ConfigurationError if the package is missing, spreads over several folders (a
+    namespace), or is not a folder of files (a zip archive).
     """
     return _hash(plugin, _read(plugin))
 
@@ -139,7 +140,8 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 class _FromSource(SourceFileLoader):
     """Compiles the very bytes that were hashed: a package may bring compiled files that are of another source than the
-    one beside, and a file may have changed since."""
+    one beside, and a file may have changed since.
+    """
 
     def __init__(self, fullname: str, path: str, files: _Files) -> None:
         super().__init__(fullname, path)
@@ -180,13 +182,15 @@ _plugins = _Plugins()
 
 
 def load(plugin: Plugin, source: str = "") -> Any:
-    """Imports it, from its sources alone, and whatever it imports of its own package later as it is now.
+    """Imports a plug-in and returns the object that its entry point names.
+
+    Modules that the plug-in imports from its own package later also come from the files as they are now.
 
     Args:
-        source: the hash (hex) that is asked for; "" takes what is installed, for a program that holds no records.
+        source: hash (hex) that the package must have; "" accepts any, for a program that holds no records.
 
-    Raises ConfigurationError that names the package where another source is installed, or other files of the package
-    were imported before, or if the import fails.
+    Raises ConfigurationError that names the package if its hash is another one, if other files of it were imported
+    before, or if the import fails.
     """
     files, module = _read(plugin), plugin.target.partition(":")[0]
     if source and (here := _hash(plugin, files)) != source:

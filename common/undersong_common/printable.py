@@ -1,7 +1,7 @@
-"""Strings of peers, made safe to show: one line, nothing invisible, nothing that moves the cursor or turns the text.
+"""Makes strings safe to show: one line, nothing invisible, nothing that moves the cursor or changes the direction.
 
-Whatever another program sent passes through :func:`printable` before a person reads it, on both sides. A name that
-everybody signs is checked by :func:`name_fault` before it is stored. Numbers are written here too.
+A string from another program passes through :func:`printable` before a person reads it. A name that everybody signs
+is checked by :func:`name_fault` before it is stored. Functions that write numbers and times for people are here too.
 """
 
 import json
@@ -36,7 +36,7 @@ _LEFT_TO_RIGHT_MARK = "\u200e"
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    r"""``text`` on one line, cut to ``longest`` characters; what cannot be seen is written as its escape.
+    r"""Returns ``text`` on one line, cut to ``longest`` characters, with escapes for invisible characters.
 
     Control and format characters (ESC, newlines, bidirectional overrides, zero-width ones), unusual spaces, spaces
     after spaces, blank letters and heaps of combining marks are made visible. Letters of scripts that run from right to
@@ -66,15 +66,16 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Our own words in several lines with parts of a peer in them: every line is made printable by itself, whole.
+    """Returns a text of several lines, each line made :func:`printable` and not cut.
 
-    Parts that may hold a newline of the peer's must have passed through :func:`printable` before.
+    It is for our own sentences that quote strings of a peer. Strings that may hold a newline must have passed through
+    :func:`printable` before.
     """
     return "\n".join(_indent(line) + printable(line.lstrip(" "), len(line) * 10) for line in text.split("\n"))
 
 
 def shell_word(text: str) -> str:
-    """``text``, made printable, as one word of a POSIX shell: for a command that a person is told to type, and copies.
+    """Returns ``text``, made printable, quoted as one word of a POSIX shell, for a command that a person copies.
 
     >>> print(shell_word("spring"), shell_word("it's $(date)"))
     'spring' 'it'\\''s $(date)'
@@ -83,7 +84,7 @@ def shell_word(text: str) -> str:
 
 
 def shell_path(path: object) -> str:
-    """A path as it is typed in a POSIX shell: quoted only if it must be.
+    """Returns a path as it is typed in a POSIX shell, quoted only if it must be.
 
     >>> print(shell_path("out/first"), shell_path("my runs/first"))
     out/first 'my runs/first'
@@ -93,7 +94,7 @@ def shell_path(path: object) -> str:
 
 
 def name_fault(name: object, longest: int) -> str:
-    """Returns the reason why people could not read and sign ``name``; "" if they can.
+    """Returns the reason why people cannot sign ``name`` (empty, too long, invisible parts); "" if they can.
 
     >>> name_fault("spring 2026", 80)
     ''
@@ -110,7 +111,7 @@ def name_fault(name: object, longest: int) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """``value`` as JSON whose strings hold nothing invisible: such characters are written as JSON's own escapes."""
+    """Returns ``value`` as JSON in which invisible characters are written as JSON escapes."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if text.isascii() and "\x7f" not in text:
         return text  # of ASCII, json escapes all but this one itself
@@ -134,9 +135,9 @@ def _indent(line: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """``text`` with U+FFFD in place of lone surrogates, which JSON can hold and UTF-8 cannot.
+    """Returns ``text`` with U+FFFD in place of lone surrogates, which JSON can hold and UTF-8 cannot.
 
-    A record that holds one is embedded as any other: a tokenizer would refuse it, and that refusal would tell.
+    A tokenizer would refuse a record with such a character, and that refusal would reveal the record.
 
     >>> encodable("a\\ud800b") == "a\\N{REPLACEMENT CHARACTER}b"
     True
@@ -149,7 +150,7 @@ _EPOCHS = (1e9, 1e11)  # no duration of ours is as long as that, and no date of 
 
 
 def iso_time(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601.
+    """Returns seconds since the epoch as ISO 8601, in UTC.
 
     >>> iso_time(1767225600.25)
     '2026-01-01T00:00:00.250Z'
@@ -158,10 +159,10 @@ def iso_time(seconds: float) -> str:
 
 
 def with_iso_times(value: Any) -> Any:
-    """``value`` (JSON-able) with every time in it as ISO 8601.
+    """Returns ``value``, plain JSON values, with every time in it as ISO 8601.
 
-    A time is a number under the key ``at``, ``since`` or ``last_seen``, or one that ends with ``_at``, or with ``_s``,
-    which then ends with ``_at``.
+    A number is a time if its key is ``at``, ``since`` or ``last_seen``, or ends with ``_at``, or if it is large enough
+    and its key ends with ``_s``; that ending becomes ``_at``.
 
     >>> with_iso_times({"received_s": 1767225600.0, "waited_s": 3.5, "at": None})
     {'received_at': '2026-01-01T00:00:00.000Z', 'waited_s': 3.5, 'at': None}
@@ -182,7 +183,7 @@ def _item(key: str, item: Any) -> tuple[str, Any]:
 
 
 def noun(count: float, one: str, many: str = "") -> str:
-    """The noun's form after a count; ``many`` if it is not ``one`` with an s.
+    """Returns the noun's form for a count: ``one`` for 1, else ``many``, or ``one`` with an s if that is "".
 
     >>> noun(1, "run"), noun(0, "run"), noun(2, "party", "parties")
     ('run', 'runs', 'parties')
@@ -191,7 +192,7 @@ def noun(count: float, one: str, many: str = "") -> str:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """A count and its noun.
+    """Returns a count with its noun; ``many`` is the plural if it is not ``one`` with an s.
 
     >>> counted(1, "party", "parties"), counted(12, "record")
     ('1 party', '12 records')
@@ -200,7 +201,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def number(value: float | None, nothing: str = "none", infinite: str = "no limit") -> str:
-    """A figure as a person writes it.
+    """Returns a number as people write it, rounded to about four digits, with thin spaces between thousands.
 
     Args:
         nothing, infinite: words for None and NaN, and for infinity.
@@ -221,7 +222,7 @@ def number(value: float | None, nothing: str = "none", infinite: str = "no limit
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the two largest units that they have.
+    """Returns a duration in its largest unit, or its two largest ones from a minute on.
 
     >>> duration(0.42), duration(42.4), duration(75), duration(7300), duration(200000)
     ('0.4 s', '42 s', '1 min 15 s', '2 h 1 min', '2 d 7 h')
@@ -237,7 +238,7 @@ def duration(seconds: float) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Plain values as JSON knows them: None for numbers that are not finite, lists for tuples."""
+    """Returns ``value`` as JSON can hold it: None for numbers that are not finite, lists for tuples."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A page to read, print and sign: consent sheets and dossiers, as text and as one HTML file without script."""
+"""Pages to print and sign, such as consent sheets and dossiers, as text and as one HTML file without script."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +17,18 @@ BAR_COLUMNS = 40  # of a budget as text
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: sentences, points, figures as (name, value), words that keep their columns, a table.
+    """One part of a page, with a title and any of the contents below.
 
     Attributes:
-        table: rows of equal length; the first is the head. Empty for none.
-        aloud: words that people read out to each other, in groups.
-        bar: parts of a budget that are used before and after; None for no picture.
-        loud: in a frame of its own.
-        folded: stands under the page's :attr:`Page.fold`, which a reader opens.
+        sentences: paragraphs.
+        points: items of a list.
+        figures: (name, value) pairs.
+        columns: lines whose spaces are kept.
+        table: rows of equal length, the first of which is the head; () for no table.
+        aloud: groups of words that people read out to each other, to compare fingerprints.
+        bar: shares of a budget that are used before and after a run, drawn as a bar; None for no bar.
+        loud: True puts the section into a frame of its own.
+        folded: True hides the section under the words :attr:`Page.fold`, which a reader opens.
     """
 
     title: str
@@ -41,13 +45,13 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """Something that somebody reads, files or signs. All its strings are printable; none of them is markup.
+    """A page that somebody reads, files or signs. All its strings are printable, and markup in them has no effect.
 
     Attributes:
-        note: what counts for the whole page, beside the time at which it was made.
-        signature: the line above the one to sign on; empty if nobody signs.
-        signers: how many people sign.
-        fold: name of what is folded away.
+        note: a remark on the whole page, shown beside the time at which it was made.
+        signature: words above the line to sign on; "" if nobody signs.
+        signers: number of people who sign.
+        fold: words that a reader clicks on to open the folded sections.
     """
 
     title: str
@@ -58,7 +62,7 @@ class Page:
     fold: str = "For a specialist"
 
     def lines(self) -> list[str]:
-        """The page as text."""
+        """Returns the page as lines of text."""
         shown, folded = [self.title], False
         for section in sorted(self.sections, key=lambda section: section.folded):
             if section.folded and not folded:
@@ -80,20 +84,20 @@ class Page:
         return shown
 
     def write(self, path: Path, *, at: str) -> None:
-        """Writes the HTML to a new file, readable by this user only. Raises ConfigurationError if it exists."""
+        """Writes the page as HTML to a new file, for this user only. Raises ConfigurationError if the file exists."""
         if path.exists():
             raise ConfigurationError(f"{path}: exists already", "name another file")
         replace_file(path, self.html(at=at).encode("utf-8"))
 
     def html(self, *, at: str) -> str:
-        """The page as HTML, everything in it escaped; ``at``: the time at which it was made, in words."""
+        """Returns the page as HTML, all strings escaped; ``at`` is the time at which it was made, in words."""
         return str(self._rendered("printed_page.html.j2", at=at, body=self.body(2)))
 
     def body(self, level: int) -> "Markup":
-        """The page below its title as HTML, for a page of its own or a part of one.
+        """Returns the page without its title as HTML, for a file of its own or for a part of a screen.
 
         Args:
-            level: of the sections' headings.
+            level: level of the sections' HTML headings, such as 2 for h2.
         """
         return self._rendered("printed_sections.html.j2", level=level)
 
@@ -105,7 +109,7 @@ class Page:
 
 
 def template(package: str, name: str, folder: str = "", **filters: Callable[..., Any]) -> "Template":
-    """A template in a package's folder; every value that it shows is escaped if it is HTML, and must be given."""
+    """Returns a Jinja template from a package's folder; a missing value is an error, and values in HTML are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

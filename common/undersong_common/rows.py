@@ -1,4 +1,4 @@
-"""Tables and lists that a command prints, for a person at a terminal or for the next program."""
+"""Prints a command's tables and lists, for a person at a terminal or for the next program."""
 
 import sys
 import textwrap
@@ -17,14 +17,14 @@ PIPED_WIDTH = 160  # columns, if the output is no terminal
 
 
 def screen() -> "Console":
-    """Console for tables and panels: as wide as the terminal; wide enough for every column if there is none."""
+    """Returns a rich console as wide as the terminal, or ``PIPED_WIDTH`` columns wide if the output is no terminal."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def show_lines(lines: Sequence[str]) -> None:
-    """Sentences, folded between words on a terminal so that none is cut, and whole elsewhere; printable already."""
+    """Prints lines that are printable already: folded between words on a terminal, whole elsewhere."""
     if not sys.stdout.isatty():
         print("\n".join(lines))
         return
@@ -39,11 +39,11 @@ def show_lines(lines: Sequence[str]) -> None:
 
 
 class Rows:
-    """A table if the screen is wide enough for every whole cell, else a list: nothing is cut.
+    """Renders for rich as a table if the screen is wide enough for every cell, else as a list, so that nothing is cut.
 
     Args:
-        cells: printable already; the first one names its row.
-        left: how many columns, from the first, hold words and not figures.
+        cells: one sequence of printable cells per row; a row's first cell names the row.
+        left: number of columns, from the first, that are aligned to the left; None for all. The others hold figures.
     """
 
     def __init__(
@@ -83,7 +83,11 @@ class Rows:
 
 
 def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
-    """A table or a list on the terminal; plain lines with tabs elsewhere. Cells may be of a peer: made printable."""
+    """Prints a table or a list on a terminal, and lines with tabs elsewhere; every cell is made printable first.
+
+    Args:
+        nothing: sentence to print if there are no rows.
+    """
     if not rows:
         print(nothing)
         return

@@ -1,7 +1,7 @@
-"""Tables of labelled text, read whole or refused with the row's number, never its content.
+"""Reads tables of labelled text whole, or refuses them with the number of the faulty row, never its content.
 
-JSONL (also named NDJSON), CSV (commas, semicolons or tabs) and TSV, each also compressed by gzip; Parquet and Excel
-workbooks.
+Formats are JSONL (also named NDJSON), CSV (commas, semicolons or tabs) and TSV, each also compressed by gzip, Parquet,
+and Excel workbooks.
 """
 
 import codecs
@@ -46,8 +46,8 @@ class Table:
     Attributes:
         texts: one text per row, non-empty after stripping.
         labels: one label per row, or None if no label column was named.
-        users: one user id a row as text, or None if no user column was named.
-        columns: further columns by the attribute that they stand for, one value a row as text; "" where it is missing.
+        users: one user id per row, as text, or None if no user column was named.
+        columns: further columns by the attribute that they stand for, one text per row; "" if the value is missing.
     """
 
     texts: tuple[str, ...]
@@ -62,7 +62,7 @@ class Table:
         return len(self.texts)
 
     def take(self, rows: Sequence[int]) -> "Table":
-        """The given rows, in that order."""
+        """Returns the table of the rows with these numbers (from 0), in that order."""
         return Table(
             tuple(self.texts[row] for row in rows),
             None if self.labels is None else tuple(self.labels[row] for row in rows),
@@ -72,7 +72,7 @@ class Table:
 
 
 def concatenate(tables: Sequence[Table]) -> Table:
-    """All rows of several tables that name the same columns."""
+    """Returns one table with all rows of several tables that name the same columns."""
     return Table(
         tuple(text for table in tables for text in table.texts),
         None if any(t.labels is None for t in tables) else tuple(x for t in tables for x in t.labels or ()),
@@ -95,13 +95,17 @@ def read_table(
     skip_empty: bool = False,
     encoding: str = UTF_8,
 ) -> Table:
-    """Reads ``path`` by its suffix, one of ``SUFFIXES``.
+    """Reads a file of labelled text; its suffix, one of ``SUFFIXES``, decides the format.
 
-    ``text``, ``label`` and ``user`` name columns, ``columns`` further ones by the attribute of each; only there may a
-    value be missing. With ``labels`` given, a row with another label is refused. With ``skip_empty`` a row without text
-    is left out, and none may remain; else both are refused. ``encoding`` is of JSONL, CSV and TSV files; one that
-    starts with a byte order mark says itself what it is. Raises ConfigurationError that names the file, the row
-    (counted from 1, as in an editor without a header; in a workbook as the sheet counts) and the remedy.
+    Args:
+        text, label, user: names of the columns with these contents.
+        columns: names of further columns, by the attribute of each; only in these may a value be missing.
+        labels: the allowed labels; () allows any.
+        skip_empty: True leaves out rows without text and allows a file without rows; False refuses both.
+        encoding: of a JSONL, CSV or TSV file that does not start with a byte order mark.
+
+    Raises ConfigurationError that names the file, the row and the remedy. Rows count from 1 without the header; a
+    workbook's rows count as in its sheet.
     """
     rows = rows_of(path, encoding)
     return table_of(rows, str(path), text, label, user, columns=columns, labels=labels, skip_empty=skip_empty)
@@ -118,7 +122,7 @@ def table_of(
     labels: Sequence[str] = (),
     skip_empty: bool = False,
 ) -> Table:
-    """The same of rows that are there already; ``source`` names them in errors, as a file's path does."""
+    """Makes the table that :func:`read_table` reads, from rows in memory; errors name them ``source``."""
     texts: list[str] = []
     found: list[str] = []
     users: list[str] = []
@@ -177,7 +181,7 @@ def table_of(
 
 
 def user_id(written: str) -> str:
-    """One form of a user's id: without space around it and without FHIR's "Patient/" before it.
+    """Returns a user's id without space around it and without FHIR's "Patient/" before it.
 
     >>> [user_id(each) for each in ("P1", " P1", "Patient/P1 ")]
     ['P1', 'P1', 'P1']
@@ -186,7 +190,7 @@ def user_id(written: str) -> str:
 
 
 def read_column(path: Path, column: str) -> tuple[str, ...]:
-    """One column of a file as text, such as the group of every row.
+    """Reads one column of a file, such as the group of every row, as text.
 
     Raises ConfigurationError if the file has no such column or a row is empty there.
     """
@@ -203,7 +207,7 @@ def read_column(path: Path, column: str) -> tuple[str, ...]:
 
 
 def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
-    """Names of the columns, from the first row. Raises ConfigurationError as :func:`read_table`."""
+    """Reads the names of a file's columns from its first row. Raises ConfigurationError as :func:`read_table`."""
     for row in filter(None, rows_of(path, encoding)):
         return list(row)
     raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
@@ -218,7 +222,7 @@ def _check_columns(row: dict[str, Any], columns: Mapping[str, str | None], where
 
 
 def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any] | None]:
-    """Rows of a file as they stand there; None for a workbook's header and blank rows, which count.
+    """Yields the rows of a file as mappings by column, unchecked; None for a workbook's header and each blank row.
 
     Raises ConfigurationError as :func:`read_table`.
     """
@@ -247,10 +251,10 @@ def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any] | None
 
 
 def gzip_lines(path: Path) -> Generator[bytes, None, None]:
-    """Lines of a gzip file, with their ends.
+    """Yields the lines of a gzip file, line ends included.
 
-    Raises OSError where it is cut off or damaged (without ``strerror``: ``NO_GZIP`` says so), or holds more than 64 MiB
-    and more than 100 times its size: a few megabytes can inflate to gigabytes.
+    Raises OSError if the file is cut off or damaged (then without ``strerror``; use ``NO_GZIP``), or if it holds more
+    than 64 MiB and more than 100 times its own size, because a few megabytes can inflate to gigabytes.
     """
     left = max(INFLATED_BYTES, INFLATION * path.stat().st_size)
     try:

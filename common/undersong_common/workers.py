@@ -1,8 +1,8 @@
-"""Threads that each compute on one core: blocks of work side by side cost no barrier at every small operation.
+"""Computes blocks of work in threads, one core each, and rows whose results do not depend on the rows beside them.
 
-Measured with blocks of top-Q votes on two busy cores: half the time of a library's own parallelism, whose every barrier
-waits for the slower core. The libraries' products take one thread meanwhile, so that a block has the same bits on any
-number of cores.
+Blocks of top-Q votes on two busy cores took half the time of a library's own parallelism, whose every barrier waits for
+the slower core. Meanwhile the libraries' products take one thread, so that a block has the same bits on any number of
+cores.
 """
 
 import os
@@ -26,13 +26,16 @@ _limited: list[Any] = []  # who has limited numpy's threads: the first one sets 
 
 
 def for_each(work: Callable[[_Item], None], items: Iterable[_Item]) -> None:
-    """Calls ``work`` with every item, on as many threads as numpy was given cores; raises what a call raised."""
+    """Calls ``work`` with every item, in as many threads as numpy may use cores; raises what a call raised."""
     for _ in in_order(work, items):
         pass
 
 
 def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-    """Yields the result of ``work`` for every item, in order, as :func:`for_each`. Numpy's products take one thread."""
+    """Yields the results of ``work`` in the order of the items, computed in threads as by :func:`for_each`.
+
+    Numpy's products take one thread meanwhile.
+    """
     pool = _pool()
     with one_numpy_thread():
         yield from map(work, items) if pool is None else pool.map(work, items)
@@ -50,7 +53,7 @@ def _pool() -> ThreadPoolExecutor | None:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Torch computes in the calling thread alone: the same sums in the same order on any number of cores."""
+    """Makes torch compute in one thread within the block, so that results have the same bits on any number of cores."""
     import torch
 
     before = torch.get_num_threads()
@@ -63,9 +66,9 @@ def one_torch_thread() -> Iterator[None]:
 
 @contextmanager
 def one_numpy_thread() -> Iterator[None]:
-    """Numpy's products and decompositions take one thread, in all threads of this process.
+    """Makes numpy's products and decompositions take one thread each within the block, everywhere in this process.
 
-    For small ones: a second thread gains nothing there, and on a busy machine waiting for it costs tenfold.
+    Use it for small ones: a second thread gains nothing there, and waiting for it on a busy machine costs tenfold.
     """
     with _LOCK:
         _limited.append(None if _limited else _products(len(sys.modules)).limit(limits=1))
@@ -105,9 +108,9 @@ _DECAY = np.append(np.exp(-np.arange(LARGEST_EXPONENT * STEPS_A_UNIT) / STEPS_A_
 
 
 def row_sums(values: Float64) -> Float64:
-    """Sums over the last axis, float64 [..., n] -> [...]; 0 for n = 0.
+    """Returns sums over the last axis, float64 [..., n] -> [...]; 0 for n = 0.
 
-    Each half of the row is added to the other until one number is left.
+    It adds one half of the row to the other until one number is left, so that the bits do not depend on other rows.
     """
     width = values.shape[-1]
     if width == 0:
@@ -121,24 +124,26 @@ def row_sums(values: Float64) -> Float64:
 
 
 def row_norms(values: Float64) -> Float64:
-    """Euclidean norms over the last axis, float64 [..., n] -> [...]."""
+    """Returns Euclidean norms over the last axis, float64 [..., n] -> [...]."""
     return np.sqrt(row_sums(values * values))
 
 
 def cosines(steps: Int64) -> Float64:
-    """Cosines of angles in steps of 1 / ``STEPS_A_TURN`` of a turn; any integers."""
+    """Returns the cosines of angles, float64, same shape; a step is 1 / ``STEPS_A_TURN`` of a turn."""
     found: Float64 = _COSINES[steps & (STEPS_A_TURN - 1)]
     return found
 
 
 def sines(steps: Int64) -> Float64:
-    """Sines, as :func:`cosines`."""
+    """Returns the sines of angles in the steps of :func:`cosines`, float64, same shape."""
     found: Float64 = _SINES[steps & (STEPS_A_TURN - 1)]
     return found
 
 
 def decay(exponents: Float64) -> Float64:
-    """e^-x for x >= 0, rounded to multiples of 1 / ``STEPS_A_UNIT``; 0 from ``LARGEST_EXPONENT`` on.
+    """Returns e^-x of each x >= 0, float64, same shape.
+
+    x is first rounded to a multiple of 1 / ``STEPS_A_UNIT``; the result is 0 from x = ``LARGEST_EXPONENT`` on.
 
     >>> decay(np.array([0.0, 99.0])).tolist()
     [1.0, 0.0]
@@ -149,10 +154,10 @@ def decay(exponents: Float64) -> Float64:
 
 
 def softmax(logits: Float64) -> Float64:
-    """Probabilities over the last axis, float64 [..., n] of finite numbers, n >= 1 -> the same shape.
+    """Returns the softmax over the last axis, float64 [..., n] of finite numbers, n >= 1 -> the same shape.
 
-    They are e^logit over the sum of these, with exponents as :func:`decay` rounds them: what is ``LARGEST_EXPONENT``
-    below the largest has probability 0. Each is within [0, 1].
+    Exponents are rounded as :func:`decay` does; a logit ``LARGEST_EXPONENT`` below the largest has probability 0. Each
+    result is within [0, 1].
 
     >>> softmax(np.array([[7.0, 7.0], [0.0, 99.0]])).tolist()
     [[0.5, 0.5], [0.0, 1.0]]

@@ -38,7 +38,7 @@ REMEDY_LINK = "ask for a new link on the terminal"
 
 
 class TooManyAttempts(PrivacyRefusal):
-    """The source of these log-ins has to wait; ``wait_s`` says how long."""
+    """Raised after too many failed log-ins from one source, which has to wait ``wait_s`` seconds before the next."""
 
     def __init__(self, wait_s: float, problem: str = "too many log-ins have failed") -> None:
         super().__init__(problem, f"wait {math.ceil(wait_s)} s, then try again", code="too-many-attempts")
@@ -47,7 +47,7 @@ class TooManyAttempts(PrivacyRefusal):
 
 @dataclass(frozen=True)
 class Account:
-    """A person. ``has_password``: whether one was chosen."""
+    """An account of a person on a page. ``has_password`` is True once the person has chosen a password."""
 
     name: str
     role: Role
@@ -60,7 +60,14 @@ class Account:
 
 @dataclass(frozen=True)
 class Session:
-    """A person's session at one browser. ``csrf`` stands in each of its forms; ``number`` names it in lists."""
+    """A person's session in one browser.
+
+    Attributes:
+        number: names the session in lists.
+        csrf: secret that each form of the session must carry.
+        created_at, seen_at: begin and latest use, seconds since the epoch.
+        address: of the browser.
+    """
 
     number: int
     account: Account
@@ -72,7 +79,13 @@ class Session:
 
 @dataclass(frozen=True)
 class Token:
-    """A script's token, by the first characters of its hash; the token itself was shown once."""
+    """A script's access token as lists show it; the secret itself was shown once and is not kept.
+
+    Attributes:
+        identity: first characters of the secret's hash.
+        account: name of the person whose rights the token has.
+        created_at, expires_at, used_at: seconds since the epoch; ``used_at`` is None before the first use.
+    """
 
     identity: str
     account: str
@@ -87,7 +100,7 @@ class Accounts:
 
     Args:
         clock: seconds since the epoch.
-        hasher: of passwords; None takes argon2id with the library's parameters.
+        hasher: hashes passwords; None takes argon2id with the library's parameters.
     """
 
     def __init__(
@@ -117,7 +130,10 @@ class Accounts:
         return found
 
     def set_role(self, name: str, role: str) -> Account:
-        """Adds a person, or changes the role of one. Refuses to take the last administrator's role."""
+        """Adds a person, or changes a person's role.
+
+        Raises ConfigurationError for an invalid name or role, and if no administrator would be left.
+        """
         if not NAME.fullmatch(name):
             raise ConfigurationError(
                 f"{name!r} is not an account's name", "use letters, digits and . _ @ + -, at most 64 characters"
@@ -135,7 +151,7 @@ class Accounts:
         return self.person(name)
 
     def remove(self, name: str) -> None:
-        """Removes a person with all sessions, links and tokens."""
+        """Removes a person and all their sessions, links and tokens; refuses to remove the only administrator."""
         self.person(name)
         with self._store.transaction() as database:
             self._keep_an_administrator(database, name)
@@ -153,7 +169,7 @@ class Accounts:
     # One-time links
 
     def link(self, name: str, *, lasts_s: float = LINK_S) -> str:
-        """A secret that lets this person in once; an older one of the same person ends."""
+        """Returns a secret for one log-in of this person; older ones of the same person end."""
         self.person(name)
         secret = secrets.token_urlsafe(32)
         with self._store.transaction() as database:
@@ -163,9 +179,10 @@ class Accounts:
         return secret
 
     def enter_by_link(self, secret: str, *, address: str) -> str:
-        """Returns a new session's secret. Raises PrivacyRefusal for a link that was used, has expired, or never was.
+        """Logs a person in with the secret of a one-time link; returns the new session's secret.
 
-        Only wrong links are counted: a link has 256 random bits, and nobody's wrong ones may keep a right one out.
+        Raises PrivacyRefusal for a link that was used, has expired or never existed. Wrong links from one source are
+        counted, but never keep a valid one out: a link has 256 random bits.
         """
         with self._store.transaction() as database:
             row = database.execute("SELECT * FROM link WHERE secret = ?", (digest(secret.strip()),)).fetchone()
@@ -181,7 +198,7 @@ class Accounts:
     # Passwords
 
     def set_password(self, name: str, password: str, *, keep: str = "") -> None:
-        """Sets a password and ends the person's other sessions but the one whose secret is ``keep``."""
+        """Sets a person's password and ends all of the person's sessions except the one whose secret is ``keep``."""
         if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
             raise ConfigurationError(
                 f"the password has {len(password)} characters",
@@ -196,9 +213,10 @@ class Accounts:
             database.execute("DELETE FROM session WHERE account = ? AND secret <> ?", (name, digest(keep)))
 
     def enter_by_password(self, name: str, password: str, *, address: str) -> str:
-        """Returns a new session's secret. Raises PrivacyRefusal; it takes as long for a name that nobody has.
+        """Logs a person in with a password; returns the new session's secret.
 
-        The try is counted before the password is looked at, and forgotten if the password fits.
+        Raises PrivacyRefusal for a wrong name or password, in the same time for both, and after too many tries. A try
+        counts before the password is checked, and no longer counts if the password is right.
         """
         source = source_of(address)
         limits = {f"{name[:LONGEST_NAME]} at {source}": FAILURES, source: SOURCE_FAILURES}
@@ -256,9 +274,9 @@ class Accounts:
     # Sessions
 
     def begin(self, name: str, *, address: str) -> str:
-        """Begins a session of a person who has shown who they are; returns its secret.
+        """Begins a session for a person whose identity has been checked; returns its secret.
 
-        The secret is two random ones with a point between: one for a cookie and one for the address.
+        The secret is two random halves joined by a point: one for a cookie, one for the path of each address.
         """
         self.person(name)
         secret, now = f"{secrets.token_urlsafe(32)}.{secrets.token_urlsafe(32)}", self._clock()
@@ -270,10 +288,10 @@ class Accounts:
         return secret
 
     def session(self, secret: str, *, active: bool = True) -> Session | None:
-        """Returns the session of a whole secret; None for an unknown one, or if it has ended.
+        """Returns the session that has this secret (both halves); None if it is unknown or has ended.
 
         Args:
-            active: False for a request that no person made, which does not put off the end of an idle session.
+            active: False for a request that the page's script made by itself; it does not prolong the session.
         """
         now = self._clock()
         with self._store.transaction() as database:
@@ -293,7 +311,7 @@ class Accounts:
         self._store.rows("DELETE FROM session WHERE number = ?", number)
 
     def leave_message(self, secret: str, message: str) -> None:
-        """Keeps a message that the session's next page shows once."""
+        """Stores a message that the session's next page shows once."""
         self._store.rows("UPDATE session SET message = ? WHERE secret = ?", message, digest(secret))
 
     def take_message(self, secret: str) -> str:
@@ -305,7 +323,12 @@ class Accounts:
     # Tokens for scripts
 
     def make_token(self, name: str, label: str, *, days: float) -> str:
-        """A token with its person's role, for ``Authorization: Bearer``; it is shown this once."""
+        """Makes a token that gives a script the person's role by ``Authorization: Bearer``; returns its secret, once.
+
+        Args:
+            label: what the token is for, in words.
+            days: time until it expires.
+        """
         self.person(name)
         secret, now = f"undersong_{secrets.token_urlsafe(32)}", self._clock()
         self._store.rows(
@@ -315,7 +338,7 @@ class Accounts:
         return secret
 
     def by_token(self, secret: str) -> Account | None:
-        """The account of a token; None for an unknown one, or if it has expired."""
+        """Returns the account of the token with this secret; None if it is unknown or has expired."""
         now = self._clock()
         with self._store.transaction() as database:
             known = {"now": now, "key": digest(secret)}
@@ -333,7 +356,9 @@ class Accounts:
 
 
 def source_of(address: str) -> str:
-    """Returns the address by which tries are counted: one for this machine, one for an IPv6 network of 64 bits.
+    """Returns the key by which failed log-ins from an address are counted: the address, or its IPv6 network of 64 bits.
+
+    All addresses of this machine share one key.
 
     >>> source_of("127.8.8.8"), source_of("::1"), source_of("192.0.2.7"), source_of("2001:db8::7:1")
     ('this machine', 'this machine', '192.0.2.7', '2001:db8::/64')

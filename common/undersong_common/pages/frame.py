@@ -1,4 +1,4 @@
-"""Every request passes this first: the Host header, the session's address, the size of what is sent, all headers."""
+"""Checks each request before the application: Host header, session's address, size of the body. Adds safe headers."""
 
 import asyncio
 import json
@@ -49,14 +49,14 @@ HEADERS = {
 
 
 class Frame:
-    """Wraps an application. A page of this machine must not be reached under another name: a name that an attacker's
-    server gives out may lead here (DNS rebinding).
+    """Wraps an ASGI application: refuses wrong Host headers and large bodies, and adds security headers to each answer.
 
-    A path under a session's address reaches the application without that prefix; ``scope["tab"]`` holds its secret.
+    A page must not be reached under another name, because an attacker's name may lead to this machine (DNS rebinding).
+    A path that begins with a session's secret reaches the application without it; ``scope["tab"]`` holds that secret.
 
     Args:
         hosts: values of the Host header that are answered, each with its port.
-        tls: tells browsers to come back over TLS only.
+        tls: True tells browsers to come back over TLS only.
     """
 
     def __init__(self, application: Application, hosts: Sequence[str], *, tls: bool) -> None:
@@ -121,9 +121,9 @@ MOST_AT_WORK = 400  # beyond them requests are answered with 503
 
 
 class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
-    """One connection of a browser.
+    """One browser's connection, which is closed if the browser is too slow to send a request or read an answer.
 
-    Whoever opens many and neither asks nor reads loses their own: time counts from the beginning, whatever trickles in.
+    Beyond ``MOST_CONNECTIONS`` the one that has waited longest is closed. Bytes that trickle in extend no time limit.
     """
 
     _ends: asyncio.TimerHandle | None = None
@@ -150,7 +150,7 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
 
     @property
     def waiting(self) -> bool:
-        """True while it is the browser's turn: to ask, to send the rest, or to read."""
+        """True while the server waits for the browser to send a request or its rest, or to read an answer."""
         return self.flow.write_paused or self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def _waits(self) -> None:
@@ -181,14 +181,15 @@ class _Inside(Extension):
 
 
 def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Environment:
-    """The shared templates, and those of ``packages`` (modules with a folder ``templates``) before them.
+    """Returns the Jinja environment of a page: the templates of ``packages``, then the shared ones.
 
-    A value that is shown passes :func:`undersong_common.printable.printable` and is escaped; ``|exact`` escapes alone
-    (for values of forms), ``|lines`` keeps line breaks.
+    Each value shown passes :func:`undersong_common.printable.printable` and is escaped. ``|exact`` only escapes (for
+    values of forms); ``|lines`` keeps line breaks.
 
     Args:
-        actions: (address, words) of the page's own action by the command that does the same; "" for an action of the
-            screen on which the words stand. Remedies name them in place of commands.
+        packages: modules with a folder ``templates``.
+        actions: (address, words) of the page's action, by the shell command that does the same. Remedies on screens
+            then name the action in place of the command. An address "" means an action of the same screen.
     """
     made = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "undersong_common.pages")]),
@@ -257,7 +258,7 @@ def _visible(value: Any) -> Any:
 
 
 def when(seconds: float | None, nothing: str = "never") -> Markup:
-    """A time in UTC that the page's script turns into the reader's zone."""
+    """Returns HTML for a time in UTC, which the page's script turns into the reader's zone; ``nothing`` for None."""
     if not seconds:
         return Markup("{}").format(nothing)
     at = datetime.fromtimestamp(seconds, UTC)
@@ -267,7 +268,7 @@ def when(seconds: float | None, nothing: str = "never") -> Markup:
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """A count with its noun.
+    """Returns a count with its noun.
 
     >>> plural(1, "party", "parties"), plural(0, "run")
     ('1 party', '0 runs')
@@ -276,7 +277,7 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 def size(count: int) -> str:
-    """Bytes with a unit.
+    """Returns a number of bytes with a unit.
 
     >>> size(900), size(20480)
     ('900 B', '20.5 kB')

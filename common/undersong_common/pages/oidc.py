@@ -1,7 +1,7 @@
-"""Log-in by an identity provider (OpenID Connect, authorization code with PKCE), for every page.
+"""Log-in to a page by an identity provider (OpenID Connect, authorization code with PKCE).
 
-Authlib speaks the protocol and checks the claims; this file decides what is asked and who may enter. The provider
-identifies a person. The role is that of the account here, or that of the person's groups if groups are mapped to roles.
+Authlib speaks the protocol and checks the claims; this file decides what is requested and who may enter. The provider
+identifies a person. The person's role is that of their account here, or of their groups if groups are mapped to roles.
 """
 
 import hmac
@@ -40,16 +40,16 @@ LEEWAY_S = 60
 
 @dataclass(frozen=True)
 class Provider:
-    """An identity provider as a page knows it.
+    """Settings for log-in by an identity provider.
 
     Attributes:
-        issuer: its address.
-        client, secret: this page's name and secret there.
-        claim: name of the claim that names an account here; an e-mail address counts only if the provider verified it.
-        redirect: this page's address to come back to.
-        groups: name of the claim that lists a person's groups.
-        roles: role by group; empty leaves roles to the accounts here. A person gets the highest role of the groups at
-            each log-in, and an account if there is none yet. Who is in none of the groups is refused.
+        issuer: address of the provider.
+        client, secret: client id and client secret of this page at the provider.
+        claim: claim whose value is the account's name here; an e-mail address counts only if the provider verified it.
+        redirect: address of this page to which the provider sends browsers back.
+        groups: claim that lists a person's groups.
+        roles: role by group; empty leaves roles to the accounts here. Otherwise each log-in gives a person the highest
+            role of their groups, and a new person an account. People in none of these groups are refused.
     """
 
     issuer: str
@@ -69,7 +69,7 @@ class Provider:
 
 
 def group_roles(assignments: Sequence[str]) -> dict[str, Role]:
-    """Returns the role of each group, from ``GROUP=ROLE``. Raises ConfigurationError for another form or role.
+    """Parses assignments ``GROUP=ROLE`` into a role by group. Raises ConfigurationError for another form or role.
 
     >>> group_roles(["cn=IT,dc=example=operator"])
     {'cn=IT,dc=example': 'operator'}
@@ -104,10 +104,10 @@ def _strong(key: Key) -> bool:
 
 
 def mount_oidc(site: Site, provider: Provider, http: httpx.Client | None = None) -> None:
-    """Adds the log-in to a page. The provider is asked for its addresses when somebody first logs in.
+    """Adds the log-in by an identity provider to a page, without contacting the provider until somebody logs in.
 
     Args:
-        http: connects to the provider and follows no redirect; None makes one.
+        http: client for requests to the provider, which must follow no redirect; None makes one.
     """
     _OidcLogin(site, provider, http or httpx.Client(timeout=TIMEOUT_S))
 

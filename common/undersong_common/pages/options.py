@@ -1,4 +1,4 @@
-"""Options of the commands that serve a page: address, TLS, log-in by an organisation."""
+"""Command-line options of the commands that serve a page: address, TLS, log-in by an organisation."""
 
 import os
 from collections.abc import Sequence
@@ -46,10 +46,13 @@ SECRET_VARIABLE = "UNDERSONG_OIDC_SECRET"  # noqa: S105 - the name of a variable
 def log_in_by_organisation(
     site: "Site", address: str, issuer: str, client: str, variable: str, claim: str, groups: str, roles: Sequence[str]
 ) -> None:
-    """Adds the log-in by an identity provider to a page, if one is named. Arguments are the options' values.
+    """Adds the log-in by an identity provider to a page if ``issuer`` is not "".
 
     Args:
-        address: under which browsers reach the page.
+        address: address of the page in browsers.
+        variable: environment variable that holds the client secret.
+        issuer, client, claim, groups, roles: as in :class:`undersong_common.pages.oidc.Provider`; ``roles`` as
+            ``GROUP=ROLE``.
     """
     from undersong_common.pages.oidc import Provider, group_roles, mount_oidc
 

@@ -1,4 +1,4 @@
-"""Serving a page: the socket, the server, and the one-time link that the terminal prints."""
+"""Serves a page: opens the socket, runs the server, and prints a one-time link at the terminal."""
 
 import ipaddress
 import logging
@@ -21,11 +21,11 @@ class Listening:
     """Address and certificate that a page listens with.
 
     Attributes:
-        host, port: of the socket; port 0 takes a free one.
-        names: further names under which browsers reach it, each ``HOST`` or ``HOST:PORT``.
-        certificate, key: PEM files for TLS; None for none.
-        proxy: address of the proxy that ends TLS for browsers; "" for none. Only ``names`` are answered then, and only
-            this address is believed about who asks (``X-Forwarded-For``).
+        host, port: address of the socket; port 0 takes a free one.
+        names: further names under which browsers reach the page, each ``HOST`` or ``HOST:PORT``.
+        certificate, key: PEM files for TLS; None for no TLS.
+        proxy: IP address of a proxy that ends TLS for browsers; "" for no proxy. With a proxy, only ``names`` are
+            answered, and ``X-Forwarded-For`` is believed from this address only.
     """
 
     host: str
@@ -59,13 +59,13 @@ class Listening:
         return self.certificate is not None or bool(self.proxy)
 
     def hosts(self, port: int) -> tuple[str, ...]:
-        """Values of the Host header that are answered."""
+        """Returns the values of the Host header that are answered if the socket has this port."""
         own = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(self.host) else [self.host]
         named = [self._with_port(name, port) for name in (*([] if self.proxy else own), *self.names)]
         return tuple(dict.fromkeys([*named, *(name.removesuffix(self._default) for name in named)]))
 
     def open(self) -> socket.socket:
-        """The listening socket. Raises ConfigurationError if the port is taken."""
+        """Opens and returns the listening socket. Raises ConfigurationError if it cannot be bound."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,7 +80,7 @@ class Listening:
         return listener
 
     def address(self, port: int) -> str:
-        """Address for a browser on this machine, or behind the proxy."""
+        """Returns the page's address for a browser, by the first of ``names`` if there is one."""
         name = self.names[0] if self.names else "127.0.0.1" if is_loopback(self.host) else self.host
         named = self._with_port(name, port).removesuffix(self._default)
         return f"{'https' if self.tls else 'http'}://{named}"
@@ -116,13 +116,13 @@ def _has_port(name: str) -> bool:
 
 
 def print_link(folder: Path, person: str, role: str, *, address: str = "") -> None:
-    """Prints a one-time link for a person, who is added if there is no such account; the last role counts.
+    """Prints a one-time log-in link for a person, after adding the person or changing the role to ``role``.
 
-    The secret stands behind the #: no server and no log ever sees it.
+    The secret stands behind the # of the link, so that a browser sends it to no server's log.
 
     Args:
-        folder: of the page's accounts.
-        address: of the page; "" takes the one that was printed last.
+        folder: folder with the page's accounts.
+        address: address of the page; "" takes the one that was printed last.
     """
     from undersong_common.pages.accounts import LINK_S, Accounts
     from undersong_common.pages.store import FILE_NAME, AuditLog, PageStore
@@ -142,7 +142,7 @@ def print_link(folder: Path, person: str, role: str, *, address: str = "") -> No
 
 
 def serve(site: "Site", listening: Listening, listener: socket.socket) -> None:
-    """Serves until SIGTERM or SIGINT. No request is logged: an address may name what is nobody else's business."""
+    """Serves a page until SIGTERM or SIGINT. It logs no request, because an address may hold confidential names."""
     import uvicorn
 
     logging.getLogger("uvicorn.access").disabled = True
@@ -158,7 +158,7 @@ def serve(site: "Site", listening: Listening, listener: socket.socket) -> None:
 
 
 def configuration(site: "Site", listening: Listening) -> "uvicorn.Config":
-    """Settings of the server of a page."""
+    """Returns the settings of the HTTP server (uvicorn) for a page."""
     import uvicorn
 
     from undersong_common.pages.frame import MOST_AT_WORK, Connection

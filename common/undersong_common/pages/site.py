@@ -1,4 +1,4 @@
-"""A page's application: routes that know who asks, forms that are safe to send, parts that fail one by one."""
+"""A page's web application: routes with log-in and roles, forms with CSRF protection, parts that fail separately."""
 
 import hmac
 import logging
@@ -50,14 +50,15 @@ class PageSettings:
     """Settings of a page.
 
     Attributes:
-        title: stands on every screen.
+        title: name of the page, shown on every screen.
         hosts: values of the Host header that are answered.
-        tls: whether browsers reach it over TLS.
-        folder: where accounts, sessions and the audit log are kept.
-        menu: (address, name, least role) of each screen.
+        port: port of the listening socket.
+        tls: True if browsers reach the page over TLS.
+        folder: folder for accounts, sessions and the audit log.
+        menu: (address, name, least role) of each screen in the menu.
         packages: modules whose templates belong to this page.
-        notice: stands above every screen; "" for none.
-        actions: as of :func:`undersong_common.pages.frame.environment`.
+        notice: sentence above every screen; "" for no sentence.
+        actions: the argument of :func:`undersong_common.pages.frame.environment`.
     """
 
     title: str
@@ -72,22 +73,25 @@ class PageSettings:
 
     @property
     def cookie(self) -> str:
-        """Cookies know no ports: pages on one machine must not overwrite each other's."""
+        """Name of the session's cookie; it holds the port, because browsers share cookies among the ports of a host."""
         return f"{'__Host-' if self.tls else ''}undersong_{self.port}"
 
 
 class Forbidden(PrivacyRefusal):
-    """A request that a person here did not send, or may not send."""
+    """A request that was forged, or for which the person's role is too low."""
 
 
 @dataclass
 class Visit:
-    """One request of somebody who may make it.
+    """One request, after log-in and role have been checked, with methods that make its answer.
 
     Attributes:
-        person: who asks; ``session`` is None for a script with a token.
-        path: values in the address, by name.
-        form, files: what was sent: texts, and the bytes of files.
+        person: account of the sender.
+        session: session of the sender; None for a script with a token.
+        path: variable parts of the request's path, by name.
+        form: text fields of the form by name, the last value of each.
+        lists: text fields of the form by name, all values of each.
+        files: contents of the files sent, by field name.
     """
 
     site: "Site"
@@ -105,16 +109,16 @@ class Visit:
 
     @property
     def page_number(self) -> int:
-        """Page of a list that the address asks for, from 1; 1 if it asks for none."""
+        """Number (from 1) of the page of a long list that the query asks for; 1 without a query."""
         asked = self.query.get("page", "1")
         return max(1, int(asked)) if is_number(asked) else 1
 
     def page(
         self, title: str, parts: Mapping[str, Part], *, template: str = "page.html.j2", **context: Any
     ) -> Response:
-        """A screen of several parts, or only the part that the address names.
+        """Renders a screen of several parts, or only the part that the query names.
 
-        A part that fails says why in its place, and the others are shown.
+        An error message takes the place of a part that fails; the other parts are shown.
         """
         context = {**self._context(title), **context}
         wanted = self.query.get("part")
@@ -124,11 +128,11 @@ class Visit:
         return HTMLResponse(self.site.render(template, {**context, "parts": shown}))
 
     def part(self, name: str, **context: Any) -> Response:
-        """One part of a screen by itself."""
+        """Renders one part of a screen by itself."""
         return HTMLResponse(self._part(name, lambda: context, self._context("")))
 
     def show(self, template: str, title: str, *, status: int = 200, **context: Any) -> Response:
-        """A screen from one template."""
+        """Renders a screen from one template."""
         text = self.site.render(template, {**self._context(title), **context})
         return HTMLResponse(text, status_code=status)
 
@@ -155,21 +159,21 @@ class Visit:
         return self.site.render("parts/failed.html.j2", {**context, "part": name, **failed})
 
     def go(self, location: str, message: str = "") -> str:
-        """Returns the address that an action leads to; ``message`` is shown there once."""
+        """Returns ``location``, where an action sends the browser; ``message`` is shown there once."""
         if message:
             self.site.accounts.leave_message(self.secret, message)
         return location
 
     def offer(self, name: str, data: bytes) -> str:
-        """Keeps a file for this person to fetch once; its key."""
+        """Keeps a file in memory for this person to fetch once; returns its key."""
         return self.site.downloads.keep(self.person.name, name, data)
 
     def note(self, what: str, about: str = "") -> None:
-        """Writes to the audit log what this person does."""
+        """Writes an entry to the audit log: this person did ``what``."""
         self.site.audit.note(self.person.name, what, about)
 
     def check_typed(self, name: str) -> None:
-        """Checks the name that a person typed to confirm what cannot be taken back. Raises ConfigurationError."""
+        """Raises ConfigurationError unless the person typed ``name``, to confirm an action that cannot be undone."""
         if self.form.get("typed", "").strip() != name:
             raise ConfigurationError(f"what you typed is not {name!r}", "type the name exactly")
 
@@ -188,7 +192,7 @@ class Visit:
 
 
 class Site:
-    """The application of one page: log-in, sessions, assets, and the routes that are added to it."""
+    """The web application of one page: log-in, sessions, static files, and the routes that are added to it."""
 
     def __init__(self, settings: PageSettings) -> None:
         self.settings = settings
@@ -232,7 +236,7 @@ class Site:
     # Routes
 
     def get(self, path: str, handler: Handler, *, least: Role = "viewer") -> None:
-        """Adds a screen. ``handler`` runs in a thread of its own and may wait."""
+        """Adds a screen for people with at least the role ``least``; ``handler`` runs in its own thread."""
 
         def endpoint(request: Request) -> Response:
             return self._answer(request, handler, least)
@@ -240,9 +244,10 @@ class Site:
         self.raw(path, endpoint)
 
     def post(self, path: str, act: Callable[[Visit], str | Response], *, least: Role = "operator") -> None:
-        """Adds an action: it is done once per form, and returns the address that the browser is sent to.
+        """Adds an action for people with at least the role ``least``; ``act`` runs once per form, even if sent twice.
 
-        An action under an address that ends in ``LIVE`` may come again, and answers with a part of the screen.
+        ``act`` returns the address that the browser is sent to. If ``path`` ends with ``LIVE``, it may run repeatedly
+        and returns a part of the screen.
         """
 
         async def endpoint(request: Request) -> Response:
@@ -271,18 +276,21 @@ class Site:
         *,
         least: Role = "viewer",
     ) -> None:
-        """Adds screens and actions by path, for people with at least the role ``least``."""
+        """Adds screens and actions by path as :meth:`get` and :meth:`post` do, all for the same least role."""
         for path, handler in screens.items():
             self.get(path, handler, least=least)
         for path, act in actions.items():
             self.post(path, act, least=least)
 
     def raw(self, path: str, endpoint: Callable[..., Any]) -> None:
-        """Adds a route that looks itself at who asks (:meth:`who`); one that is not async runs in a thread."""
+        """Adds a GET route whose handler checks log-in and role itself (:meth:`who`)."""
         self._api.add_api_route(path, endpoint, methods=["GET"], response_model=None)
 
     def who(self, request: Request, *, active: bool = True) -> tuple[Account, Session | None] | None:
-        """Returns who asks: by both halves of the session's secret, or by a script's token for reading."""
+        """Returns the sender's account and session; None without log-in.
+
+        A session is recognised by both halves of its secret. A script's token counts for GET only; its session is None.
+        """
         header = request.headers.get("authorization", "")
         if header.startswith("Bearer ") and request.method == "GET":
             account = self.accounts.by_token(header.removeprefix("Bearer "))
@@ -291,7 +299,7 @@ class Site:
         return None if session is None else (session.account, session)
 
     def secret(self, request: Request) -> str:
-        """Returns the session's secret: the half in the cookie, which may reach other ports, and that in the path."""
+        """Returns the secret of a request's session, joined from the half in the cookie and the half in the path."""
         tab, name = request.scope.get("tab", ""), f"{self.settings.cookie}="
         # Cookies know no ports: another port's page may have set one of the same name, with another path.
         pairs = (pair.strip() for line in request.headers.getlist("cookie") for pair in line.split(";"))
@@ -382,17 +390,17 @@ class Site:
         self._api.add_api_route(path, post, methods=["POST"], response_model=None)
 
     def entered(self, secret: str, location: str) -> Response:
-        """Sends a browser on with its session's cookie."""
+        """Returns a redirect to ``location`` within a new session, which sets the session's cookie."""
         answer = RedirectResponse(f"{session_base(secret)}{location}", status_code=303)
         self.set_session(answer, secret)
         answer.delete_cookie(f"{self.settings.cookie}_form", path="/")
         return answer
 
     def set_session(self, answer: Response, secret: str) -> None:
-        """Gives a browser the half of its session's secret that is a cookie.
+        """Sets the cookie with the first half of a session's secret.
 
-        Over loopback it is sent below the other half's path only, for which no server on another port is asked. Over
-        TLS the prefix ``__Host-`` wants it sent everywhere.
+        Without TLS browsers send it only for paths below the second half, which no server on another port receives.
+        With TLS it is sent for all paths, as the prefix ``__Host-`` demands.
         """
         path = "/" if self.settings.tls else f"{session_base(secret)}/"
         self._set_cookie(answer, self.settings.cookie, secret.partition(".")[0], path)
@@ -409,7 +417,7 @@ class Site:
         return answer
 
     def render_outside(self, template: str, title: str, **context: Any) -> str:
-        """A screen for somebody without a session."""
+        """Renders a screen for somebody without a session."""
         nobody: dict[str, Any] = {"base": "", "person": None, "csrf": "", "message": "", "asked": {}}
         return self.render(template, {**nobody, "title": title, **context})
 
@@ -499,7 +507,7 @@ async def _read_form(request: Request) -> tuple[dict[str, str], dict[str, list[s
 
 
 def session_base(secret: str) -> str:
-    """Returns the prefix of every path of a session: the half of its secret that is not in the cookie; or ""."""
+    """Returns the path prefix of a session's screens, made of the second half of its secret; "" without a session."""
     tab = secret.partition(".")[2]
     return f"/s/{tab}" if tab else ""
 
@@ -514,11 +522,11 @@ def is_number(text: str) -> bool:
 
 
 def json_answer(value: Any) -> Response:
-    """A value for scripts, times as ISO 8601."""
+    """Returns a JSON answer for scripts, with times as ISO 8601."""
     return JSONResponse(with_iso_times(value))
 
 
 def download(data: bytes, name: str, kind: str = "application/octet-stream") -> Response:
-    """A file to keep; its name holds ASCII letters, digits, points, hyphens and underscores only."""
+    """Returns an answer that the browser saves as a file; name characters other than A-Z a-z 0-9 . - become _."""
     safe = "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "_" for each in name)
     return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{safe}"'})

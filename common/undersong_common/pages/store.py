@@ -1,4 +1,4 @@
-"""The page's own files: people, sessions and done actions in SQLite, without a secret in clear, and the audit log."""
+"""Files of a page: people, sessions and finished actions in SQLite, with secrets as hashes only, and the audit log."""
 
 import hashlib
 import os
@@ -41,9 +41,9 @@ CREATE TABLE IF NOT EXISTS action (key TEXT PRIMARY KEY, at REAL NOT NULL, locat
 
 
 class PageStore:
-    """The file. Every method of whoever uses it is one transaction; several processes may use it at once.
+    """The SQLite file of a page; several processes and threads may use it at once.
 
-    Raises ConfigurationError if the file cannot be used.
+    Raises ConfigurationError if the file cannot be opened.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,7 +66,10 @@ class PageStore:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing of what is done in it."""
+        """Runs the block in one transaction; an error in the block rolls it back.
+
+        Raises ConfigurationError if the file cannot be written.
+        """
         with self._lock:
             try:
                 with transaction(self._database):
@@ -80,9 +83,9 @@ class PageStore:
             return database.execute(query, values).fetchall()
 
     def once(self, key: str, act: Callable[[], str]) -> str:
-        """Acts once per key; returns the address that the browser is sent to, also when the same key comes again.
+        """Calls ``act`` once per key and returns its result; later calls with the key return the first call's result.
 
-        A request that comes while the first is at work waits for it. If the action fails, the key is free again.
+        A call that comes while the first still runs waits for it. If ``act`` raises, the key is free again.
 
         Raises ConfigurationError for a missing key, and what ``act`` raises.
         """
@@ -115,7 +118,7 @@ class PageStore:
 
 @dataclass(frozen=True)
 class Download:
-    """A file that an action has made for ``owner``, who fetches it once."""
+    """A file that an action has made for the account ``owner`` to fetch once, before the time ``until``."""
 
     owner: str
     name: str
@@ -124,7 +127,7 @@ class Download:
 
 
 class Downloads:
-    """Files that wait to be fetched, in memory only, for a short time. Threads may share it."""
+    """Keeps files in memory, for a short time, until their owners fetch them. Threads may share an object."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Download] = {}
@@ -139,12 +142,12 @@ class Downloads:
         return key
 
     def waits(self, key: str, owner: str) -> bool:
-        """Returns True if its owner can still fetch it."""
+        """Returns True if ``owner`` can still fetch the file with this key."""
         kept = self._kept.get(key)
         return kept is not None and kept.owner == owner and kept.until > time.monotonic()
 
     def take(self, key: str, owner: str) -> Download:
-        """Returns a file, once. Raises ConfigurationError if it was fetched or has expired."""
+        """Returns and forgets a file. Raises ConfigurationError if it was fetched, has expired or has another owner."""
         with self._lock:
             if not self.waits(key, owner):
                 said = "this file was fetched already, or has been forgotten"
@@ -157,7 +160,7 @@ def new_key() -> str:
 
 
 def digest(secret: str) -> str:
-    """Hash (hex) of a secret with 256 random bits; nobody who reads it can find the secret."""
+    """Returns the hash (hex) under which a secret of 256 random bits is stored."""
     return hashlib.sha256(secret.encode("utf-8")).hexdigest()
 
 
@@ -168,13 +171,14 @@ LONGEST = 300
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """One action.
+    """One line of the audit log: an action of a person.
 
     Attributes:
-        entry: its number, from 1.
-        at: seconds since the epoch.
-        who: the account, or "terminal".
-        what: the action, such as "run start"; ``about`` names what it concerned.
+        entry: number of the line, from 1.
+        at: time, seconds since the epoch.
+        who: name of the account, or "terminal".
+        what: the action, such as "run start".
+        about: name of what the action concerned, such as a run.
         previous, hash: SHA-256 (hex) of the entry before this one, and of this one.
     """
 
@@ -188,7 +192,7 @@ class AuditEntry:
 
 
 class AuditLog:
-    """The file; appended to by every process that uses it."""
+    """The audit log, a hash-chained file to which several processes append."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -196,13 +200,13 @@ class AuditLog:
         self._lock = threading.Lock()
 
     def note(self, who: str, what: str, about: str = "") -> None:
-        """Appends an entry, on the disk when this returns. No secret may stand in it."""
+        """Appends an entry and flushes it to the disk. The arguments must hold no secret."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._lock, self._chain.locked():
             self._chain.append(at=time.time(), who=who, what=what, about=about[:LONGEST])
 
     def entries(self) -> list[AuditEntry]:
-        """Every entry, oldest first, read anew. Raises PrivacyRefusal that names the first line that was changed."""
+        """Reads all entries, oldest first. Raises PrivacyRefusal that names the first line whose hash is wrong."""
         chain = HashChain(self.path, TAG)
         if self.path.exists():
             chain.refresh()

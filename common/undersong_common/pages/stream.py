@@ -1,4 +1,4 @@
-"""The live stream: it says when a screen is out of date, and whether the process behind it is there."""
+"""Live stream to a page's screens: tells whether a screen is out of date and whether the program behind it runs."""
 
 import asyncio
 import json
@@ -21,11 +21,11 @@ LASTS_S = 3600.0  # then the browser connects again, and who asks is looked at a
 
 @dataclass(frozen=True)
 class Pulse:
-    """State of the home that a screen shows.
+    """State of the program's folder, as far as screens depend on it.
 
     Attributes:
-        version: changes whenever something that a screen shows has changed.
-        away: what is missing behind this page, in words; "" if nothing is.
+        version: a text that changes whenever something that a screen shows has changed.
+        away: sentence if the program behind this page is not running; "" if it is.
     """
 
     version: str
@@ -48,10 +48,12 @@ class _Counted(StreamingResponse):  # type: ignore[misc]  # fastapi is untyped h
 
 
 class Stream:
-    """Server-sent events ``pulse``: the first is a snapshot, so that whoever connects again misses nothing.
+    """Sends each open screen its present :class:`Pulse` as a server-sent event every ``BEAT_S`` seconds.
+
+    Each event holds the whole state, so that a browser that connects again misses nothing.
 
     Args:
-        look: reads how things stand; called at most once a second for all who watch the same.
+        look: returns the pulse for a topic, which the screen names; called once per beat for all browsers together.
     """
 
     def __init__(self, site: Site, look: Callable[[str], Pulse]) -> None:

@@ -1,1 +1,1 @@
-"""Privacy: what a release costs (accounting), how it is blurred (noise) and what was spent (ledger)."""
+"""Privacy: the cost of releases (accounting), their noise (noise), and the record of what was spent (ledger)."""

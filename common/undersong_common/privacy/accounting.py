@@ -1,4 +1,4 @@
-"""Cost of a sequence of releases, (epsilon, delta) under add/remove adjacency, and the noise for a given cost.
+"""Computes the (epsilon, delta) of a sequence of releases under add/remove adjacency, and the noise for a given cost.
 
 A release is an *event*; a plan is a sequence of events. Compositions of unsampled Gaussians are exact (mu^2 adds,
 Dong, Roth, Su 2019, corollary 3.3; conversion: Balle, Wang 2018, theorem 8). Everything else goes through the privacy
@@ -87,7 +87,7 @@ class DiscreteLaplace(_Release):
 
 @dataclass(frozen=True)
 class Pure(_Release):
-    """``count`` releases of which nothing is known but that each is (``epsilon``, 0)-DP."""
+    """``count`` releases by an unspecified mechanism that is (``epsilon``, 0)-DP each time."""
 
     epsilon: float
     count: int = 1
@@ -97,7 +97,7 @@ Event = Gaussian | Laplace | DiscreteLaplace | Pure
 
 
 def epsilon(events: Iterable[Event], delta: float) -> float:
-    """The smallest epsilon at which the composition of ``events`` is (epsilon, ``delta``)-DP; inf without noise.
+    """Returns the smallest epsilon at which the composed ``events`` are (epsilon, ``delta``)-DP; inf without noise.
 
     Args:
         events: the releases, in any order (fixed before the first of them is made).
@@ -114,7 +114,7 @@ def epsilon(events: Iterable[Event], delta: float) -> float:
 
 
 def delta(events: Iterable[Event], epsilon: float) -> float:
-    """The smallest delta at which the composition of ``events`` is (``epsilon``, delta)-DP.
+    """Returns the smallest delta at which the composed ``events`` are (``epsilon``, delta)-DP.
 
     Raises:
         ConfigurationError: ``epsilon`` is negative or not a number.
@@ -127,11 +127,12 @@ def delta(events: Iterable[Event], epsilon: float) -> float:
 
 
 def best_guess(events: Iterable[Event]) -> float:
-    """Chance that the best guess is right if one unit was in the data with chance 1/2 and all of ``events`` is seen.
+    """Returns the largest chance with which an attacker guesses right if one privacy unit was in the data.
 
-    No guess is right more often than (1 + d) / 2, where d is the total variation distance of what is seen with and
-    without the unit; d is the delta at epsilon 0. For mu-Gaussian-DP that is Phi(mu / 2). Source: Dong, Roth, Su 2022,
-    section 2.1 (errors of the first and second kind), and their definition 2.6.
+    The attacker sees all of ``events``; before that, both answers are equally likely. No guess is right more often than
+    (1 + d) / 2, where d is the total variation distance between the releases with and without the unit; d is the delta
+    at epsilon 0. For mu-Gaussian-DP that is Phi(mu / 2). Source: Dong, Roth, Su 2022, section 2.1 (errors of the first
+    and second kind), and their definition 2.6.
 
     >>> round(best_guess([Gaussian(1.08116)]), 3)
     0.678
@@ -140,7 +141,7 @@ def best_guess(events: Iterable[Event]) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu whose mu-Gaussian-DP implies (``epsilon``, ``delta``)-DP; inf if epsilon is inf.
+    """Returns the largest mu for which mu-Gaussian-DP implies (``epsilon``, ``delta``)-DP; inf if epsilon is inf.
 
     1/mu is the exact noise multiplier of one release. Source: Balle and Wang 2018, theorem 8.
 
@@ -159,14 +160,17 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def is_one_gaussian(events: Iterable[Event]) -> bool:
-    """Returns True if all events that release anything are unsampled Gaussians (:func:`composed_mu`)."""
+    """Returns True if all events with a finite noise multiplier are Gaussians without subsampling."""
     return all(
         _releases_nothing(event) or (isinstance(event, Gaussian) and event.sampling_rate == 1.0) for event in events
     )
 
 
 def composed_mu(events: Iterable[Event]) -> float | None:
-    """mu of a composition of unsampled Gaussians (its squares add), or None if another mechanism is among them."""
+    """Returns the mu of a composition of Gaussians without subsampling; None if there is another event.
+
+    The squares of the events' mu add.
+    """
     merged = _merge(events)
     if not merged:
         return 0.0
@@ -176,15 +180,15 @@ def composed_mu(events: Iterable[Event]) -> float | None:
 
 
 def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: float) -> float:
-    """The smallest scale, to 1e-6 relative, at which ``build(scale)`` is (``epsilon``, ``delta``)-DP.
+    """Returns the smallest noise scale, to 1e-6 relative, at which ``build(scale)`` is (``epsilon``, ``delta``)-DP.
 
     Args:
-        build: the events of the whole plan at a given noise scale; larger scales must be more private.
+        build: returns the events of the whole plan at a noise scale; larger scales must be more private.
         epsilon: the target; inf asks for no noise and gives 0.
         delta: in (0, 1).
 
     Returns:
-        The scale, from above: the plan at the returned scale always satisfies the target.
+        A scale at or above the smallest one: the plan at the returned scale always satisfies the target.
 
     Raises:
         ConfigurationError: a target out of range.
@@ -305,7 +309,7 @@ def _bracketed(excess: Callable[[float], float], epsilon: float, delta: float) -
 
 
 def charged_sigma(variance: float) -> float:
-    """Standard deviation of the continuous Gaussian that stands for discrete Gaussian noise of total ``variance``.
+    """Returns the standard deviation of the continuous Gaussian that accounts for discrete noise of total ``variance``.
 
     N_Z(0, s^2) with every share >= 3 equals, up to a factor exp(+-4 exp(-8 pi^2)) = 1 +- 2e-34 a coordinate, a
     randomised rounding of N(0, s^2 - 4); what is made from the continuous release alone is no less private. The
@@ -315,7 +319,7 @@ def charged_sigma(variance: float) -> float:
         variance: sum of the honest survivors' variances, integer units squared; inf is allowed.
 
     Raises:
-        PrivacyRefusal: the variance is 4 or less: nothing can be charged for it.
+        PrivacyRefusal: the variance is 4 or less, so that no continuous Gaussian accounts for it.
 
     >>> charged_sigma(13.0)
     3.0
@@ -330,9 +334,9 @@ def charged_sigma(variance: float) -> float:
 
 
 def sampled_variance(charged: float) -> float:
-    """Variance to draw, integer units squared, so that the standard deviation ``charged`` may be charged.
+    """Returns the variance to draw, in integer units squared, to be charged as the standard deviation ``charged``.
 
-    The inverse of :func:`charged_sigma`. 0 gives 0: no noise is asked for, and none is charged as noise.
+    It is the inverse of :func:`charged_sigma`, except that 0 (no noise) gives 0.
 
     >>> sampled_variance(3.0)
     13.0
@@ -342,7 +346,7 @@ def sampled_variance(charged: float) -> float:
 
 
 def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
-    """Returns the part of ``delta`` for the mechanisms, after the samplers' statistical distance is subtracted.
+    """Returns the part of ``delta`` that is left for the mechanisms after subtracting the samplers' inexactness.
 
     A mechanism within total variation distance g of an (epsilon, d)-DP one is (epsilon, d + (1 + e^epsilon) g)-DP;
     g = samples x 2^-110.
@@ -465,7 +469,7 @@ def _gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon at ``delta`` of a Gaussian mechanism of sensitivity ``mu`` deviations: the inverse of gaussian_mu."""
+    """Returns the epsilon at ``delta`` of a mu-Gaussian-DP mechanism; the inverse of :func:`gaussian_mu`."""
     if math.isinf(mu):
         return math.inf
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
@@ -538,13 +542,15 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
 
 
 def subsampled_loss_distribution(noise_multiplier: float, sampling_rate: float, cell: float) -> Any:
-    """PrivacyLossDistribution of a Gaussian on a Poisson subsample, both directions of add/remove adjacency.
+    """Returns dp-accounting's PrivacyLossDistribution of a Gaussian on a Poisson subsample, for both adjacencies.
 
-    It is dp-accounting's own discretisation (Connect the Dots: Doroshenko et al. 2022, algorithm 1, never below the
-    truth), for all points of the grid at once; only the inverse of the loss is in closed form here.
+    It discretises as dp-accounting does (Connect the Dots: Doroshenko et al. 2022, algorithm 1, never below the truth),
+    but for all points of the grid at once, with the inverse of the loss in closed form.
 
     Args:
-        noise_multiplier: above 0. ``sampling_rate``: in (0, 1). ``cell``: interval of the losses.
+        noise_multiplier: noise standard deviation over L2 sensitivity, above 0.
+        sampling_rate: probability with which a unit takes part, in (0, 1).
+        cell: distance between neighbouring losses of the grid.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -563,9 +569,10 @@ def subsampled_loss_distribution(noise_multiplier: float, sampling_rate: float, 
 
 
 def hockey_stick(losses: Float64, sigma: float, rate: float, *, removed: bool) -> Float64:
-    """sup over sets of P - e^loss Q, float64 [n], where N is N(0, sigma^2) and M is (1 - rate) N + rate N(1, sigma^2).
+    """Returns the hockey-stick divergence of a subsampled Gaussian at each of n ``losses``, float64 [n].
 
-    With ``removed`` P = M and Q = N: a unit that takes part with probability ``rate`` is taken out; else P = N and
+    It is the supremum over sets of P - e^loss Q. Let N be N(0, sigma^2) and M be (1 - rate) N + rate N(1, sigma^2).
+    With ``removed`` P = M and Q = N: a unit that takes part with probability ``rate`` is removed. Otherwise P = N and
     Q = M. M / N rises with x, so that the best set is a half-line whose end solves M / N = e^loss (or e^-loss).
 
     >>> hockey_stick(np.array([0.0, 0.5]), 1.0, 0.5, removed=True).round(6).tolist()

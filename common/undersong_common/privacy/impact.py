@@ -1,6 +1,6 @@
-"""Sentences for a data-protection impact assessment of a run, shared by both sides' dossiers.
+"""Sentences for the data-protection impact assessment of a run, used by the hospital's and the coordinator's dossier.
 
-Every figure is computed from the plan; the words say what they mean and what they do not. None of it is legal advice.
+Every figure is computed from the plan. The sentences are not legal advice.
 """
 
 import json
@@ -17,9 +17,10 @@ LARGEST_AUDIT_BYTES = 4 * 2**20
 
 
 def surest(epsilon: float) -> str:
-    """The largest certainty, after even odds, about one unit that epsilon-DP allows: e^epsilon / (1 + e^epsilon).
+    """Returns, as a percentage, the largest certainty about one unit that epsilon-DP allows somebody who began at 50 %.
 
-    (epsilon, delta)-DP differs from that by a chance of delta (Dwork and Roth 2014, lemma 3.17).
+    It is e^epsilon / (1 + e^epsilon). (epsilon, delta)-DP may exceed it with probability delta (Dwork and Roth 2014,
+    lemma 3.17).
 
     >>> surest(4.0), surest(8.0), surest(40.0)
     ('98.2 %', '99.97 %', '100 %')
@@ -30,7 +31,7 @@ def surest(epsilon: float) -> str:
 
 
 def cases(right: float) -> int:
-    """Cases of 100 in which a guess that is right with this chance is right, rounded up.
+    """Returns the probability ``right`` as a number of cases in 100, rounded up.
 
     >>> from undersong_common.privacy.accounting import Gaussian, best_guess
     >>> cases(best_guess([Gaussian(1.08116)]))
@@ -40,10 +41,12 @@ def cases(right: float) -> int:
 
 
 def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
-    """The promise as odds (Dwork and Roth 2014, section 2.3; the Bayesian form of Wasserman and Zhou 2010).
+    """Returns sentences that explain (epsilon, delta)-DP as odds.
+
+    Sources: Dwork and Roth 2014, section 2.3; the Bayesian form of Wasserman and Zhou 2010.
 
     Args:
-        unit: what is protected, in one word.
+        unit: privacy unit, "sample", "user" or "party".
     """
     if not math.isfinite(epsilon):
         return ("Epsilon of this run is infinite: nothing is promised, whatever else this page says.",)
@@ -61,10 +64,12 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
 
 
 def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
-    """Under which the promise holds ([privacy.md], "Assumptions"): in cards and dossiers alike.
+    """Returns the assumptions of the privacy guarantee as sentences, for cards and dossiers (docs/privacy.md).
 
     Args:
-        unit: "sample", "user" or "party".
+        colluders: number of parties that may share what they know with the coordinator.
+        parties: number of all parties.
+        unit: privacy unit, "sample", "user" or "party".
     """
     found = [
         "Every party runs the published program and holds a good source of randomness.",
@@ -84,7 +89,7 @@ def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
 
 
 def read_audit(path: Path) -> dict[str, Any]:
-    """The output of ``undersong audit --json``. Raises ConfigurationError for anything else."""
+    """Reads a file with the output of ``undersong audit --json``. Raises ConfigurationError for another content."""
     remedy = "write it with: undersong audit TASK.toml --json > FILE"
     try:
         with path.open("rb") as file:
@@ -101,7 +106,7 @@ def read_audit(path: Path) -> dict[str, Any]:
 
 
 def audit_section(found: Mapping[str, Any] | None) -> Section:
-    """The canary audit's result, or that there is none."""
+    """Returns the section on the audit by planted records: its result, or for None that no audit is attached."""
     title = "Tested by attack"
     if found is None:
         return Section(
@@ -175,7 +180,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def for_the_assessment(unit: str, *, post_quantum: bool) -> Section:
-    """Risks and measures, in the order of Article 35(7) of the General Data Protection Regulation."""
+    """Returns the section on risks and measures, in the order of Article 35(7) of the GDPR."""
     later = (
         "masks are hybrid, against later quantum computers too"
         if post_quantum

@@ -1,10 +1,10 @@
-"""The ledger of one data set: what every release cost, append-only, hash-chained, on disk before anything is sent.
+"""A party's record of what each release of one data set cost: a hash-chained file, written before anything is sent.
 
 Each line is one entry of canonical JSON with the hash of the line before it. No entry says anything about private
 values: it holds names, hashes, noise multipliers and rates only. The kinds are
 
     genesis     fingerprint of the data set and declared budget
-    run         the first charge of a run follows: its manifest and the events of its whole plan
+    run         begin of a run, before its first charge: its manifest and the events of its whole plan
     charge      one attempt at one private sum of one run, before its vector is computed
     sent        the hash of that attempt's vector, before it leaves: no other bytes may leave any more
     withdrawn   the charged attempt never sent its vector and never will: its charge does not count
@@ -63,13 +63,13 @@ _STATE_BEFORE: Mapping[str, State] = {"sent": "charged", "withdrawn": "charged",
 
 
 class Ledger:
-    """Records what one data set was charged, hash-chained in one file; refuses a charge above the budget.
+    """Records the charges against one data set's budget in a hash-chained file; refuses a charge above the budget.
 
-    Use :meth:`open`; two processes may hold the same file open.
+    Make one with :meth:`open` or :meth:`read`. Several processes may hold the same file open.
 
     Attributes:
-        fingerprint: of the data set's latest version.
-        budget: as it was declared last; None for no limit.
+        fingerprint: keyed hash (hex) of the data set's latest version.
+        budget: budget that was declared last; None for no limit.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,17 +86,17 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, fingerprint: str, budget: Budget | None = None, *, at: float = 0.0) -> "Ledger":
-        """Opens the ledger of a data set, or begins it.
+        """Opens the ledger of a data set, or creates it if the file does not exist.
 
         Args:
-            path: the file; its folder is created if need be.
-            fingerprint: keyed hash (hex) of the data set; stands in the first entry.
+            path: the ledger's file; a missing folder is created.
+            fingerprint: keyed hash (hex) of the data set, which the first entry of a new ledger records.
             budget: declared in the first entry of a new ledger; None declares no limit. Later changes are made with
                 :meth:`declare`.
-            at: time of this act, seconds since the epoch.
+            at: time now, seconds since the epoch.
 
-        Raises:
-            PrivacyRefusal: the file is another data set's ledger, or its chain is broken (the line is named).
+            Raises:
+                PrivacyRefusal: the file is another data set's ledger, or a line's hash is wrong (it names the line).
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         ledger = cls(path)
@@ -114,9 +114,9 @@ class Ledger:
 
     @classmethod
     def read(cls, path: Path) -> "Ledger":
-        """Opens an existing ledger whatever its data set, to show or verify it.
+        """Opens an existing ledger of any data set, to show or verify it.
 
-        Raises ConfigurationError if there is none, PrivacyRefusal if its chain is broken.
+        Raises ConfigurationError if the file does not exist, PrivacyRefusal if a line's hash is wrong.
         """
         ledger = cls._existing(path)
         ledger.refresh()
@@ -124,7 +124,10 @@ class Ledger:
 
     @classmethod
     def verify(cls, path: Path) -> int:
-        """Checks every line of a ledger, changing nothing; returns the number of entries. Raises as :meth:`read`."""
+        """Checks every line of a ledger file without changing it; returns the number of entries.
+
+        Raises as :meth:`read`, and PrivacyRefusal for an incomplete last line.
+        """
         return cls._existing(path)._chain.verify()
 
     @classmethod
@@ -137,63 +140,65 @@ class Ledger:
 
     @property
     def lost_budgets(self) -> tuple[Budget | None, ...]:
-        """Whole budgets that :meth:`lose` has recorded as spent."""
+        """Budgets that count as wholly spent, as :meth:`lose` has recorded them."""
         return tuple(self._lost_budgets)
 
     @property
     def head(self) -> str:
-        """Hash (hex) of the last entry; whoever keeps it elsewhere can tell that no line is missing at the end."""
+        """Hash (hex) of the last entry. A copy kept elsewhere later shows whether lines at the end are missing."""
         return self._chain.head
 
     def entries(self) -> list[dict[str, Any]]:
-        """Every entry as it stands in the file, oldest first."""
+        """Returns every entry of the file, oldest first."""
         self.refresh()
         return [dict(entry) for entry in self._chain.entries]
 
     def charges(self) -> list[Charge]:
-        """The charges that count: all that are neither void nor withdrawn, oldest first; without lost ones."""
+        """Returns the charges that are neither void nor withdrawn, oldest first; leaves out those of :meth:`lose`."""
         self.refresh()
         return [each.charge for each in self._attempts.values() if each.counts]
 
     def state(self, charge: Charge) -> State:
-        """Returns the state of an attempt."""
+        """Returns the state of the attempt that ``charge`` identifies by run, query and attempt."""
         self.refresh()
         return self._state(charge)
 
     def attempts(self, run: str, query: str) -> dict[int, State]:
-        """Every attempt at a sum that was charged, by number."""
+        """Returns the states of all charged attempts at one private sum, by number of the attempt."""
         self.refresh()
         return {each.charge.attempt: each.state for each in self._runs[run].of(query)}
 
     def voided(self, run: str, query: str) -> int:
-        """Number of attempts at a sum that are void; this party's vector left in each of them."""
+        """Returns the number of void attempts at one private sum; in each of them this party had sent its vector."""
         return sum(state == "void" for state in self.attempts(run, query).values())
 
     def is_closed(self, run: str) -> bool:
-        """Returns True if a run has ended here: nothing more of it is charged."""
+        """Returns True if a run was closed, so that nothing more can be charged for it."""
         self.refresh()
         return self._runs[run].closed
 
     def is_begun(self, run: str) -> bool:
-        """Returns True if the plan of a run stands here (:meth:`begin`)."""
+        """Returns True if :meth:`begin` has recorded the plan of a run."""
         self.refresh()
         return self._runs[run].plan is not None
 
     def spent(self, delta: float) -> float:
-        """Epsilon, at ``delta``, of everything that counts, over all runs, lost ones included.
+        """Returns epsilon, at ``delta``, of all charges that count, over all runs, lost charges included.
 
-        ``delta`` is divided among the parts of the budget (``spending.Budget.parts``), or among those that this ledger
-        holds, if they are more. inf if what a lost ledger spent is not known, or no delta is left for a part.
+        ``delta`` is divided by the budget's number of parts (``spending.Budget.parts``), or by the number of parts that
+        this ledger holds, if that is larger. The result is inf if a lost ledger's spending is not known, or if lost
+        budgets leave no delta.
         """
         return self._spent(self._known(), delta)
 
     def spent_if_all_others_collude(self, delta: float, charge: Charge | None = None) -> float:
-        """Epsilon against all other parties together: of every vector that left, void attempts included.
+        """Returns epsilon, at ``delta``, against all other parties and the coordinator if they share what they know.
 
-        inf if a vector left without a note of what it shows to everyone else.
+        It counts every vector that was sent, in void attempts too. It is inf if the events of one of them in that case
+        (``Charge.alone``) were not recorded.
 
         Args:
-            charge: a run that is to come, with what all its vectors would show (``alone``).
+            charge: a run to come, whose ``alone`` holds the events of its whole plan; None for no further run.
         """
         totals = self.totals()
         if not all(left.alone for run in self._runs.values() for left in run.left()):
@@ -202,11 +207,11 @@ class Ledger:
         return self._spent(runs if charge is None else {**runs, charge.run: charge.alone}, delta)
 
     def spent_with(self, charge: Charge, delta: float) -> float:
-        """Epsilon, at ``delta``, should the run of ``charge`` end up having charged all its events."""
+        """Returns what :meth:`spent` would be if the run of ``charge`` had charged exactly the events of ``charge``."""
         return self._spent({**self._known(), charge.run: charge.events}, delta)
 
     def costs(self, delta: float) -> list[RunCost]:
-        """Cost of each run at ``delta``, in the order of their first entries; the last total is :meth:`spent`."""
+        """Returns each run's cost at ``delta``, in the order of the runs' first entries."""
         runs = self._known()
         divided = self._divided(runs)
         found: list[RunCost] = []
@@ -218,9 +223,10 @@ class Ledger:
         return found
 
     def run_entries(self, run: str) -> list[dict[str, Any]]:
-        """Entries of a run (charge, withdrawn, void, close), oldest first, for its receipt.
+        """Returns the entries of a run (charge, withdrawn, void, close), oldest first, for its receipt.
 
-        They lack number, time, chain and share of the noise: nothing shows other runs, the data set or the time.
+        They lack number, time, hashes and share of the noise, so that they show nothing of other runs, the data set or
+        the time.
         """
         hidden = {"entry", "at", "previous", "hash", "alone", "unit"}
         return [
@@ -230,30 +236,30 @@ class Ledger:
         ]
 
     def totals(self) -> list[RunSpending]:
-        """All that each run has charged, in the order of their first entries; without runs that charged nothing."""
+        """Returns the spending of each run with a charge, in the order of the runs' first entries."""
         self.refresh()
         return [run.spending() for run in self._runs.values() if run.attempts or run.lost]
 
     def statement(self) -> Statement:
-        """The ledger in short, as it is now."""
+        """Returns a summary of the ledger to keep elsewhere, in case the ledger is lost."""
         runs = tuple(self.totals())
         return Statement(self.head, len(self._chain.entries), self.budget, runs, self.lost_budgets)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Holds the ledger against every other process, with all of its entries read."""
+        """Locks the file against other processes within the block, after reading their entries."""
         return self._chain.locked()
 
     def refresh(self) -> None:
-        """Reads what other processes have appended. Raises as :meth:`open`."""
+        """Reads the entries that other processes have appended. Raises PrivacyRefusal if a line's hash is wrong."""
         self._chain.refresh()
 
     # Checks and writing
 
     def check_room(self, charge: Charge) -> None:
-        """Refuses a run that the budget cannot hold.
+        """Refuses a run whose whole plan would exceed the budget.
 
         Args:
-            charge: the run with ALL events of its plan; they stand in for what it has charged so far.
+            charge: the run with ALL events of its plan, which replace what it has charged so far.
 
         Raises:
             PrivacyRefusal: the budget would be exceeded, the run was charged under another manifest or has ended, or
@@ -267,11 +273,12 @@ class Ledger:
         """Refuses an attempt that could not be charged, before anything is done for it.
 
         Args:
-            charge: the attempt; its events and question do not matter.
-            spare_attempts: how many the run's plan has.
+            charge: the attempt; its events and question are not used.
+            spare_attempts: number of repeated attempts that the run's plan allows.
 
         Raises:
-            PrivacyRefusal: it was charged already, its run has ended, or it needs a spare attempt and none is left.
+            PrivacyRefusal: the attempt was charged already, its run has ended, or it repeats a sum and no spare attempt
+                is left.
         """
         self.refresh()
         self._check_open(charge)
@@ -281,7 +288,7 @@ class Ledger:
         self._check_spare(charge, spare_attempts)
 
     def begin(self, charge: Charge, plan: PlanPrice, *, at: float = 0.0) -> None:
-        """Writes a run's whole plan, once, before its first charge: an open run costs at most that."""
+        """Records a run's whole plan, once, before its first charge. The plan bounds the cost of the open run."""
         with self._chain.locked():
             self._check_open(charge)
             if self._runs[charge.run].plan is None:
@@ -290,18 +297,19 @@ class Ledger:
                 self._append("run", at, run=charge.run, manifest=charge.manifest, **priced)
 
     def charge(self, charge: Charge, *, spare_attempts: int = 0, at: float = 0.0) -> None:
-        """Writes a charge and returns once it is on the disk; call it before the vector is computed.
+        """Records the charge for one attempt and returns once it is on the disk; call it before the vector is computed.
 
-        Charging the same attempt again with the same content changes nothing while its vector has not been sent.
+        A second call with the same charge changes nothing if the attempt's vector has not been sent.
 
         Args:
-            spare_attempts: how many the run's plan has; a second attempt at a sum takes one unless the first is void.
+            spare_attempts: number of repeated attempts that the run's plan allows; a second attempt at a sum uses one
+                unless the first is void.
 
         Raises:
             PrivacyRefusal: the attempt was charged with other content or before the data set was replaced, was sent,
-                withdrawn or is void, the sum was asked another question, no spare attempt is left, its run has ended or
-                was charged under another manifest, runs of another privacy unit were charged, or the budget does not
-                allow it.
+                was withdrawn or is void, an earlier attempt at the sum had another question, no spare attempt is left,
+                the run has ended or was charged under another manifest, runs of another privacy unit were charged, or
+                the budget does not allow it.
         """
         with self._chain.locked():
             self._check_open(charge)
@@ -316,14 +324,14 @@ class Ledger:
             self._append("charge", at, **charge.to_json())
 
     def send(self, charge: Charge, vector: str, *, at: float = 0.0) -> None:
-        """Writes the hash of an attempt's vector; call it before these bytes leave, the first time and every time.
+        """Records the hash of an attempt's vector; call it before each time that the vector's bytes are sent.
 
         Args:
-            charge: the attempt, which was charged.
+            charge: the attempt, which must have been charged.
             vector: SHA-256 (hex) of the bytes.
 
         Raises:
-            PrivacyRefusal: it was not charged, is withdrawn or void, or other bytes were sent.
+            PrivacyRefusal: the attempt was not charged, is withdrawn or void, or has sent other bytes.
         """
         with self._chain.locked():
             known = self._attempts.get(charge.slot)
@@ -343,7 +351,7 @@ class Ledger:
     def withdraw(self, charge: Charge, *, at: float = 0.0) -> None:
         """Records that a charged attempt has sent no vector and never will, so that its charge does not count.
 
-        An attempt that was not charged, or that has ended, stays as it is. Raises PrivacyRefusal if it was sent.
+        Does nothing for an attempt that was not charged, or is withdrawn or void. Raises PrivacyRefusal if it was sent.
         """
         with self._chain.locked():
             state = self._state(charge)
@@ -356,7 +364,7 @@ class Ledger:
     def void(self, charge: Charge, certificate: str, *, at: float = 0.0) -> None:
         """Records that nothing of an attempt was opened, so that its charge no longer counts in its run's plan.
 
-        An attempt whose vector did not leave has nothing to be refunded: nothing is written.
+        Does nothing for an attempt whose vector was not sent.
 
         Args:
             charge: the attempt.
@@ -364,7 +372,7 @@ class Ledger:
                 certificate for the same attempt changes nothing.
 
         Raises:
-            PrivacyRefusal: ``VOIDED_VECTORS`` vectors of this party have left for this sum and are void already.
+            PrivacyRefusal: ``VOIDED_VECTORS`` attempts at this sum are void already.
         """
         with self._chain.locked():
             if self._state(charge) != "sent":
@@ -379,17 +387,17 @@ class Ledger:
             self._append("void", at, **_slot(charge), certificate=certificate)
 
     def close(self, run: str, manifest: str, *, at: float = 0.0) -> None:
-        """Records that a run has ended: nothing more is charged for it."""
+        """Records that a run has ended, so that nothing more is charged for it."""
         with self._chain.locked():
             if not self._runs[run].closed:
                 self._append("close", at, run=run, manifest=manifest)
 
     def lose(self, charges: Sequence[Charge], budgets: Sequence[Budget | None] = (), *, at: float = 0.0) -> None:
-        """Records charges of an earlier ledger of this data set; they count from now on, and their runs have ended.
+        """Records charges of a lost ledger of this data set; they count from now on, and their runs are closed.
 
         Args:
-            charges: one for each run, with all its events; their query and attempt do not matter.
-            budgets: whole budgets that count as spent; None for an unknown one: more than any.
+            charges: one for each run, with all its events; query and attempt are not used.
+            budgets: budgets that count as wholly spent; None for an unknown budget, which counts as infinite spending.
         """
         shown = ("run", "manifest", "events", "alone", "unit")
         runs = [{key: value for key, value in charge.to_json().items() if key in shown} for charge in charges]
@@ -397,12 +405,12 @@ class Ledger:
             self._append("lost", at, runs=runs, budgets=[budget_json(budget) for budget in budgets])
 
     def declare(self, budget: Budget | None, *, at: float = 0.0) -> None:
-        """Replaces the budget (None: no limit) by an entry of its own."""
+        """Records a new budget, which replaces the earlier one; None means no limit."""
         with self._chain.locked():
             self._append("budget", at, budget=budget_json(budget))
 
     def adopt(self, fingerprint: str, *, at: float = 0.0) -> None:
-        """Carries the ledger over to a new version of the same data set: what was spent stays spent."""
+        """Records the fingerprint of a new version of the same data set; what was spent stays spent."""
         with self._chain.locked():
             if fingerprint != self.fingerprint:
                 self._append("data", at, data=fingerprint)

@@ -1,8 +1,9 @@
-"""Exact discrete noise from a cryptographic stream, and the rules that tie it to what is charged.
+"""Draws exact discrete noise from a cryptographic stream.
 
-Same seed, same noise on every machine: the tables come from integer arithmetic with 256 fractional bits and the words
-are little-endian. Nothing is ever computed from a floating-point draw (Mironov 2012). Every law states a bound on its
-statistical distance per sample, which the accounting adds to delta; for the discrete Gaussian it is below 2^-110.
+The same seed gives the same noise on every machine: the tables come from integer arithmetic with 256 fractional bits
+and the words are little-endian. Nothing is ever computed from a floating-point draw (Mironov 2012). Every law states a
+bound on its statistical distance per sample, which the accounting adds to delta; for the discrete Gaussian it is below
+2^-110.
 
 Known limit: a table look-up is not constant-time, see docs/threat-model.md.
 """
@@ -46,7 +47,7 @@ Target = Int64 | npt.NDArray[np.uint32] | UInt64
 
 @dataclass(frozen=True, repr=False, eq=False)
 class CumulativeTable:
-    """Boundaries F_1 <= F_2 <= ... of a law on 0, 1, 2, ..., in units of 2^-127.
+    """Samples a law on 0, 1, 2, ... from a table of its cumulative boundaries F_1 <= F_2 <= ..., in units of 2^-127.
 
     Sampling from it is exact, vectorised, and the same on every machine. One sample consumes one 16-byte block of the
     stream, read as two little-endian 64-bit words (high, low): the upper 127 of the 128 bits choose the value, the last
@@ -70,7 +71,7 @@ class CumulativeTable:
 
     @staticmethod
     def of_weights(weights: Sequence[int], tail: Fraction) -> "CumulativeTable":
-        """The table of a law proportional to ``weights``; the exact law has mass at most ``tail`` beyond them.
+        """Makes the table of a law proportional to ``weights``; the exact law has mass at most ``tail`` beyond them.
 
         ``weights`` must be accurate to well below 2^-128 of their sum (the callers work with 256 fractional bits).
         Each boundary is rounded to 2^-127, so a value's probability is off by at most 2^-127 and the draw is within
@@ -101,7 +102,7 @@ class CumulativeTable:
         return CumulativeTable(high, low, guide, Fraction(len(weights), 1 << (TABLE_BITS + 1)) + tail)
 
     def draw(self, high: UInt64, low: UInt64) -> Int64:
-        """One value for each pair of words, int64 like ``high``; the last bit of ``low`` is not used."""
+        """Returns one value per pair of words, int64 [n]; the last bit of ``low`` is not used."""
         value = np.take(self.guide, (high >> _GUIDE_SHIFT).view(np.int64), mode="clip")
         boundary = np.take(self.high, value, mode="clip")
         value += high > boundary
@@ -127,7 +128,12 @@ class CumulativeTable:
 
 
 class IntegerNoise(ABC):
-    """A symmetric law on the integers that turns a fixed number of stream blocks into each sample."""
+    """A symmetric law on the integers; each sample consumes a fixed number of 16-byte blocks of the stream.
+
+    Attributes:
+        blocks: blocks per sample.
+        distance: bound on the statistical distance of one sample from the exact law.
+    """
 
     blocks: int
     """16-byte stream blocks a sample consumes; sample i reads blocks ``i * blocks`` onwards, whatever the chunking."""
@@ -144,13 +150,13 @@ class IntegerNoise(ABC):
         """Samples int64 [m] from stream words uint64 [m, 2 * blocks]."""
 
     def sample(self, stream: KeyStream, n: int) -> Int64:
-        """The next ``n`` samples of the stream, int64 [n]."""
+        """Returns the next ``n`` samples of the stream, int64 [n]."""
         out = np.zeros(n, dtype=np.int64)
         self.add_to(out, stream)
         return out
 
     def add_to(self, target: Target, stream: KeyStream, sign: int = 1) -> None:
-        """Add (``sign`` = 1) or subtract (-1) the stream's next ``len(target)`` samples, in place and in chunks.
+        """Adds (``sign`` 1) or subtracts (-1) the next ``len(target)`` samples of the stream, in place.
 
         ``target`` is int64, uint32 or uint64 [d]; unsigned words wrap around.
         """
@@ -175,7 +181,7 @@ class IntegerNoise(ABC):
 class DiscreteGaussian(IntegerNoise):
     """N_Z(0, sigma^2): P(x) proportional to exp(-x^2 / (2 sigma^2)) on the integers (Canonne, Kamath, Steinke 2020).
 
-    Up to ``TABLE_SIGMA`` one folded table gives |x| and the spare bit its sign. Above, and below ``LARGEST_SIGMA``, a
+    Up to ``TABLE_SIGMA`` one table gives |x| and a free bit its sign. Above, and below ``LARGEST_SIGMA``, a
     sample is A + k B with two tabled discrete Gaussians, var A + k^2 var B = sigma^2 exactly and var A >= 5 k^2. By
     Poisson summation over B its probabilities equal those of N_Z(0, sigma^2) up to a factor 1 +- 4 exp(-2 pi^2 t^2),
     t^2 = 1 / (1/var B + k^2/var A) > 4.99, that is 2^-139 (Peikert 2010, Micciancio and Walter 2017).
@@ -201,7 +207,7 @@ class DiscreteGaussian(IntegerNoise):
 
     @classmethod
     def of_variance(cls, variance: float | Fraction) -> "DiscreteGaussian":
-        """The law of parameter sigma^2 = ``variance``, which a share's sigma seldom hits exactly."""
+        """Makes the law whose sigma^2 is exactly ``variance``; a float sigma would be rounded."""
         law = cls.__new__(cls)
         law._set_variance(Fraction(variance))
         return law
@@ -253,7 +259,7 @@ class DiscreteGaussian(IntegerNoise):
 
 
 class DiscreteLaplaceShare(IntegerNoise):
-    """One party's share of discrete Laplace noise: NB(r, p) - NB(r, p), r = 1/n_min, p = exp(-1 / scale).
+    """One party's share of discrete Laplace noise, the difference of two draws from NB(1/n_min, exp(-1/scale)).
 
     The negative binomial (Polya) law is infinitely divisible: ``n_min`` shares sum to exactly the discrete Laplace law,
     P(x) proportional to exp(-|x| / scale) (Ghosh, Roughgarden, Sundararajan 2009), and further shares only add
@@ -316,7 +322,7 @@ def _signed_draw(table: CumulativeTable, high: UInt64, low: UInt64) -> Int64:
 
 
 def exp_fixed(exponent: Fraction) -> int:
-    """exp(-exponent), exponent >= 0, in units of 2^-256 and within one of them, by integer arithmetic alone.
+    """Returns exp(-exponent) for exponent >= 0, in units of 2^-256, off by at most one unit, by integer arithmetic.
 
     The Taylor series of exp(exponent / 2^h) < e has positive terms only; its reciprocal is squared h times.
     """

@@ -1,13 +1,13 @@
-"""Budget of a data set over all runs, the cost of the runs against it, and a ledger's charges and statement.
+"""Prices runs against the budget of a data set, and defines a ledger's charges and its summary, the statement.
 
-Across runs mu^2 adds if all their releases are unsampled Gaussians: these runs are one *part* of the budget. Every
-other run is a part of its own, and the parts' epsilons and deltas add (docs/privacy.md, "Accounting"). The delta of
-a part is fixed when the budget is declared, never by the number of parts so far: runs are chosen after the results of
-earlier ones are known, and so would the division be.
+Runs whose releases are all Gaussians without subsampling are together one *part* of the budget: their mu^2 adds. Every
+other run is a part by itself, and the parts' epsilons and deltas add (docs/privacy.md, "Accounting"). The delta of a
+part is fixed when the budget is declared. It must not depend on the number of parts so far, because runs are chosen
+after the results of earlier ones are known.
 
-With the statement, which is kept outside the ledger's folder, a lost or older ledger can be continued. It names every
-run with all that it has charged and, while it is open, the price of its whole plan. It says no more about private
-values than the ledger does. Spending that cannot be shown any more counts as the whole budget, never as zero.
+A party keeps the statement outside the ledger's folder. With it, a lost or outdated ledger can be continued. It names
+every run with all that it has charged and, while the run is open, the price of its whole plan. It says no more about
+private values than the ledger does. Spending that cannot be shown any more counts as the whole budget, never as zero.
 """
 
 import math
@@ -33,12 +33,12 @@ _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 @dataclass(frozen=True)
 class Budget:
-    """Budget that the owner of a data set allows over all runs.
+    """The (epsilon, delta) that the owner of a data set allows over all runs.
 
     Attributes:
-        epsilon: may be inf.
+        epsilon: above 0; may be inf.
         delta: between 0 and 1.
-        parts: how many parts ``delta`` is divided into, equally; a run that would open one more is refused.
+        parts: number of equal parts that ``delta`` is divided into; a run that would need one more is refused.
     """
 
     epsilon: float
@@ -59,12 +59,15 @@ def budget_json(budget: Budget | None) -> dict[str, Any] | None:
 
 
 def budget_from_json(value: Mapping[str, Any] | None) -> Budget | None:
-    """Raises ValueError, KeyError, TypeError or ConfigurationError for anything but a budget or None."""
+    """Reads what :func:`budget_json` wrote.
+
+    Raises ValueError, KeyError, TypeError or ConfigurationError for another value.
+    """
     return None if value is None else Budget(float(value["epsilon"]), float(value["delta"]), int(value["parts"]))
 
 
 def parts(runs: Runs) -> list[list[Event]]:
-    """The events of each part: the runs that are all unsampled Gaussians together, every other run by itself."""
+    """Groups the events of all runs by part of the budget: purely Gaussian runs together, every other run by itself."""
     gaussian: list[Event] = []
     others: list[list[Event]] = []
     for events in runs.values():
@@ -76,7 +79,10 @@ def parts(runs: Runs) -> list[list[Event]]:
 
 
 def price(runs: Runs, delta: float, divided: int) -> float:
-    """Epsilon of ``runs`` at ``delta``, of which each part has an equal share of ``divided``; inf beyond so many."""
+    """Returns epsilon of ``runs`` at ``delta``, summed over their parts, each at ``delta`` / ``divided``.
+
+    It is inf if there are more than ``divided`` parts.
+    """
     found = parts(runs)
     if len(found) > divided:
         return math.inf
@@ -84,9 +90,9 @@ def price(runs: Runs, delta: float, divided: int) -> float:
 
 
 def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:
-    """Returns True if one part of Gaussians costs at most ``epsilon`` at ``delta``; False for anything else.
+    """Returns True if ``found`` is one part, purely Gaussian, that costs at most ``epsilon`` at ``delta``.
 
-    One value of delta decides. :func:`price` finds the root of that function, which takes milliseconds.
+    False means that :func:`price` must decide; it takes milliseconds, because it searches for epsilon.
     """
     if len(found) != 1 or not accounting.is_one_gaussian(found[0]):
         return False
@@ -94,10 +100,10 @@ def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float
 
 
 def charged_of(charged: Iterable[Event], plan: Iterable[Event]) -> tuple[Event, ...]:
-    """Returns what a run costs that has charged at least once, equal events as one.
+    """Returns the events that count as the cost of a run after its first charge, equal ones merged.
 
-    Unsampled Gaussians alone cost what was charged. Any other run costs its whole ``plan``, however early it stops:
-    whoever stops it has read its sums, and the price of the sums so far does not hold for an adaptive stop
+    A run of Gaussians without subsampling costs what it has ``charged``. Any other run costs its whole ``plan``,
+    however early it stops: the decision to stop may depend on the sums so far, and their price does not cover that
     (docs/privacy.md, "Accounting").
 
     >>> charged_of([Pure(0.1)], [Pure(0.1), Pure(0.2)])
@@ -108,17 +114,17 @@ def charged_of(charged: Iterable[Event], plan: Iterable[Event]) -> tuple[Event, 
 
 
 def at_least(one: Iterable[Event], other: Iterable[Event]) -> tuple[Event, ...]:
-    """Returns each event as often as it occurs in ``one`` or in ``other``, whichever has it more often."""
+    """Returns the union of two multisets of events: each event as often as in the one that has it more often."""
     return as_events(count_events(one) | count_events(other))
 
 
 def compressed(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Equal events as one, their counts added."""
+    """Merges equal events into one and adds their counts."""
     return as_events(count_events(events))
 
 
 def count_events(events: Iterable[Event]) -> Counter[Event]:
-    """Counts each event, by the event of count 1."""
+    """Counts equal events; a key is the event with count 1."""
     counts: Counter[Event] = Counter()
     for event in events:
         counts[event if event.count == 1 else replace(event, count=1)] += event.count
@@ -126,14 +132,14 @@ def count_events(events: Iterable[Event]) -> Counter[Event]:
 
 
 def as_events(counts: Mapping[Event, int]) -> tuple[Event, ...]:
-    """Equal events as one, with their count."""
+    """Turns the result of :func:`count_events` back into events with counts."""
     return tuple(
         event if event.count == count else replace(event, count=count) for event, count in counts.items() if count > 0
     )
 
 
 def events_json(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Events as JSON, which has no infinity: it is written as the text "inf"."""
+    """Returns events as JSON values, with "inf" for infinity."""
     return [
         {"mechanism": _NAMES[type(event)]} | {key: number(value) for key, value in vars(event).items()}
         for event in events
@@ -141,7 +147,10 @@ def events_json(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def events_from_json(values: Iterable[Mapping[str, Any]]) -> tuple[Event, ...]:
-    """Raises ValueError, KeyError, TypeError or ConfigurationError for what is no event."""
+    """Reads what :func:`events_json` wrote.
+
+    Raises ValueError, KeyError, TypeError or ConfigurationError for another value.
+    """
     return tuple(
         _EVENTS[value["mechanism"]](
             **{key: math.inf if item == "inf" else item for key, item in value.items() if key != "mechanism"}
@@ -161,7 +170,12 @@ State = Literal["unknown", "charged", "sent", "withdrawn", "void"]
 
 @dataclass(frozen=True)
 class PlanPrice:
-    """A run's whole plan: its events, spare attempts included, and what all its vectors show to everyone else."""
+    """Price of a run's whole plan.
+
+    Attributes:
+        events: all its releases, repeated attempts included.
+        alone: the same releases as seen by all others if they collude, behind this party's own noise only.
+    """
 
     events: tuple[Event, ...] = ()
     alone: tuple[Event, ...] = ()
@@ -176,17 +190,17 @@ class PlanPrice:
 
 @dataclass(frozen=True)
 class Charge:
-    """One attempt at one private sum, as a party prices it itself.
+    """One attempt at one private sum, with its price as a party computes it.
 
     Attributes:
         run: name of the run.
         manifest: hash (hex) of the manifest that the run was agreed under.
         query: name of the private sum in its plan.
         attempt: number of the attempt.
-        events: releases of the sum, under the assumed number of honest survivors.
-        question: q (hex), the digest of the public inputs of the sum; "" if the sum has none.
-        alone: releases that everyone else sees if they collude: only the party's own share of the noise is left.
-        unit: privacy unit that the events are priced for; "" in a ledger of a version that did not write it.
+        events: releases of the sum, with the noise of the assumed number of honest survivors.
+        question: hash (hex) of the public inputs of the sum; "" if the sum has no public inputs.
+        alone: releases as seen by all others if they collude, behind this party's own share of the noise only.
+        unit: privacy unit that the events are priced for; "" in a ledger that an earlier version wrote.
     """
 
     run: str
@@ -210,7 +224,7 @@ class Charge:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "Charge":
-        """Reads an entry of kind ``charge``. Raises ValueError, KeyError or TypeError for a malformed one."""
+        """Reads a ledger's entry of kind ``charge``. Raises ValueError, KeyError or TypeError for a malformed entry."""
         run, manifest, query, attempt = (entry[name] for name in ("run", "manifest", "query", "attempt"))
         # a receipt does not show what a vector shows to everyone else
         alone = events_from_json(entry.get("alone", ()))
@@ -220,9 +234,13 @@ class Charge:
 
 @dataclass(frozen=True)
 class RunCost:
-    """Cost of one run: ``epsilon`` by itself, ``spent`` with everything before it; both at one delta.
+    """Cost of one run in a ledger, at the delta that was asked for.
 
-    ``whole_plan``: it is charged at its whole plan, however many ``releases`` it has made.
+    Attributes:
+        releases: number of charges that count.
+        epsilon: cost of this run by itself.
+        spent: cost of this run and all runs before it.
+        whole_plan: True if the run costs its whole plan, however many charges it has made.
     """
 
     run: str
@@ -234,14 +252,14 @@ class RunCost:
 
 @dataclass(frozen=True)
 class RunSpending:
-    """All that one run has charged.
+    """Total that one run has charged.
 
     Attributes:
-        events: the events that count, equal ones merged (``spending.charged_of``).
-        alone: events of every vector that left, as everyone else together would see them; likewise.
-        plan: its whole plan while it is open; empty if it is closed or its plan is not known.
-        closed: True if it has ended for this party: it cannot charge more.
-        unit: its privacy unit; "" if it is not known.
+        events: the events that count, equal ones merged (:func:`charged_of`).
+        alone: the events of every vector that was sent, as seen by all others if they collude; equal ones merged.
+        plan: price of the whole plan while the run is open; empty if it is closed or its plan is not known.
+        closed: True if the run has ended for this party, so that it cannot charge more.
+        unit: privacy unit of the run; "" if it is not known.
     """
 
     run: str
@@ -253,7 +271,11 @@ class RunSpending:
     unit: str = ""
 
     def at_most(self, other: "RunSpending | None" = None) -> "RunSpending":
-        """Upper bound on the cost of this run, an open one with its plan, given also what another source knows."""
+        """Returns an upper bound on this run's spending: an open run counts with its whole plan.
+
+        Args:
+            other: the same run's spending from another source, which the bound covers too.
+        """
         bound = charged_of if self.closed else at_least
         events, alone = bound(self.events, self.plan.events), bound(self.alone, self.plan.alone)
         if other is not None:
@@ -272,11 +294,11 @@ class RunSpending:
 
 @dataclass
 class Attempt:
-    """A charged attempt in a ledger.
+    """State of a charged attempt in a ledger.
 
     Attributes:
-        data: fingerprint of the data set when it was charged.
-        vector: hash (hex) of the vector that it has sent.
+        data: fingerprint of the data set at the time of the charge.
+        vector: hash (hex) of the vector that was sent; "" before.
     """
 
     charge: Charge
@@ -291,7 +313,7 @@ class Attempt:
 
 @dataclass
 class RunRecord:
-    """State of one run in a ledger; ``total`` None: to be counted again."""
+    """State of one run in a ledger; ``total`` caches :meth:`spending` and is None after a change."""
 
     manifests: set[str] = field(default_factory=set)
     plan: PlanPrice | None = None
@@ -310,7 +332,7 @@ class RunRecord:
         return [*self.lost, *(each.charge for each in self.attempts if each.state in ("sent", "void"))]
 
     def price(self, further: Sequence[Event] = ()) -> tuple[Event, ...]:
-        """Events that the run costs, with ``further`` ones that it is about to charge."""
+        """Returns the events that count as the run's cost if it charges the ``further`` ones too."""
         charged = [event for charge in self.counted() for event in charge.events]
         return charged_of([*charged, *further], self.plan.events if self.plan else ())
 
@@ -326,7 +348,14 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Statement:
-    """A ledger's head, its length, its budget, its runs, and whole budgets that earlier ledgers had lost."""
+    """Summary of a ledger, kept elsewhere so that a lost or outdated ledger can be continued.
+
+    Attributes:
+        head: hash (hex) of the ledger's last entry.
+        entries: number of its entries.
+        runs: spending of each run.
+        lost_budgets: budgets that count as wholly spent; None for an unknown one.
+    """
 
     head: str
     entries: int
@@ -336,7 +365,7 @@ class Statement:
 
     @property
     def released(self) -> bool:
-        """False if nothing can have left, so that a lost ledger could hide nothing."""
+        """True if any run has charged, so that losing this ledger would hide spending."""
         return bool(self.runs or self.lost_budgets)
 
     def to_json(self) -> dict[str, Any]:
@@ -352,7 +381,10 @@ class Statement:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Statement":
-        """Raises ValueError, KeyError, TypeError or ConfigurationError for anything but this version's statement."""
+        """Reads what :meth:`to_json` wrote.
+
+        Raises ValueError, KeyError, TypeError or ConfigurationError for another value or version.
+        """
         if value["version"] != VERSION:
             raise ValueError(f"version {value['version']}")
         return cls(
@@ -364,7 +396,7 @@ class Statement:
         )
 
     def missing(self, shown: Iterable[RunSpending]) -> list[Charge]:
-        """Charges that ``shown`` knows at most and this ledger does not hold: one for each shown run."""
+        """Returns what this ledger lacks of the spending in ``shown``, as one charge per run of ``shown``."""
         held = {spent.run: spent for spent in self.runs}
         charges = []
         for spent in shown:

@@ -1,6 +1,6 @@
-"""The one cryptographic stream under masks and noise: AES-256-CTR over zeros, words little-endian.
+"""The cryptographic stream from which masks and noise are drawn: AES-256-CTR over zeros, words little-endian.
 
-Definition, so that another implementation can be checked against ours: for a 32-byte seed ``k`` the stream is
+For a 32-byte seed ``k`` the stream is defined as
 ``AES-256_k(0) || AES-256_k(1) || ...`` with the block counter as a 128-bit big-endian integer that starts at zero
 (NIST SP 800-38A, CTR mode, zero initial counter block, zero plaintext). Words are read from it little-endian on every
 machine. A seed is used for one purpose and one stream only.
@@ -50,13 +50,13 @@ class KeyStream:
         return "KeyStream(AES-256-CTR)"
 
     def fill(self, out: memoryview) -> None:
-        """Write the next ``out.nbytes`` bytes of the stream to ``out``, a writable contiguous buffer of bytes."""
+        """Writes the next ``out.nbytes`` bytes of the stream to ``out``, a writable contiguous buffer of bytes."""
         for start in range(0, out.nbytes, CHUNK_BYTES):
             part = out[start : start + CHUNK_BYTES]
             self.xor_into(ZEROS[: part.nbytes], part)
 
     def read(self, size: int) -> bytes:
-        """The next ``size`` bytes as a new object: for permutations and tests, not for bulk."""
+        """Returns the next ``size`` bytes as a new object; for large amounts use :meth:`fill`."""
         out = bytearray(size)
         if size:
             self.fill(memoryview(out))
@@ -64,11 +64,13 @@ class KeyStream:
 
 
 def long_stream(seed: bytes) -> tuple[XorInto, XorInto]:
-    """Returns two writers: of a stream's first ``HEAD_BYTES``, and of all bytes behind them; use them in this order.
+    """Returns two :data:`XorInto` functions: for a stream's first ``HEAD_BYTES``, and for all bytes behind them.
 
-    For vectors of megabytes. AES-GCM encrypts by the blocks of CTR mode (NIST SP 800-38D, section 7.1): under a nonce
-    of 96 zero bits its first block is this stream's third, and so on for 2^36 - 32 bytes. The library computes them
-    with wider instructions if the processor has them, so that they come up to twice as fast. No tag is made.
+    Call the first one first.
+
+    Use it for vectors of megabytes. AES-GCM encrypts by the blocks of CTR mode (NIST SP 800-38D, section 7.1): under a
+    nonce of 96 zero bits its first block is this stream's third, and so on for 2^36 - 32 bytes. The library computes
+    them with wider instructions if the processor has them, so that they come up to twice as fast. No tag is made.
 
     Raises InternalError unless ``seed`` is 32 bytes.
     """
@@ -77,10 +79,10 @@ def long_stream(seed: bytes) -> tuple[XorInto, XorInto]:
 
 
 class ShortStreams:
-    """The streams of many seeds, one after the other, each from its beginning and in one call.
+    """Writes the beginnings of the streams of many seeds, one after the other.
 
-    For vectors of kilobytes. AES-GCM in a single call takes a third of the time to set up that a cipher does which can
-    be called again, and it encrypts by the blocks of a stream behind its head (see ``long_stream``). The head is what
+    Use it for vectors of kilobytes. Setting up AES-GCM in a single call takes a third of the time of a cipher that can
+    be called again. It encrypts by the blocks of a stream behind its head (see ``long_stream``). The head is what
     GCM authenticates with (NIST SP 800-38D, section 7.1), so it follows from two tags under the same nonce: of an empty
     message the tag is the second block, AES(1), and with 16 zero bytes of associated data it is AES(1) + x^56 AES(0) in
     GF(2^128), because their length, 128 bits, stands for x^56. The heads of all seeds are computed at once. No tag
@@ -110,9 +112,11 @@ class ShortStreams:
         return f"ShortStreams({len(self._ciphers)} of AES-256-CTR)"
 
     def each_into(self, room: memoryview) -> Iterator[None]:
-        """Write one stream after the other to all of ``room`` but its last 16 bytes, which are scratch.
+        """Overwrites ``room`` with one stream after the other and yields after each.
 
-        ``room``: a writable contiguous buffer of at least 48 bytes and at most 48 more than ``CHUNK_BYTES``.
+        Args:
+            room: a writable contiguous buffer of at least 48 and at most ``CHUNK_BYTES`` + 48 bytes; its last 16 bytes
+                are scratch space.
         """
         head, behind = room[:HEAD_BYTES], room[HEAD_BYTES:]
         zeros = ZEROS[: len(behind) - TAG_BYTES]
@@ -125,7 +129,7 @@ class ShortStreams:
             yield
 
     def close(self) -> None:
-        """Forget the streams."""
+        """Forgets the seeds' ciphers and overwrites the streams' heads."""
         self._ciphers = []
         wipe(self._heads)
 
@@ -175,5 +179,5 @@ def _check_seed(seed: bytes) -> None:
 
 
 def wipe(buffer: bytearray | memoryview) -> None:
-    """Overwrite a buffer of bytes with zeros; Python may still hold copies, this removes the one we know of."""
+    """Overwrites a buffer with zeros. Python may still hold copies elsewhere."""
     buffer[:] = bytes(len(buffer))
