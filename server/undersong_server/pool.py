@@ -34,7 +34,7 @@ class Sample:
 
 
 def each_once(samples: Sequence[Sample]) -> list[Sample]:
-    """Each text once, at its first place, under the label that most of its samples have, the first of several.
+    """Keeps each text once, at its first place, under the label that most of its samples have (of equals, the first).
 
     >>> each_once([Sample("a", label, "one", 0, "") for label in ("x", "y", "y")])[0].label
     'y'

@@ -297,7 +297,8 @@ class Author:
 
     def _ask_anew(self, step: str, name: str, requests: Mapping[int, GenerationRequest]) -> None:
         """Throws an earlier process's useless answers away if they alone would stop the run: the generator may have
-        been mended since."""
+        been mended since.
+        """
         kept = self._kept(step, name, list(requests))
         bad = [(step, i, answer) for i, answer in kept.items() if _is_useless(self._read(answer, requests[i], name))]
         if _stops(len(requests), len(bad)):

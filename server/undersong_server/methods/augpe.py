@@ -64,10 +64,12 @@ def cells_of(embeddings: Float32, count: int, seed: int) -> Cells:
 
 
 def sums(name: str, *, cells: int, within: int, q: int, labels: int = 0, share: float = 1.0) -> list[SumRequest]:
-    """The two private sums of one vote, which divide its ``share`` of the budget equally; nearest votes only.
+    """The two private sums of one nearest vote by cells: votes for cells, then for candidates of the best cells.
 
     Args:
-        within: the most candidates that the second one is asked for.
+        cells: number of cells; ``within``: most candidates of the second sum.
+        q: votes of a record, in each sum; ``labels``: number of labels, 0 if votes do not go by label.
+        share: part of the budget, which the two sums divide equally.
     """
     first = TopQVotes(q=q, candidates=cells, furthest=False)
     second = TopQVotes(q=q, candidates=within, labels=labels, furthest=False)
@@ -75,7 +77,7 @@ def sums(name: str, *, cells: int, within: int, q: int, labels: int = 0, share: 
 
 
 def standing_out(votes: Float64, sigma: float) -> Int64:
-    """Returns the cells with significant votes, best first, int64; all cells if no cell is significant.
+    """Returns the cells whose votes noise of deviation ``sigma`` does not explain, best first, int64; if none, all.
 
     >>> standing_out(np.array([0.0, 90.0, 70.0, 1.0]), 1.0).tolist()
     [1, 2]
@@ -104,14 +106,14 @@ def members(cells: Cells, embeddings: Float32, order: Int64, room: int) -> Int64
 
 
 def votes(run: RunContext, name: str, embeddings: Float32, labels: Int64, *, cells: int, within: int) -> Float64:
-    """Opens the two sums planned as ``name`` (:func:`sums`): noisy nearest votes, float64 [N], in votes.
+    """Opens the two sums planned as ``name`` (:func:`sums`); returns noisy nearest votes, float64 [N], in votes.
 
-    ``UNSEEN`` for candidates of cells that do not stand out.
+    Candidates outside the best cells get ``UNSEEN``.
 
     Args:
         embeddings: of the candidates, as published, float32 [N, d].
         labels: their labels, int64 [N].
-        cells, within: as planned.
+        cells, within: as in :func:`sums`.
     """
     made = cells_of(embeddings, cells, int(run.rng(f"{name}/cells").integers(2**31)))
     none = np.full(len(made.centres), -1, dtype=np.int64)
@@ -170,7 +172,7 @@ class Options(VocabularyOptions):
 
     @property
     def seen(self) -> int:
-        """Texts that the second level of a vote is asked for at most."""
+        """Most texts that a vote by cells asks for in its second sum."""
         return max(1, round(self.within * self.population))
 
     @property
@@ -186,7 +188,7 @@ class Options(VocabularyOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """The vocabulary, where it is asked for; one nearest vote per record before each round of variations."""
+    """Returns the vocabulary's sum, if it is asked for, and a nearest vote before each round of variations."""
     labels = len(setting.labels)
     vote = TopQVotes(q=1, candidates=options.population, labels=labels, furthest=False)
     votes = [SumRequest(f"votes/{t + 1}", vote) for t in range(options.rounds - 1)]
@@ -213,7 +215,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method (algorithm 1). Returns the last population."""
+    """Runs Aug-PE (algorithm 1). Returns the last population."""
     population = _random(options, run)  # RANDOM_API
     for t in range(1, options.rounds):
         labels = run.label_numbers(population)
@@ -237,7 +239,7 @@ def _votes(options: Options, run: RunContext, name: str, embedded: Float32, labe
 
 
 def by_rank(votes: Float64, labels: Int64, size: int) -> Int64:
-    """Positions of the ``size`` texts with the most votes, equally many per label, ties to the lower; int64, sorted."""
+    """Positions of the ``size`` texts with the most votes, equally many per label, int64, ascending."""
     present = np.unique(labels)
     share = balanced_labels(size, len(present), np.zeros(len(present), dtype=np.int64))
     chosen = [

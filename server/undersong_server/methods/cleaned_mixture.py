@@ -36,11 +36,13 @@ def cleaned(
     equation 2). The text gets the likeliest label if that one reaches its own threshold; otherwise it is dropped. No
     label loses more than ``MOST_LOST`` of its texts, the most contradicted first.
 
-    Every judge must contradict the label, and name the same other one: what embeddings cannot tell apart, as an event
-    and a near miss, words often can. Probabilities are the mean of the judges'.
+    A judge estimates the probability of each label. Every judge must contradict the label, and name the same other one:
+    what embeddings cannot tell apart, such as an event and a near miss, words often can. Probabilities are the mean of
+    the judges'.
 
     Args:
-        embeddings: unit, float32 [n, d]; label_of, author: int64 [n].
+        embeddings: unit, float32 [n, d].
+        label_of, author: label and generator of each text, int64 [n]; ``labels`` is the number of labels.
         others: judges beside the linear classifier of embeddings.
     """
     groups = [rng.permutation(len(label_of)) % FOLDS, author]
@@ -74,7 +76,7 @@ def _out_of(group: Int64, x: Any, fit: Fit, label_of: Int64, labels: int) -> Flo
 
 
 def run(options: mixture_labels.Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the synthetic corpus, which has fewer texts than were ordered."""
+    """Runs the method. Returns the synthetic corpus, which has fewer texts than were ordered."""
     samples, names = mixture_labels.run(options, run), run.setting.labels
     embeddings = run.embeddings(samples)
     found = cleaned(embeddings, run.label_numbers(samples), run.pool.generator_of, len(names), run.rng("folds"))

@@ -173,7 +173,7 @@ def chosen(options: Options, setting: Setting) -> Kind:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the candidates that are kept."""
+    """Runs the method. Returns the candidates that are kept."""
     kind = chosen(options, run.setting)
     if kind == "moments":
         run.check_embedding_size(options.embedding_size)
@@ -204,7 +204,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) -> list[int]:
-    """Positions of the best candidates of each class, ascending: in the tutor's proportions as far as they suffice.
+    """Positions of the candidates with the highest scores of each class, ascending; ``share`` of all are kept.
+
+    The classes have the proportions ``label_shares``, float64 [C], as far as each has enough candidates.
 
     >>> kept(np.array([3.0, 1.0, 2.0, 0.0]), np.array([0, 0, 0, 1]), np.array([0.5, 0.5]), 0.5)
     [0, 3]

@@ -139,7 +139,7 @@ class Options(StatedOptions):
         return 1 if self.keyword_request == "all" else max(1, len(setting.labels))
 
     def proposer(self, setting: Setting) -> str:
-        """The generator that proposes keywords. Raises ConfigurationError where no generator has the name."""
+        """Name of the generator that proposes keywords. Raises ConfigurationError if the task has no such generator."""
         if self.keyword_generator and self.keyword_generator not in setting.generators:
             raise ConfigurationError(
                 f"method.keyword_generator: no generator is named {self.keyword_generator!r}",
@@ -148,14 +148,14 @@ class Options(StatedOptions):
         return self.keyword_generator or setting.generators[0]
 
     def writers(self, setting: Setting) -> tuple[str, ...]:
-        """The generators that write texts: all but one that is named for keywords, unless it is the only one."""
+        """Names of the generators that write texts: all but the one named for keywords, unless it is the only one."""
         others = tuple(name for name in setting.generators if name != self.keyword_generator)
         return others or setting.generators
 
     def sizes(self, setting: Setting) -> "Sizes":
-        """N, N_e and calls for keywords; with ``samples``, the largest N whose calls stay within it.
+        """Population, elite and calls for keywords; with ``samples``, the largest population within so many calls.
 
-        Raises ConfigurationError where ``samples`` is too few for two texts.
+        Raises ConfigurationError if ``samples`` does not suffice for a population of two texts.
         """
         asked = self.keyword_answers * self.keyword_requests(setting) if self.keywords else 0
         if self.samples is None:
@@ -183,7 +183,7 @@ class Sizes:
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """Length range, metadata histograms and mean similarity, once each; then one subsampled nearest vote per round."""
+    """Returns length range, metadata histograms and mean similarity, then one subsampled nearest vote per round."""
     labels = len(setting.labels)
     options.proposer(setting)  # a wrong name is found now
     metadata = _metadata_statistic(options, labels)
@@ -236,7 +236,7 @@ def notes(options: Options, setting: Setting) -> list[str]:
 
 
 def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
-    """The paper's sigma, what its mechanisms really spend with it, and its sigma accounted exactly."""
+    """The paper's sigma of a vote, the epsilon that its mechanisms spend with it, and sigma by exact accounting."""
     return dpga_paper.figures(plan.privacy, rounds=options.rounds, sampling=options.sampling)
 
 
@@ -246,7 +246,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the last population, the elite of the last votes with its offspring; or that elite."""
+    """Runs DPGA-TextSyn. Returns the last population (an elite with its offspring) or the last elite, by ``corpus``."""
     sizes = options.sizes(run.setting)
     if options.estimates_similarity:
         run.check_embedding_size(options.embedding_size)

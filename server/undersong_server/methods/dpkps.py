@@ -85,7 +85,7 @@ class Options(VocabularyOptions):
         return tuple(2**power for power in range(math.ceil(math.log2(self.length)) + 1))
 
     def texts(self, setting: Setting) -> int:
-        """Texts to write."""
+        """Number of texts to write: ``samples``, or ``per_class`` times the number of classes."""
         return self.samples if self.per_class is None else self.per_class * max(1, len(setting.labels))
 
     def features(self, setting: Setting) -> FourierFeatures:
@@ -102,7 +102,7 @@ class Options(VocabularyOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """The vocabulary histogram and the density features. The split divides mu squared, or (Laplace) epsilon."""
+    """Returns the vocabulary histogram and the density features. The split divides mu squared, or (Laplace) epsilon."""
     _shots(options, setting, np.random.default_rng(0))  # a file that cannot be used is told now
     return [
         SumRequest("vocabulary", options.histogram(setting), options.split[0], law=options.noise),
@@ -123,7 +123,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the synthetic corpus."""
+    """Runs DP-KPS. Returns the synthetic corpus."""
     shots = _shots(options, run.setting, run.rng("shots"))
     # Step 1: the private vocabulary (A.1)
     kept = private_keyphrases(options, run, law=options.noise)

@@ -54,14 +54,14 @@ class Options(PresetOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """No private sum. Raises ConfigurationError for a task without labels."""
+    """Returns no private sum. Raises ConfigurationError for a task without labels."""
     if len(setting.labels) < 2:
         raise ConfigurationError("method fusegen needs task.labels", "name the labels, or choose another method")
     return []
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the corpus, drawn by the last weights."""
+    """Runs FuseGen. Returns the corpus, drawn by the last weights."""
     names, labels = run.setting.generators, run.setting.labels
     examples: list[list[str]] = [[] for _ in labels]
     weights = np.ones(0)
@@ -87,13 +87,20 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def variability(opinions: Float64) -> Float64:
-    """Standard deviation over the task models of the probability of each text's label: [K, n] to float64 [n]."""
+    """Standard deviation over K task models of the probability of each text's label: float64 [K, n] -> float64 [n]."""
     found: Float64 = opinions.std(axis=0)
     return found
 
 
 def cross_selected(spread: Float64, weights: Float64, members: Int64, candidates: int, size: int, easy: float) -> Int64:
-    """The ``size`` heaviest of the candidates: those of ``members`` with the least (share ``easy``) and most spread."""
+    """Positions of the ``size`` heaviest of the candidates among ``members``, int64.
+
+    Candidates are the members with the least spread, for the share ``easy``, and those with the most.
+
+    Args:
+        spread, weights: variability and weight of each text, float64 [n].
+        members: positions to choose from, int64.
+    """
     count = min(candidates, len(members))
     low = highest(-spread, members, round(easy * count))
     high = highest(spread, np.setdiff1d(members, low), count - len(low))

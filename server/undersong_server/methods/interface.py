@@ -33,8 +33,8 @@ class Attribute:
     """A public attribute of a record.
 
     Attributes:
-        values: of which a record has one, or none.
-        column: whether it is a column beside the text; else a record has the value that its text is nearest to.
+        values: the values; a record has one of them, or none.
+        column: True for a column beside the text; else a record has the value that its text is nearest to.
     """
 
     name: str
@@ -177,18 +177,18 @@ class RunContext:
         return np.random.default_rng(np.frombuffer(digest, dtype="<u4"))
 
     def record(self, name: str, round_: int, value: Any) -> None:
-        """Keeps a public value for the report."""
+        """Keeps a public value of a round under ``name``, for the report."""
         self.records.setdefault(name, []).append((round_, value))
         self._observe("record", {"name": name, "round": round_, "value": value})
 
     def generate(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample]:
-        """Has the orders written and adds the samples to the pool; dropped orders (empty, duplicate) are left out."""
+        """Has the orders written and adds the samples to the pool; orders that gave no new text are left out."""
         samples = [sample for sample in self.write(step, round_, orders) if sample is not None]
         self.pool.extend(samples)
         return samples
 
     def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
-        """Has the orders written without adding them to the pool: one sample per order, None where it was dropped."""
+        """Has the orders written without adding them to the pool: one sample per order, None if it gave no new text."""
         written: list[Sample | None] = self._watch("generation", lambda: self._author.write(step, round_, orders))
         texts = [(each.text, each.label, each.generator) for each in written if each is not None]
         counted = self._author.counts
@@ -206,7 +206,7 @@ class RunContext:
         return written
 
     def tune(self, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning) -> None:
-        """Trains generators on (order, chosen text, rejected text); what they write from now on comes of it."""
+        """Trains each order's generator on (order, chosen text, rejected text); it writes later texts as trained."""
         self.adapters |= self._watch("tuning", lambda: self._author.tune(step, preferences, tuning))
 
     def label_numbers(self, samples: Sequence[Sample]) -> Int64:
@@ -247,7 +247,7 @@ class RunContext:
         return natural[: len(self.pool)], natural[half : half + len(self.pool)]
 
     def sigma(self, name: str) -> float:
-        """Standard deviation of the noise of a sum that was opened, natural units."""
+        """Standard deviation of the noise of the opened sum ``name``, natural units."""
         return self._sigmas[name]
 
     def private_sum(self, name: str, inputs: Sequence[Input]) -> NoisySum:
@@ -288,7 +288,7 @@ class RunContext:
         return Input("candidates", tuple(self._segments))
 
     def publish_samples(self, name: str, step: str, samples: Sequence[Sample]) -> tuple[Input, list[Sample]]:
-        """Publishes any samples, for populations that change; texts that were published before are not sent again.
+        """Publishes samples as the public input ``name``; texts that were published before are not sent again.
 
         ``step`` names the call in the journal. Returns the input and the samples, each once, in the input's order.
         """
@@ -305,17 +305,17 @@ class RunContext:
         return Input(name, segments), [sample for rows in ordered.values() for sample in rows.values()]
 
     def publish_labelled_texts(self, name: str, samples: Sequence[Sample]) -> list[Input]:
-        """Two public inputs: the samples' texts, and "NAME: classes", the number of each one's label (else 0)."""
+        """Two public inputs: ``name``, the samples' texts, and "NAME: classes", the index of each one's label."""
         classes = np.maximum(self.label_numbers(samples), 0).astype(np.float64)
         texts = self.publish_texts(name, [sample.text for sample in samples])
         return [texts, self.publish_numbers(f"{name}: classes", classes)]
 
     def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
-        """Strings as a public input."""
+        """Strings as the public input ``name``."""
         return Input(name, (Segment(self._blocks.add(encode_texts(texts))),))
 
     def publish_embeddings(self, name: str, texts: Sequence[str]) -> tuple[Input, Float32]:
-        """The embeddings of public texts as a public input, and the embeddings themselves, float32 [n, d]."""
+        """Embeddings of public texts as the public input ``name``, and the embeddings themselves, float32 [n, d]."""
 
         def encode() -> bytes:
             vectors: Float32 = self._watch("embedding", lambda: publishable(self._embed(texts)))
@@ -327,15 +327,15 @@ class RunContext:
         return Input(name, (Segment(identity),)), values.astype(np.float32, copy=False)
 
     def publish_vectors(self, name: str, step: str, values: Float32, labels: Int64) -> Input:
-        """Embeddings as a public input, put on its grid: float32 [n, d] and one label per row, int64 [n] (-1 = none).
+        """Embeddings, put on the public grid, as an input: float32 [n, d] and one label per row, int64 [n] (-1 = none).
 
-        ``step`` names them in the journal and differs in every call.
+        ``step`` names the call in the journal and differs in every call.
         """
         identity = self._blocks.published(f"vectors/{step}", lambda: encode_embeddings(publishable(values), labels))
         return Input(name, (Segment(identity),))
 
     def publish_numbers(self, name: str, values: Float64) -> Input:
-        """Numbers as a public input, float64 of any shape."""
+        """Numbers as the public input ``name``, float64 of any shape."""
         return Input(name, (Segment(self._blocks.add(encode_numbers(values))),))
 
     def _encoded(self, samples: Sequence[Sample]) -> bytes:

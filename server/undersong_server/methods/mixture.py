@@ -22,12 +22,12 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """No private sum."""
+    """Returns no private sum: the method needs none."""
     return []
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the synthetic corpus."""
+    """Runs the method. Returns the synthetic corpus."""
     run.generate("mixture", 0, orders(options, run.setting))
     return run.pool.samples
 

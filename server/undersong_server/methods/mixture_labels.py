@@ -34,7 +34,7 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """One label histogram. Raises ConfigurationError for a task without labels."""
+    """Returns one label histogram. Raises ConfigurationError for a task without labels."""
     if not setting.labels:
         raise ConfigurationError(
             'method "mixture+labels" needs task.labels', 'name the labels, or use name = "mixture"'
@@ -43,7 +43,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the synthetic corpus."""
+    """Runs the method. Returns the synthetic corpus."""
     opened = run.private_sum("labels", [])
     shares = label_shares(opened) if options.half_way else shares_of_counts(opened.natural)
     run.record("label shares", 0, shares.tolist())

@@ -44,18 +44,18 @@ class Options(PresetOptions):
 
     @property
     def population(self) -> int:
-        """Texts of a round of phase 1."""
+        """Number of texts in each round of phase 1."""
         return max(1, int(self.samples * self.seeds) // self.rounds)
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """One nearest vote per record on each round's texts."""
+    """Returns one private sum per round: a nearest vote per record for the round's texts."""
     vote = TopQVotes(q=1, candidates=options.population, labels=len(setting.labels), furthest=False)
     return [SumRequest(f"histogram/{t + 1}", vote) for t in range(options.rounds)]
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the seeds and what was written from them."""
+    """Runs PrE-Text. Returns the seeds and the texts that were written from them."""
     names, labels = run.setting.generators, run.setting.labels or ("",)
     wanted = balanced_labels(options.population, len(labels), np.zeros(len(labels), dtype=np.int64))
     orders = [Order(names[i % len(names)], "random", labels[label]) for i, label in enumerate(wanted)]

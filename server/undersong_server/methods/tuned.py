@@ -61,7 +61,7 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """The sum of the records' embeddings, or a vote over all texts of each round; and one over the last texts.
+    """Returns the sum of the records' embeddings, or a vote per round, by ``score``; then a vote for the last texts.
 
     Raises ConfigurationError for a generator that cannot be tuned, and for ranks that a prompt's texts do not have.
     """
@@ -99,7 +99,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. The numbers are those of the steps in docs/tuned.md. Returns the corpus."""
+    """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/tuned.md."""
     mean = None
     if options.score == "similarity":
         run.check_embedding_size(options.embedding_size)

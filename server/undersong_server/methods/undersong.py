@@ -44,12 +44,12 @@ class Options(MethodOptions):
     rounds: Annotated[int, Field(ge=2)] = 3
 
     def per_round(self) -> list[int]:
-        """Texts ordered in each round."""
+        """Number of texts to order in each round."""
         return [int(n) for n in largest_remainder(np.ones(self.rounds), self.samples * self.written)]
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """The sums of a run, with their parts of the budget. Nothing in it depends on the expected number of records."""
+    """Returns the sums of a run, with their parts of the budget; the expected number of records changes nothing."""
     generators, labels = len(setting.generators), len(setting.labels)
     asked: list[SumRequest] = []
     if labels or setting.attributes:
@@ -77,7 +77,7 @@ def _votes(candidates: int, labels: int) -> EqualVotes:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. The numbers are those of the steps in docs/method.md. Returns the corpus."""
+    """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/method.md."""
     state = State(options, run, [request.name for request in plan(options, run.setting)])
     # 1. What: the labels' shares, and those of the attributes' values.
     state.count_labels()
@@ -148,7 +148,7 @@ class State:
             self.run.record("label shares", 0, self.shares.tolist())
 
     def write(self, t: int, count: int) -> None:
-        """Orders ``count`` texts so that the published ones come near to the shares of labels and generators."""
+        """Orders ``count`` texts in round ``t``, so that all texts come near to the shares of labels and generators."""
         run, published = self.run, self._table() * self.chosen
         self.run.record("weights", t, (self.weights @ self.shares).tolist())
         wanted = shares.to_write(published, self.weights, self._shares_with_rare(published, count), self.spent, count)
@@ -179,7 +179,7 @@ class State:
         return orders
 
     def choose_generators(self, name: str) -> None:
-        """Opens how often the generators' classifiers are right; leaves out those clearly worse than the best."""
+        """Opens how often each generator's classifier is right on the records; drops those clearly below the best."""
         run, generators, labels = self.run, *self.chosen.shape
         x, label_of, author = self._texts()
         heads = consistency.classifiers(x, label_of, author, generators, self.shares, TUNING.strength)
@@ -191,7 +191,7 @@ class State:
         self.weights = self.chosen / self.chosen.sum(axis=0)
 
     def choose_examples(self, name: str) -> None:
-        """Opens votes for all texts so far. Without labels they also say which generators write more."""
+        """Opens votes for all texts so far and chooses examples by them; without labels, weights of generators too."""
         opened, (_, label_of, author) = self._votes(name), self._texts()
         votes = opened.natural[: len(author)]
         for label in range(len(self.shares)):
@@ -256,7 +256,7 @@ class State:
         return f"The private records {left}; by their verdict the chosen texts gain {points}. {taken}."
 
     def at_most(self, rows: Rows) -> Rows:
-        """Returns as many rows as may be published, drawn by chance."""
+        """Returns as many of the rows as may be published (``samples``), drawn by chance, in ascending order."""
         kept = np.sort(self.run.rng("corpus").permutation(len(rows.position))[: self.options.samples])
         return Rows(rows.position[kept], rows.label_of[kept])
 
@@ -280,7 +280,7 @@ class State:
         return Rows(position[found != DROPPED], found[found != DROPPED])
 
     def samples(self, rows: Rows) -> list[Sample]:
-        """The texts under their labels."""
+        """The samples at ``rows``, under the labels of the rows."""
         names, pool = self.run.setting.labels or ("",), self.run.pool.samples
         return [replace(pool[n], label=names[c]) for n, c in zip(rows.position, rows.label_of, strict=True)]
 
@@ -308,13 +308,13 @@ METHOD = Method(
 
 
 def attribute_marginals(setting: Setting) -> AttributeMarginals:
-    """Returns the statistic that counts labels and attributes."""
+    """Returns the statistic that counts the records' labels and attributes."""
     sizes = [tuple(len(each.possible) for each in setting.attributes if each.column is kind) for kind in (False, True)]
     return AttributeMarginals(len(setting.labels), *sizes)
 
 
 def attribute_inputs(run: RunContext) -> list[Input]:
-    """Returns the inputs of that sum: the lists' values as embeddings, the columns' names and values as texts."""
+    """Returns the inputs of the sum of :func:`attribute_marginals`: list values embedded, column names and values."""
     inputs, writer = [], run.setting.generators[0]
     lists = [each for each in run.setting.attributes if not each.column]
     texts = [part for each in run.setting.attributes if each.column for part in (each.name, *each.values)]

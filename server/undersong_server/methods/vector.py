@@ -43,7 +43,7 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """The number of records of each label, and the sum of their embeddings.
+    """Returns two private sums: the number of records of each label, and the sum of their embeddings.
 
     Raises ConfigurationError unless every generator can be steered by the run's embedder, and if the noise would be
     longer than the sum of all expected records can be.
@@ -83,7 +83,7 @@ def _noise_length(options: Options, setting: Setting, asked: Sequence[SumRequest
 
 
 def notes(options: Options, setting: Setting) -> list[str]:
-    """The part of the vectors that is noise at worst, by the expected number of records."""
+    """Returns a sentence on how long the noise is beside the records' common vector, by the expected records."""
     noise = _noise_length(options, setting, plan(options, setting))
     if noise is None:
         return []
@@ -93,7 +93,7 @@ def notes(options: Options, setting: Setting) -> list[str]:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. The numbers are those of the steps in docs/vector.md. Returns the corpus."""
+    """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/vector.md."""
     run.check_embedding_size(options.embedding_size)
     # 1. Records of each label.
     opened, names = run.private_sum("labels", []), run.setting.labels or ("",)

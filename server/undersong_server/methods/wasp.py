@@ -79,7 +79,7 @@ class Options(PresetOptions):
 
     @property
     def releases(self) -> int:
-        """Votes: after each round but the last, and there too if something is made of it or the paper's loop runs."""
+        """Number of votes: one after each round; after the last only with ``prune`` or "paper" accounting."""
         return self.rounds if self.prune or self.accounting == "paper" else self.rounds - 1
 
     def per_round(self) -> list[int]:
@@ -90,7 +90,7 @@ class Options(PresetOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """One private sum of nearest and furthest votes after each round but the last (there too with ``prune``)."""
+    """Returns one private sum of nearest and furthest votes for each of the ``releases``."""
     multiplier = None
     if options.accounting == "paper":
         if setting.privacy is None:
@@ -145,7 +145,7 @@ def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """The method. Returns the synthetic corpus."""
+    """Runs WASP (Algorithm 1). Returns the synthetic corpus."""
     generators = len(run.setting.generators)
     labels = max(1, len(run.setting.labels))
     weights = np.full(generators, 1.0 / generators)

@@ -75,7 +75,7 @@ def back_up(home: Path, file: Path) -> Backup:
 
 
 def check(file: Path) -> Backup:
-    """Reads a backup whole and opens what it holds: keys, registry, every run. Raises ConfigurationError."""
+    """Reads a whole backup and opens its keys, registry and runs. Raises ConfigurationError if one is damaged."""
     with tempfile.TemporaryDirectory() as folder:
         return _unpack(file, Path(folder))
 

@@ -110,11 +110,11 @@ def create(
 
 
 def notify(home: Path, target: str | None, *, test: bool = False) -> tuple[dict[str, Any], str, bool]:
-    """Names the command or address that is told when something waits for people; see :func:`notices.shown`.
+    """Sets the command or address that is told when something waits for people; returns :func:`notices.shown`.
 
     Args:
-        target: "" tells nobody; None leaves it as it is.
-        test: tells it once that this is a test.
+        target: the command or address; "" tells nobody, None changes nothing.
+        test: sends a test notice now.
     """
     opened = CoordinatorHome(home)
     if target:
@@ -170,7 +170,7 @@ def file_versions(paths: Sequence[Path]) -> list[object]:
 
 
 def mark(home: Path) -> list[object]:
-    """A value that changes when a party connects, leaves, is invited, signed or revoked."""
+    """A value that changes when a party connects, leaves, is invited, signed or revoked, and with the settings."""
     opened = CoordinatorHome(home)
     names = ("registry.sqlite", "registry.sqlite-wal", "coordinator.json")
     return [list(opened.connected), *file_versions([opened.path / name for name in names])]

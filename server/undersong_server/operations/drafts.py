@@ -79,7 +79,7 @@ class TaskField:
 
     @property
     def words(self) -> str:
-        """The key with its unit, as a label."""
+        """Name of the key with its unit, as the label of its field."""
         key = self.path.rpartition(".")[2]
         rest, _, last = key.rpartition("_")
         words, unit = (rest, f" ({UNITS[last]})") if last in UNITS else (key, "")
@@ -92,7 +92,7 @@ class TaskField:
         return low.strip(), high.strip()
 
     def value(self, sent: Sequence[str]) -> Any:
-        """The value that a form has sent; None leaves the key out. What is no value stays as the text that it is."""
+        """Value of the key from the texts that a form sent; None leaves the key out. Invalid TOML stays a text."""
         text = sent[-1]
         if self.control == "pair":
             return configuration.toml_or_text(f"[{', '.join(sent)}]") if any(sent) else None
@@ -115,7 +115,7 @@ class FormSection:
 
     @property
     def first(self) -> bool:
-        """True if some of it stands at the form's first level."""
+        """True if a field of the section stands at the form's first level."""
         return "." in self.path or any(each.first for each in self.fields)
 
 
@@ -154,7 +154,7 @@ class Draft:
 
     @property
     def toml(self) -> str:
-        """The task file."""
+        """The draft as the text of a task file."""
         return _document(self.data)
 
     @property
@@ -167,7 +167,7 @@ class Draft:
 
     @property
     def missing(self) -> dict[str, str]:
-        """Each key that a run from the console has to state and does not, with what to do."""
+        """The keys that a run from the console needs and the draft does not state, each with the remedy."""
         held = {path: _at(self.data, path) for path in REQUIRED} | {
             "task.labels": self.data["task"].get("labels", True)
         }
@@ -245,7 +245,7 @@ def from_run(home: Path, run: str, *, revises: bool = False) -> Draft:
     """Makes a draft of an earlier run's task, with its parties and settings.
 
     Args:
-        revises: the new run takes its place.
+        revises: True if the new run replaces the earlier one.
     """
     planned = CoordinatorHome(home).run(run).planned()
     own = {key: value for key, value in planned.task["task"].items() if key != "revises"}
@@ -283,7 +283,7 @@ def _keep(
 
 
 def save(home: Path, draft: Draft) -> Draft:
-    """Keeps what was typed so far, until the draft is planned."""
+    """Writes the draft into the coordinator's folder, where it stays until it is planned or discarded."""
     replace_json(_folder(home) / f"{draft.identity}.json", _plain(asdict(draft)), durable=False)
     return draft
 
@@ -303,7 +303,7 @@ def unfinished(home: Path) -> tuple[tuple[Draft, float], ...]:
 
 
 def discard(home: Path, draft: Draft) -> None:
-    """Removes a draft."""
+    """Removes a draft from the coordinator's folder."""
     (_folder(home) / f"{draft.identity}.json").unlink(missing_ok=True)
 
 
@@ -548,7 +548,7 @@ class Limits:
 
     Attributes:
         draft: the task, and the file that it was made of.
-        folders: whose files it may name; the operator's folders of task files.
+        folders: the operator's folders of task files; the task may name files in them.
         keys: (host, environment variable) of every key that it may send.
     """
 

@@ -20,7 +20,7 @@ class Invitation:
 
     Attributes:
         package: the file's bytes; it holds the token that admits one request.
-        fingerprint: the coordinator's; hospitals get it over another channel than the package.
+        fingerprint: fingerprint of the coordinator; hospitals get it over another channel than the package.
         expires_at: seconds since the epoch.
     """
 
@@ -52,7 +52,7 @@ class Enrolled:
 
     Attributes:
         grant: the file's bytes for the hospital; it holds no secret.
-        request_fingerprint: of the request that was signed.
+        request_fingerprint: fingerprint of the request that was signed.
     """
 
     party: str
@@ -80,7 +80,7 @@ def sign(
             the request's key takes its place.
         days: life of the certificate; None gives the authority's default.
 
-    Raises ConfigurationError that names the mismatch.
+    Raises ConfigurationError if invitation, fingerprint or keys do not match; it names the mismatch.
     """
     parsed = EnrolmentRequest.parse(request)
     if fingerprint is None and not parsed.renewal:

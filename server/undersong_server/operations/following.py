@@ -77,7 +77,7 @@ class LiveRun:
         return (has - had) / (after - before) if after > before and has > had else None
 
     def generator_left_s(self, name: str) -> float | None:
-        """Seconds that a generator still needs at its own rate and present weight."""
+        """Seconds of writing left for a generator at its own rate and last weight; None before its first answer."""
         rate = answer_rate(self.usage.get(name, {}))
         if rate is None or name not in self.generators:
             return None
@@ -86,7 +86,7 @@ class LiveRun:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds of writing left at :attr:`rate`."""
+        """Seconds of writing left at :attr:`rate`; None before there is one."""
         return None if self.rate is None else max(0, self.ordered - self.written) / self.rate
 
 
@@ -111,7 +111,7 @@ class RunPlanFacts:
 
 
 class Plans:
-    """The plans of runs, each computed once: a plan never changes, and its noise takes a second to compute."""
+    """The plans of runs, each computed once until its file changes, since its noise takes a second to compute."""
 
     def __init__(self, home: Path) -> None:
         self._home = CoordinatorHome(home)
@@ -119,7 +119,7 @@ class Plans:
         self._lock = threading.Lock()
 
     def of(self, run: str) -> RunPlanFacts:
-        """Raises ConfigurationError for an unknown run."""
+        """Returns the plan of a run. Raises ConfigurationError for an unknown run."""
         folder = self._home.run(run)
         planned = folder.planned()
         mark = run, (folder.path / "plan.json").stat().st_mtime_ns  # limits of its generators may be changed
@@ -139,7 +139,7 @@ class Plans:
 
 
 def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
-    """Returns what the serving process has recorded of a run. Raises ConfigurationError for an unknown one."""
+    """Returns the results that a run has recorded so far. Raises ConfigurationError for an unknown run."""
     weights: dict[int, tuple[float, ...]] = {}
     noise: dict[int, tuple[float, ...]] = {}
     sums: dict[str, OpenedSum] = {}
@@ -182,7 +182,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
 
 @dataclass(frozen=True)
 class GeneratorUsage:
-    """One generator over several runs.
+    """Usage of one generator over several runs.
 
     Attributes:
         run: the newest run, whose task a trial takes.

@@ -233,7 +233,7 @@ def embedders(parties: Sequence[PartyFacts]) -> Mapping[str, int]:
 
 
 def fitting(parties: Sequence[PartyFacts], *, find: str = "", state: str = "") -> list[PartyFacts]:
-    """Parties whose name contains ``find``, in one state or, for "", in any; "connected" and "away" are states too."""
+    """Parties whose name contains ``find``, in the given state; "" is any, "connected" and "away" are states too."""
     return [
         each
         for each in parties

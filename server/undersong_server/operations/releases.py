@@ -63,7 +63,7 @@ def export(home: Path, run: str, folder: Path) -> Exported:
 def dossier(
     home: Path, run: str, *, fingerprint: str | None, parties: Mapping[str, str], audit: Path | None
 ) -> "tuple[Page, Verdict]":
-    """Returns a run's page for a privacy officer's files, and the verdict on it.
+    """Returns the page about a run that a privacy officer files, and the verdict of :func:`verify` on the run.
 
     Args:
         home: the coordinator's folder, for a run by its name.
@@ -71,7 +71,7 @@ def dossier(
         fingerprint, parties: arguments of :func:`verify`; a run at this coordinator defaults to its fingerprint.
         audit: a file that ``undersong audit --json`` wrote.
 
-    Raises ConfigurationError for a run that is neither, PrivacyRefusal if its manifest cannot be read.
+    Raises ConfigurationError for a ``run`` that is neither, and PrivacyRefusal if its manifest cannot be read.
     """
     from undersong_server.release import dossier as pages
 
@@ -120,7 +120,7 @@ def _output(home: Path, run: str) -> Path:
 
 
 def files(home: Path, run: str) -> dict[str, int]:
-    """Returns the bytes of each published file by name. Raises ConfigurationError for a run that has not finished."""
+    """Sizes in bytes of the published files by name. Raises ConfigurationError for a run that has not finished."""
     paths = [_output(home, run) / name for name in OUTPUT_NAMES]
     return {path.name: path.stat().st_size for path in paths if path.exists()}
 
@@ -174,11 +174,11 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A finished run's figures of the report (undersong_server.report.data) beside one test file.
+    """A finished run's figures by an evaluation with one public test file, as the report shows them.
 
     Attributes:
         test: the file's name, and the first digits of its SHA-256: figures beside different files do not compare.
-        figures: each as the reader sees it, by name.
+        figures: the figures by name, formatted.
     """
 
     test: str
@@ -205,7 +205,7 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions) -> Evaluated:
 
 
 def evaluated(folder: RunFolder) -> Evaluated | None:
-    """Figures that :func:`evaluate_run` kept; None before that."""
+    """Reads the figures that :func:`evaluate_run` kept of a run; None if there are none yet."""
     value = read_json(folder.path / EVALUATION_FILE)
     return None if value is None else Evaluated(**value)
 
@@ -239,7 +239,7 @@ class Compared:
 
 
 def compare(home: Path, runs: Sequence[str], plans: Plans | None = None) -> tuple[Compared, ...]:
-    """Runs side by side, in the order in which they are named. Raises ConfigurationError for an unknown one."""
+    """Compares runs: one entry per name, in their order. Raises ConfigurationError for an unknown run."""
     plans = plans or Plans(home)
     return tuple(_compared(home, run, plans.of(run)) for run in runs)
 

@@ -34,7 +34,7 @@ STAMP = len("2026-01-01 00:00:00 ")  # characters before the words of a log line
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that was planned and not started; ``run`` is "" for a preview.
+    """Result of planning a run, which is not started yet; ``run`` is its name, "" for a preview.
 
     ``refusals``: (party, reason) for hospitals that share their policy and would refuse the run.
     """
@@ -92,7 +92,7 @@ def plan_task(
     The run that it revises, if any, is stopped unless it has ended, and is put away.
 
     Args:
-        check: called with the validated task before any file of it is read; may refuse.
+        check: called with the validated task before any file of it is read; refuses a task by a ConfigurationError.
 
     Raises ConfigurationError where the run that it revises is unknown or has finished.
     """
@@ -127,7 +127,7 @@ def next_name(home: Path, run: str) -> str:
 
 @dataclass(frozen=True)
 class Revision:
-    """Neighbours of a run: ``before`` it replaces, ``after`` replaces it, "" for none.
+    """Revisions of a run: it replaces the run ``before``, and the run ``after`` replaces it; "" for none.
 
     ``changes``: (key, value before, value now) of each key of the task that differs from ``before``; None if missing.
     """
@@ -138,7 +138,7 @@ class Revision:
 
 
 def revision(home: Path, run: str) -> Revision:
-    """Returns a run's neighbours. Raises ConfigurationError for an unknown run."""
+    """Returns which run a run replaces, and which one replaces it. Raises ConfigurationError for an unknown run."""
     opened = CoordinatorHome(home)
     folder = opened.run(run)
     planned = folder.planned()
@@ -197,7 +197,7 @@ def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yields (party, reason) for each policy that a hospital shared and that refuses the plan; the party decides."""
+    """Yields (party, reason) for each shared policy that would refuse the plan. The party itself decides later."""
     keys = identities(home)
     roster = [Member(name, keys[name]) for name in names]
     with closing(CoordinatorHome(home).registry()) as registry:
@@ -213,7 +213,7 @@ def refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str
 
 @dataclass(frozen=True)
 class ActionRequest:
-    """An action that was requested; ``served`` is True while a process can carry it out."""
+    """An action that was requested for a run; ``served`` is True if a process is there to carry it out."""
 
     run: str
     requested: Action
@@ -240,7 +240,7 @@ def resume(home: Path, run: str, assignments: Sequence[str] = ()) -> ActionReque
         assignments: ``generators.NUMBER.key=value``: other limits, money, keys, request fields. What the parties have
             signed (the rest of the task, and which model writes where) stays as it is.
 
-    Raises ConfigurationError for a change of anything else, too.
+    Raises ConfigurationError for an assignment that would change anything else, too.
     """
     if assignments:
         _amend(CoordinatorHome(home).run(run), assignments)
@@ -279,7 +279,7 @@ def _request(home: Path, run: str, action: Action) -> ActionRequest:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One line of the list of runs."""
+    """A run as the list of runs shows it: name, parties and status."""
 
     run: str
     parties: tuple[str, ...]
@@ -315,7 +315,7 @@ class RunDetails:
 
 
 def show(home: Path, run: str) -> RunDetails:
-    """One run in full. Raises ConfigurationError for an unknown one."""
+    """Returns plan, parties, status and log of a run. Raises ConfigurationError for an unknown one."""
     folder = CoordinatorHome(home).run(run)
     planned = folder.planned()
     figures = plan_figures(planned.load())
@@ -345,7 +345,7 @@ class RunEvent:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Value that differs between events that matter; a countdown alone does not change it."""
+        """State, phase, awaited parties and serving: a value by which two events differ in more than a countdown."""
         status = self.status
         awaited = () if status.waiting is None else (status.waiting.whom, *(p.party for p in status.waiting.parties))
         return (status.state, status.phase, awaited, self.served, *self.away_because)

@@ -150,7 +150,7 @@ class Tried:
     Attributes:
         system, prompt, stop: input of the model.
         answer: raw answer; the error's words if there was none.
-        text: text found in the answer; fault: its kind of fault, "" for none.
+        text: text found in the answer; ``fault``: kind of fault of the answer, "" for none.
         finish: reason why the answer ended, if the generator reports it.
         seconds: from the first request to this answer.
     """
@@ -170,7 +170,7 @@ class Tried:
 
 
 def cost_of(tried: Sequence[Tried]) -> str:
-    """Time, tokens and price of a whole trial in words."""
+    """Writes the time, tokens and price of all orders of a trial in words."""
     tokens = counted(sum(each.prompt_tokens + each.completion_tokens for each in tried), "token")
     seconds, price = max(each.seconds for each in tried), sum(each.price_usd for each in tried)
     return f"{seconds:.2f} s, {tokens}, US$ {price:.4f}"

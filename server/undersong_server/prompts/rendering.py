@@ -102,7 +102,7 @@ _STRIDE = 7919  # prime, so that it runs through every combination of lists whos
 
 
 class Variety:
-    """Chooses the hints and attribute values of a text by its number: the same at every call."""
+    """Chooses hints (sentences that make prompts differ) and attribute values for a text by its ``number`` alone."""
 
     def __init__(self, hints: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> None:
         """``hints``: lists of which one entry each is drawn; ``attributes``: lists of values by name."""
@@ -111,7 +111,7 @@ class Variety:
         self.combinations = math.prod(map(len, self._hints))  # this many numbers in a row differ in their hints
 
     def hints(self, number: int) -> tuple[str, ...]:
-        """One entry of each list. Two numbers that differ by less than ``combinations`` have different ones."""
+        """One entry of each list of hints. Numbers that differ by less than ``combinations`` get different hints."""
         place = number * _STRIDE % self.combinations
         drawn = []
         for each in self._hints:
@@ -127,7 +127,7 @@ class Variety:
 
 @cache
 def built_in_hints(language: str = "") -> tuple[tuple[str, ...], ...]:
-    """Returns the lists in the language with that English name, or in English if there are none."""
+    """Returns the lists of hints in the language with that English name, or in English if it has none."""
     folder = resources.files("undersong_server.prompts").joinpath("hints")
     names = {file.name for file in folder.iterdir()}
     wanted = f"{language.strip().casefold()}.toml"

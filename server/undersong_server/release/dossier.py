@@ -29,11 +29,11 @@ KEPT = (
 
 
 def dossier(folder: Path, verdict: Verdict, *, fingerprint: str | None, audit: Mapping[str, Any] | None) -> Page:
-    """The dossier of a published folder.
+    """Renders the dossier of a published folder, a page for a privacy officer.
 
     Args:
         verdict: what :func:`undersong_server.release.verify.verify` found there.
-        fingerprint: the coordinator's, that the caller has stated to it.
+        fingerprint: the coordinator's fingerprint that the caller has stated to it.
         audit: what ``undersong audit --json`` wrote, if there is one.
     """
     published = published_manifest(folder)

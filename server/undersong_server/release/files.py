@@ -153,7 +153,7 @@ def sha256_of(path: Path) -> str | None:
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object; raises ValueError if a key occurs twice: readers may take the first or the last."""
+    """Makes a JSON object of its pairs; raises ValueError if a key occurs twice, since readers would differ on it."""
     pairs = list(pairs)
     value = dict(pairs)
     if len(value) != len(pairs):
@@ -162,7 +162,10 @@ def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
-    """The corpus in both formats, by file name, with its attributes as columns; equal samples give equal bytes."""
+    """Writes the corpus in both file formats, with its attributes as columns: contents by file name.
+
+    Equal samples give equal bytes.
+    """
     attributes = dict.fromkeys(name for sample in samples for name, _ in sample.attributes)
     names = (*RESERVED_COLUMNS, *attributes)
     rows = [_row(sample, attributes) for sample in samples]
@@ -217,11 +220,11 @@ class Signer:
 
     @property
     def publisher(self) -> tuple[str, str]:
-        """Name and fingerprint, for the data set's card."""
+        """Name and fingerprint of the coordinator, for the data set's card."""
         return self.name, self.authority.fingerprint
 
     def sign(self, published: Mapping[str, Any]) -> dict[str, Any]:
-        """``manifest.json`` with the signature; ``published`` is all of it but that, JSON-able and finite."""
+        """Returns the contents of ``manifest.json``: ``published``, plain finite JSON values, with the signature."""
         publisher = {
             "name": self.name,
             "ca_certificate": self.authority.certificate_pem.decode("ascii"),
@@ -242,23 +245,23 @@ class SimulationSigner:
     publisher: ClassVar[tuple[str, str]] = ("", "")  # no coordinator
 
     def sign(self, published: Mapping[str, Any]) -> dict[str, Any]:
-        """``manifest.json`` with every party's signature; ``published`` is all of it but these."""
+        """Returns the contents of ``manifest.json``: ``published`` with the signature of every party."""
         statement = tagged_hash(SIMULATION_TAG, canonical_json(published))
         return {**published, SIMULATION: {name: key.sign(statement).hex() for name, key in self.identities.items()}}
 
 
 @dataclass(frozen=True)
 class PublisherSignature:
-    """The publisher of a data set by its checked signature; a stranger compares the fingerprint."""
+    """The publisher of a data set, by a signature that was checked; people compare the fingerprint with a known one."""
 
     name: str
     fingerprint: str
 
 
 def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
-    """The signature of a ``manifest.json``; None if no coordinator signed it.
+    """Checks the signature of the contents of a ``manifest.json``; None if no coordinator signed it.
 
-    Raises PrivacyRefusal if the signature is not of these very contents.
+    Raises PrivacyRefusal if the signature is not of these contents.
     """
     found = published.get(KEY)
     if found is None:
@@ -276,9 +279,9 @@ def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
 
 
 def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> bool:
-    """Returns whether a ``manifest.json`` is a simulation's: every party of the roster has signed it.
+    """Returns True if every party of the roster signed the contents of a ``manifest.json``, as in a simulation.
 
-    Raises PrivacyRefusal if it says so and a signature is missing, or not of these very contents.
+    Returns False if it has no such signatures. Raises PrivacyRefusal if it has some, and one is missing or wrong.
     """
     if SIMULATION not in published:
         return False

@@ -42,11 +42,11 @@ def report_data(
     test_set: str = "",
     seconds: bool = True,
 ) -> ReportData:
-    """Makes the one value that report, card and final screen are made from.
+    """Collects the values of a finished run that its report, card and final screen show.
 
     Args:
-        lengths: how many texts the embedder does not read at once.
-        measures: of the corpus beside the public test file; seeds: of its task models.
+        lengths: counts the texts that the embedder does not read at once.
+        measures: figures of the corpus beside the public test file; ``seeds``: number of seeds of its task models.
         created: date in words; "" with ``seconds`` False if two runs' outputs must be equal byte for byte.
     """
     task = run_plan.task

@@ -314,14 +314,15 @@ class Verdict:
 
     @property
     def strangers(self) -> tuple[str, ...]:
-        """Parties whose identity nothing confirms."""
+        """Names of the parties whose identity neither the coordinator's signature nor the caller confirms."""
         return tuple(party for party in self.parties if party not in self.known)
 
     @property
     def holds(self) -> bool:
-        """True if everything fits together and is what it claims to be.
+        """True if there is no fault and the publisher is confirmed.
 
-        A federation's has to be the stated coordinator's and its enrolled parties'; a simulation claims no hospital.
+        A federation's data set has to be signed by the stated coordinator, for its enrolled parties. A simulation
+        claims no hospitals, and is signed by all its parties.
         """
         return not self.faults and (self.simulated or (self.confirmed and not self.strangers))
 

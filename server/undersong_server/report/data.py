@@ -204,17 +204,17 @@ class ReportData:
 
     @property
     def published_accuracy(self) -> tuple[Accuracy, ...]:
-        """The figures that may stand in a file."""
+        """The accuracies that may stand in a file: those of models that were not trained on private records."""
         return tuple(each for each in self.accuracy if not each.reads_private)
 
     @property
     def repeats(self) -> int:
-        """Seeds of the task models; 1 if no interval was computed."""
+        """Number of seeds of the task models; 1 if no interval was computed."""
         return self.seeds if any(each.interval for each in self.measures) else 1
 
     @property
     def rounds(self) -> int:
-        """Rounds in which texts were written."""
+        """Number of rounds in which texts were written."""
         return 1 + max((sample.round for sample in self.samples), default=-1)
 
     @property
@@ -224,7 +224,7 @@ class ReportData:
         return (*self.labels, *extra)
 
     def counts(self) -> Int64:
-        """Samples by label name and generator, int64 [labels, generators]."""
+        """Number of samples by label name and generator, int64 [labels, generators]."""
         label = {name: index for index, name in enumerate(self.label_names)}
         generator = {name: index for index, name in enumerate(self.generators)}
         found = np.zeros((len(label), len(generator)), dtype=np.int64)
@@ -237,7 +237,7 @@ number = partial(printable.number, nothing="–", infinite="infinity")
 
 
 def plain(value: Any) -> str:
-    """Writes a count with its digits in groups of three, thin spaces between them."""
+    """Formats a count with thin spaces between groups of three digits."""
     return f"{int(value):,}".replace(",", "\u2009")
 
 
@@ -247,12 +247,12 @@ WORDS: dict[Good, str] = {"high": "high is good", "low": "low is good", "beside"
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure.
+    """One figure of the report, with its scale and how to read it.
 
     Attributes:
         name: in words; says: what it tells, in one sentence.
         value: the figure; ``scale``: the ends of its scale, in words.
-        good: which end is good, or that a figure near ``mark`` is.
+        good: the good end of the scale, or that a figure near ``mark`` is good.
         mark: a figure to compare with, NaN if there is none; ``mark_name`` says whose it is.
         interval: over the seeds, None if nothing was trained or with one seed only.
         percent: shown in per cent.
@@ -270,7 +270,7 @@ class Measure:
 
     @property
     def shown(self) -> str:
-        """The figure as the reader sees it."""
+        """The figure as text, in per cent if ``percent``."""
         return self.written(self.value)
 
     @property
@@ -278,7 +278,7 @@ class Measure:
         return WORDS[self.good]
 
     def written(self, value: float) -> str:
-        """Writes any figure on this scale."""
+        """Formats any figure on this scale, as :attr:`shown` does."""
         if self.percent:
             return f"{100 * value:.1f} %"
         return f"{value:.1f}" if max(value, self.value) > 20 else f"{value:.3f}"

@@ -103,7 +103,7 @@ def _spending(privacy: PrivacyStatement) -> Markup:
 
 
 def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """Draws about ``count`` samples, mixed, in which every (label, generator, round) has its turn."""
+    """Draws at most ``count`` samples in random order, in turn from every (label, generator, round)."""
     groups: dict[tuple[str, str, int], list[int]] = {}
     for position, sample in enumerate(samples):
         groups.setdefault((sample.label, sample.generator, sample.round), []).append(position)
@@ -142,7 +142,7 @@ _ESCAPED = "\\`*_{}[]()#|~"  # what could turn a name into markup
 
 
 def render_card(data: ReportData) -> str:
-    """Markdown with the usual YAML header. Counts are of the synthetic texts only."""
+    """Renders the dataset card: Markdown with the usual YAML header. Counts are of the synthetic texts only."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -209,7 +209,7 @@ Points = Sequence[tuple[float, float] | None]
 
 
 def colour(index: int) -> int:
-    """Returns the colour number of the index-th name."""
+    """Returns the number of the colour that the name at ``index`` has in charts."""
     return min(index, COLOURS)
 
 

@@ -38,9 +38,9 @@ class Outcome:
     Attributes:
         manifest, signatures: what every party signed, and its signature by name.
         samples: the corpus.
-        sums: of every opened sum by name: survivors, scale, variance of its noise, evidence, attempt.
+        sums: facts of every opened sum by name: survivors, scale, variance of its noise, evidence, attempt.
         receipts: each party's signed statement of its spending.
-        usage: of the generators, by name.
+        usage: usage of each generator, by name.
         records: what the method recorded (``RunContext.records``).
         seconds: wall-clock time by phase.
         adapters: files of each tuned generator's adapter, by generator.
@@ -75,7 +75,7 @@ def execute(
     sleep: Callable[[float], None] = time.sleep,
     observe: Observe = lambda _kind, _facts: None,
 ) -> Outcome:
-    """Runs the plan to its end. What the journal has of the run already is not repeated.
+    """Runs the plan to its end. Steps whose results the journal has are not repeated.
 
     Args:
         name: name of the run in the manifest.
@@ -84,7 +84,7 @@ def execute(
         seed: of everything public: prompts, draws, embedded generators.
         identities: Ed25519 public key with which each party enrolled; None in a simulation, which has no enrolment.
         timeout_s: longest wait of a request for a party.
-        sleep: waits between two requests for an approval; may return early where a party has decided.
+        sleep: waits between two requests for an approval; may return early if a party has decided.
         observe: called with each public fact of the run; a continued run repeats them from its beginning.
     """
     seconds: dict[str, float] = {}

@@ -70,7 +70,7 @@ class RunStatus:
     """State of a run, as the process that drives it writes it and every command reads it.
 
     Attributes:
-        number: of the requested action that was carried out, 0 for none.
+        number: number of the requested action that was carried out, 0 for none.
         at, since: when this was written and when the run's driver began, seconds since the epoch; None before that.
         phase: what is done now, ``done`` of ``total``; "" between phases.
         message: the last line of the run's log.
@@ -123,7 +123,7 @@ class RequestedAction:
 
 
 class RunFolder:
-    """The files of one run."""
+    """The files of one run in a folder: plan, requested action, status, log and outputs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -136,7 +136,7 @@ class RunFolder:
         return (self.path / "plan.json").exists()
 
     def create(self, planned: Planned) -> None:
-        """Writes the plan. Raises ConfigurationError for a name that is invalid or taken."""
+        """Makes the folder and writes the plan. Raises ConfigurationError for a name that is invalid or taken."""
         if not RUN_NAME.fullmatch(planned.name):
             raise ConfigurationError(
                 f"the run's name {planned.name!r} cannot be a folder",
@@ -154,7 +154,7 @@ class RunFolder:
         replace_json(self.path / "plan.json", asdict(planned), durable=True)
 
     def amend(self, planned: Planned) -> None:
-        """Replaces the plan by one that asks the parties for nothing else."""
+        """Replaces the plan by one that differs only in what no party signs, such as the limits of generators."""
         replace_json(self.path / "plan.json", asdict(planned), durable=True)
 
     def put_away(self, successor: str = "") -> None:
@@ -170,7 +170,7 @@ class RunFolder:
 
     @property
     def successor(self) -> str:
-        """The last run that was planned to replace this one, "" for none."""
+        """Name of the last run that was planned to replace this one, "" for none."""
         return self._end_of("put-away").decode("utf-8", "replace").rpartition("\n")[0].rpartition("\n")[2]
 
     @property
@@ -182,7 +182,7 @@ class RunFolder:
             return False
 
     def planned(self) -> Planned:
-        """The plan. Raises ConfigurationError where the folder holds no run."""
+        """Reads the plan. Raises ConfigurationError if the folder holds no run."""
         value = read_json(self.path / "plan.json")
         if value is None:
             raise self._missing()
@@ -194,12 +194,12 @@ class RunFolder:
         replace_json(self.path / "requested.json", {"action": action, "number": number}, durable=True)
 
     def requested(self) -> RequestedAction:
-        """The action that was requested last."""
+        """Reads the action that the operator requested last."""
         value = read_json(self.path / "requested.json")
         return RequestedAction(None, 0) if value is None else RequestedAction(value["action"], int(value["number"]))
 
     def status(self) -> RunStatus:
-        """The last status that was written. Raises ConfigurationError where the folder holds no run."""
+        """Reads the last status that was written. Raises ConfigurationError if the folder holds no run."""
         if not self.exists:  # create() may have been killed after it wrote the status
             raise self._missing()
         value = read_json(self.path / "status.json") or {}
@@ -214,13 +214,13 @@ class RunFolder:
         replace_json(self.path / "status.json", {"run": self.name, **stamped.to_json()}, durable=durable)
 
     def heard(self, status: RunStatus) -> set[str]:
-        """The parties that have heard of this ending."""
+        """Names of the parties that know of the ending that ``status`` states."""
         value = read_json(self.path / "heard.json") or {}
         same = [value.get("state"), value.get("number")] == [status.state, status.number]
         return set(value["parties"]) if same else set()
 
     def note_heard(self, status: RunStatus, parties: Iterable[str]) -> None:
-        """Keeps the parties that have heard of this ending; if it is lost, each is told once more."""
+        """Notes the parties that know of the ending that ``status`` states; a lost note only has them told again."""
         value = {"state": status.state, "number": status.number, "parties": sorted(parties)}
         replace_json(self.path / "heard.json", value, durable=False)
 
@@ -267,7 +267,7 @@ class RunFolder:
 
 
 def logged(line: str) -> str:
-    """A line of a run's log, without its time."""
+    """Formats a line for a run's log: in one line, printable and not too long. Its time comes before it."""
     return printable(NEW_LINE.sub("; ", line), LONGEST_LINE)
 
 

@@ -66,7 +66,7 @@ class RunPlan:
 
 
 def plan_run(task: Task) -> RunPlan:
-    """The plan of a task. Raises ConfigurationError where the method cannot run as configured."""
+    """Plans the private sums of a task and their noise. Raises ConfigurationError if the method cannot run."""
     if not task.generators:
         raise ConfigurationError("the task names no generator", "add a [[generators]] section")
     method = methods.load(task.method.name)
@@ -127,12 +127,12 @@ class Planned:
     patience_s: float
 
     def load(self) -> RunPlan:
-        """The plan with its noise, computed anew. Raises ConfigurationError."""
+        """Computes the plan and its noise anew. Raises ConfigurationError if the task is not valid here any more."""
         return plan_run(coordinator_task(self.task, Path(self.folder), self.roster))
 
 
 def coordinator_task(data: Mapping[str, Any], folder: Path, roster: Sequence[str]) -> Task:
-    """A task as the coordinator runs it: it knows the number of parties, and nothing of their files."""
+    """Validates task data as the coordinator runs them: with the roster's number of parties, without their files."""
     stated = data.get("federation", {}).get("parties")
     if stated is not None and stated != len(roster):
         raise ConfigurationError(
@@ -167,7 +167,7 @@ def build_author(
     seed: int,
     cluster: Cluster | None = None,
 ) -> Author:
-    """The author of a task: its generators and its prompts, the task's own templates among them.
+    """Builds the author of a task, with its generators and its prompts (the task's own templates among them).
 
     Args:
         embed: texts -> quantised unit embeddings, for generators that draw by similarity.
@@ -193,7 +193,7 @@ def build_author(
 
 
 def build_prompts(task: Task, *, alike: bool = False) -> Prompts:
-    """The prompts of a task: built-in templates, except those that its [prompts] folder replaces.
+    """Builds the prompts of a task: built-in templates, except those that its [prompts] folder replaces.
 
     Args:
         alike: every prompt of one label is the same, for a model that is trained on it.
@@ -204,7 +204,7 @@ def build_prompts(task: Task, *, alike: bool = False) -> Prompts:
 
 
 def public_lengths(task: Task) -> DrawWords | None:
-    """Lengths between the task's public bounds: short and long ones are equally likely by their ratio."""
+    """Returns a function that draws a length between the task's bounds, uniform on a log scale; None without bounds."""
     if task.task.words is None:
         return None
     low, high = task.task.words
@@ -212,9 +212,9 @@ def public_lengths(task: Task) -> DrawWords | None:
 
 
 def register_statistics(requests: Iterable[SumRequest]) -> None:
-    """Makes the statistics of a method's requests known, each with the hash of its package's source.
+    """Registers the statistics of a method's requests, each with the hash of its package's source.
 
-    Raises ConfigurationError for one that no package declares, or that is another class than the declared one.
+    Raises ConfigurationError for a statistic that no package declares, or that is another class than the declared one.
     """
     for request in requests:
         asked = type(request.statistic)
@@ -235,9 +235,9 @@ def register_statistics(requests: Iterable[SumRequest]) -> None:
 
 
 def register_named_statistics(sources: Iterable[tuple[str, str]]) -> None:
-    """Makes statistics known that a plan names with these source hashes ("" for this program's own).
+    """Registers the statistics of a plan, given as (name, source hash); the hash is "" for this program's own.
 
-    Raises ConfigurationError where what is installed here is not just that; nothing else is imported.
+    Raises ConfigurationError if a statistic is not installed here with that hash; no other package is imported.
     """
     for name, source in dict(sources).items():
         if not source or statistics.source(name) == source:
@@ -253,7 +253,7 @@ def register_named_statistics(sources: Iterable[tuple[str, str]]) -> None:
 
 
 def register_installed_statistics() -> None:
-    """Makes every installed statistic known, in a process that computes for simulated parties and plans nothing."""
+    """Registers every installed statistic, in a process that computes for simulated parties and plans nothing."""
     for plugin in plugins.installed("statistics"):
         statistics.register_foreign(plugin.name, plugins.load(plugin), plugins.source_hash(plugin))
 
@@ -263,11 +263,11 @@ def register_installed_statistics() -> None:
 
 @dataclass(frozen=True)
 class SumFigures:
-    """Neighbouring private sums of a plan that differ in dimension only.
+    """Figures of consecutive private sums of a plan that differ in dimension only.
 
     Attributes:
         releases: number of these sums; ``dimension`` has one entry per sum.
-        noise: its law.
+        noise: law of the noise.
         sigma: standard deviation of the opened noise; ``sigma_integer`` is in steps of the grid, ``scale`` per vote.
         share_sigma_integer: standard deviation, on the grid, of the noise that each party adds.
         epsilon_so_far: of the whole run up to the last of these sums; None where the run is not private.
@@ -337,7 +337,7 @@ class PlanFigures:
 
 
 def plan_figures(run: RunPlan) -> PlanFigures:
-    """The figures of a plan."""
+    """Computes the figures of a plan: sums with their noise and epsilon, calls of generators, cost and warnings."""
     private = math.isfinite(run.plan.privacy.epsilon)
     method = methods.load(run.task.method.name)
     options = run.task.options
@@ -378,7 +378,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
 
 
 def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:
-    """Each cap of a generator that the plan's expected cost exceeds, with its remedy and its path in the task file."""
+    """Yields a fault for each budget of a generator that the plan's expected cost exceeds: (problem, remedy, key)."""
     names = run.setting.generators
     for name, key, cap, expected, most in _caps(run):
         if expected > cap * (1 + 1e-9):  # the figure in the remedy is rounded
@@ -390,7 +390,7 @@ def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def cap_warnings(run: RunPlan) -> Iterator[str]:
-    """Each cap of a generator that suffices for the plan's expected cost and not for its highest one."""
+    """Yields a warning for each budget of a generator that covers the plan's expected cost but not its highest one."""
     for name, key, cap, expected, most in _caps(run):
         if expected <= cap * (1 + 1e-9) and most > cap * (1 + 1e-9):
             yield (
@@ -400,7 +400,7 @@ def cap_warnings(run: RunPlan) -> Iterator[str]:
 
 
 def batch_notes(run: RunPlan) -> Iterator[str]:
-    """Says how many batches a generator that asks by batch files may need, one after the other."""
+    """Yields a note on how many batches, one after the other, each generator that asks by batch files may need."""
     for generator in run.task.generators:
         if getattr(generator, "batch", False):
             trial = " and one before the first private sum" if run.trial_calls else ""
@@ -418,7 +418,7 @@ def _caps(run: RunPlan) -> Iterator[tuple[str, str, float, float, float]]:
 
 
 def share_sigma(plan: Plan, planned: PlannedSum) -> float:
-    """Standard deviation, integer units, of the noise each party adds (before XNoise removes the excess)."""
+    """Standard deviation, integer units, of the noise that each party adds (before XNoise removes the excess)."""
     honest = plan.quorum.parties - plan.quorum.tolerated_dropouts - plan.quorum.colluders
     return planned.drawn_sigma_integer / math.sqrt(honest)
 

@@ -18,7 +18,7 @@ from undersong_server.runs.task import Task
 
 
 def read_private_files(task: Task) -> list[Table]:
-    """The task's private files, in order. Raises ConfigurationError that names every file at fault, and its row."""
+    """Reads the private files of a task, in order. Raises ConfigurationError that names every bad file and its row."""
     data = task.data
     if data.path is None:
         raise ConfigurationError("data.path is missing", "name the private records, or pass --set data.path=FILE")
@@ -52,7 +52,7 @@ def read_private_files(task: Task) -> list[Table]:
 
 
 def read_test_file(task: Task) -> Table | None:
-    """The public test file, labelled where the task has labels; None where the task names none.
+    """Reads the public test file, with labels if the task has labels; None if the task names no test file.
 
     Raises ConfigurationError that names file and row.
     """
@@ -69,10 +69,10 @@ def read_test_file(task: Task) -> Table | None:
 
 
 def task_faults(task: Task, plan: Plan | None = None) -> Iterator[tuple[str, str]]:
-    """Each fault with its remedy. Private files are read by the simulation's own rule, and only where named.
+    """Yields (fault, remedy) for the files and models that a task names; it reads private files as a simulation does.
 
     Args:
-        plan: of the task's method, where it has been made: the embedder is then checked against it too.
+        plan: plan of the task, if it has been made: the embedder is then checked against it too.
     """
     encoder = task.evaluation.encoder
     models = (encoder if encoder in (None, PACKAGED) else str(task.locate(encoder)), task.teacher_model)

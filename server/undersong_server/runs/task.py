@@ -89,7 +89,7 @@ class DataSection(Section):
         label: column of the labels.
         user: column of the patients, for the unit "user".
         encoding: of CSV, TSV and JSONL files.
-        records: of one file that is dealt: about so many, drawn by the seed.
+        records: about so many records of one file that is dealt take part, drawn by the seed.
         file_records: number of records that the file has, as everybody may know; ``records`` needs it.
         curated: deals one file in equal parts of a shuffle, without repeated records; no promise holds then.
         teacher_model: "packaged" or a folder, from which simulated parties fine-tune teachers.
@@ -244,7 +244,7 @@ class EmbedderSection(Section):
 
     Attributes:
         model: packaged, a local folder, or plug-in:NAME with the hash of its source at a daemon.
-        max_windows: of a text longer than the model's window; what lies beyond them is not read.
+        max_windows: most windows that are read of a text longer than the model's window.
     """
 
     model: str = PACKAGED
@@ -354,7 +354,7 @@ class Task(Section):
 
     @property
     def public_words(self) -> dict[str, Any]:
-        """The task's part of the manifest, which every party reads and signs."""
+        """The task's words in the manifest, which every party signs: name, labels, purpose, generators, ..."""
         given = {"purpose": self.task.purpose, "publication": self.publication.stated, "revises": self.task.revises}
         named: dict[str, Any] = {"name": self.task.name, "description": self.task.description}
         return {
@@ -366,7 +366,7 @@ class Task(Section):
         }
 
     def locate(self, path: str) -> Path:
-        """An absolute path: as given, or under data.root, or beside the task file."""
+        """Makes a path absolute: relative ones start at data.root, or else beside the task file."""
         base = Path(self.data.root) if self.data.root else self.folder
         return (base / path).absolute()
 
@@ -411,7 +411,7 @@ class Task(Section):
         return files
 
     def quorum(self) -> Quorum:
-        """The federation's shape; what the file leaves out has the defaults of docs/secagg.md, "Manifest"."""
+        """Numbers of parties, threshold, dropouts and colluders; defaults as in docs/secagg.md, "Manifest"."""
         given, parties = self.federation, self.parties
         if parties < 1:
             raise ConfigurationError("data.path names no file", "name the parties' files")
@@ -428,7 +428,7 @@ class Task(Section):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences for whoever runs the task; none where nothing of the file was set aside."""
+        """Sentences on options that were set aside, and on a preset that is changed or not private; often empty."""
         found = []
         if self.set_aside:
             names = ", ".join(self.set_aside)
@@ -444,7 +444,7 @@ class Task(Section):
 
     @property
     def options(self) -> MethodOptions:
-        """The method's own options, validated by its file."""
+        """The method's own options, validated by the method's model of them."""
         method = methods.load(self.method.name)
         given = dict(self.method.model_extra or {})
         options: MethodOptions = configuration.validate(method.Options, given, "[method]", section="method.")

@@ -13,9 +13,10 @@ from undersong_protocol.statistics.inputs import COEFFICIENTS
 def classifier(
     embeddings: Float32, labels: Int64, classes: int, *, strength: float, weights: Float64 | None = None
 ) -> Float64:
-    """A linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
+    """Trains a linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
 
     Args:
+        embeddings, labels: of the texts, float32 [n, d] and int64 [n].
         strength: inverse regularisation.
         weights: non-negative, one per text; only their ratios matter.
     """
@@ -37,10 +38,16 @@ def classifier(
 def classifiers(
     embeddings: Float32, labels: Int64, author: Int64, generators: int, label_shares: Float64, strength: float
 ) -> Float64:
-    """One classifier per generator, trained on its own texts alone: float64 [K, d + 1, C].
+    """Trains one classifier per generator on its own texts alone: float64 [K, d + 1, C].
 
-    On the grid on which parties take them (undersong_protocol.statistics.classifier_votes). Labels weigh as
-    ``label_shares``, float64 [C], say, so that a classifier is tried on records as common as it learnt.
+    Coefficients lie on the grid on which parties take them (undersong_protocol.statistics.classifier_votes). Texts are
+    weighted to the label shares of the records that the classifiers will be tried on.
+
+    Args:
+        embeddings, labels: of all texts, float32 [n, d] and int64 [n].
+        author: generator of each text, int64 [n], of ``generators``.
+        label_shares: share of each label, float64 [C].
+        strength: inverse regularisation.
     """
     heads = []
     for k in range(generators):
@@ -51,7 +58,10 @@ def classifiers(
 
 
 def probabilities(head: Float64, rows: Any) -> Float64:
-    """The classifier's probability of each label, float64 [n, classes], by rows as it learnt from, dense or sparse."""
+    """Probability of each label by a classifier ``head``, float64 [n, classes].
+
+    ``rows`` [n, d] are features like those that it was trained on, dense or sparse.
+    """
     logits = rows @ head[:-1] + head[-1]
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     result: Float64 = odds / odds.sum(axis=1, keepdims=True)

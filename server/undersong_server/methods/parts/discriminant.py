@@ -172,7 +172,7 @@ class TeacherNumbers:
 
     @cached_property
     def sigma(self) -> float:
-        """Noise of each query's count, in votes."""
+        """Standard deviation of the noise of each query's count, in votes."""
         return plan_sums(self.requests, self.privacy, self.quorum)["teachers"].sigma
 
     @property
@@ -242,9 +242,13 @@ class FineTunedStudent:
 def fine_tuned(
     texts: Sequence[str], centred: Float64, folder: Path, *, seed: int, hard: bool = False, rate: float | None = None
 ) -> FineTunedStudent:
-    """The student of queries whose noisy counts, less their class's mean, are ``centred``, float64 [r].
+    """Fine-tunes the student, an encoder, on the queries ``texts`` and their noisy counts of votes for "private".
 
-    With ``hard`` they are counts less half of the teachers, and all weigh alike (Song et al. 2024, Eq. 1, 2).
+    Args:
+        centred: the counts less their class's mean, float64 [r]; with ``hard``, less half of the teachers.
+        folder: the encoder.
+        hard: weighs all queries alike (Song et al. 2024, Eq. 1, 2); else by the distance of the count from 0.
+        rate: learning rate; None is the encoder's usual one.
 
     Raises ConfigurationError where ``folder`` holds no usable encoder, or all counts are the same.
     """

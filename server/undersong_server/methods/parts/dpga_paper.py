@@ -65,10 +65,10 @@ def requests(
 
 
 def histograms(run: RunContext, inputs: Sequence[Input]) -> tuple[tuple[Float64, Float64, Float64], float]:
-    """Noisy label, length and keyword counts, one release each, and the noise of a label's count.
+    """Opens the label, length and keyword histograms: their noisy counts, and the standard deviation of a label's.
 
     Args:
-        inputs: "length_edges" and "keywords" as far as they are in the plan; the other counts are empty.
+        inputs: "length_edges" and "keywords", if the plan has their histograms; counts without an input are empty.
     """
     given = {one.name: one for one in inputs}
     by_label = run.private_sum("metadata/label", [])
@@ -127,13 +127,13 @@ def sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
 
 @cache
 def exact_sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
-    """Noise of one vote where all votes have half of epsilon, by exact accounting of a fresh subsample a round."""
+    """Sigma of one vote if all votes share half of epsilon, by exact accounting of a fresh subsample in each round."""
     return accounting.calibrate(lambda one: [accounting.Gaussian(one, sampling, rounds)], VOTES * epsilon, delta)
 
 
 @cache
 def sigma_composed_jointly(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
-    """Noise of one vote where the paper's own mechanisms are composed exactly instead of divided."""
+    """Sigma of one vote if the paper's mechanisms are composed exactly, where the paper divides epsilon among them."""
     return accounting.calibrate(
         lambda one: [*_metadata(epsilon), accounting.Gaussian(one, sampling, rounds)], epsilon, delta
     )

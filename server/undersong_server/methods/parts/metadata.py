@@ -137,7 +137,7 @@ class Metadata:
         return max(1, int(rng.integers(int(self.edges[bin_]), int(self.edges[bin_ + 1]))))
 
     def draw_terms(self, label: int, rng: np.random.Generator) -> tuple[str, ...]:
-        """One keyword of the label, or none."""
+        """One keyword of the label, drawn by its share; empty if the label has no keywords."""
         if not self.keywords or not self.keywords[label]:
             return ()
         return (self.keywords[label][int(rng.choice(len(self.keywords[label]), p=self.keyword_shares[label]))],)
@@ -149,9 +149,10 @@ NAME = "lengths"
 
 
 def with_lengths(requests: Sequence[SumRequest], share: float) -> list[SumRequest]:
-    """The requests, and before them the histogram with its share of the budget; their shares keep their ratios.
+    """Returns the requests after one for a histogram of text lengths, which gets ``share`` of the budget.
 
-    Raises ConfigurationError for sums that divide their budget themselves.
+    The other requests divide the rest in their own ratios. Raises ConfigurationError for requests that divide their
+    budget themselves (a method whose paper states the noise of each sum).
     """
     asked = SumRequest(NAME, LengthHistogram(RANGE_EDGES), 1.0)
     if any(request.epsilon is not None or request.noise_multiplier is not None for request in requests):
@@ -164,9 +165,9 @@ def with_lengths(requests: Sequence[SumRequest], share: float) -> list[SumReques
 
 
 def draw_by(opened: NoisySum) -> Callable[[Random], int]:
-    """Draws lengths in words as the opened histogram has them: a bin by its share, any length within it alike.
+    """Returns a function that draws a length in words: a bin of the opened histogram by its share, uniform within it.
 
-    Bins outside the range that stands out of the noise are left out.
+    Bins outside the :func:`length_range` of the histogram are left out.
     """
     low, high = length_range(opened.natural, opened.sigma)
     edges = np.array(RANGE_EDGES)
@@ -191,7 +192,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 
 
 def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
-    """At most ``most`` different keywords of each label, from what was answered for it.
+    """At most ``most`` different keywords of each label, from the ``answers`` that generators gave for that label.
 
     A language model answers with a list. The embedded generators follow no instructions and answer with texts of the
     label: keywords are then the words that are frequent in its texts and rare in the others' (tf-idf over labels).

@@ -53,7 +53,7 @@ class StatedOptions(PresetOptions):
     stated_epsilon: Annotated[float, Field(gt=0)] | None = None
 
     def stated(self, privacy: Privacy) -> Privacy:
-        """The promise that the paper's own accounting states."""
+        """The promise that the paper's own accounting states: the task's, with ``stated_epsilon`` if that is set."""
         return replace(privacy, epsilon=self.stated_epsilon or privacy.epsilon)
 
 

@@ -87,7 +87,7 @@ class VocabularyOptions(PresetOptions):
     false_terms: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     def terms(self, setting: Setting) -> tuple[str, ...]:
-        """The public vocabulary."""
+        """The public vocabulary: the terms of the file, or English words if no file is named."""
         if self.vocabulary:
             return read_vocabulary(setting.folder / self.vocabulary)
         return english_words(self.vocabulary_words, self.common_words)
@@ -97,7 +97,7 @@ class VocabularyOptions(PresetOptions):
         return TermHistogram(len(self.terms(setting)), self.document_terms, self.document_repeats)
 
     def significant(self, counts: Float64, sigma: float, law: Literal["gaussian", "laplace"]) -> Int64:
-        """The terms that are kept, by their noisy counts (:func:`significant_terms`)."""
+        """Positions of the terms that are kept, by their noisy counts (:func:`significant_terms`), int64."""
         return significant_terms(counts, sigma, most=self.keyphrases, false_share=self.false_terms, law=law)
 
 

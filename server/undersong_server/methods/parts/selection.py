@@ -29,10 +29,11 @@ def largest_remainder(weights: Sequence[float] | Float64, total: int) -> Int64:
 
 
 def places_by_label(available: Int64, shares: Float64, total: int, *, least: int = 0) -> Int64:
-    """``total`` places over labels in proportion to their shares, int64 [L]; all members where there are fewer.
+    """Divides ``total`` places over labels in proportion to their shares: int64 [L].
 
-    No label has more places than members; what it cannot fill goes to the others. With ``least`` 1 each label that has
-    members keeps one place as far as there are places, taken from the labels with most of them.
+    No label gets more places than it has members (``available``); places that it cannot fill go to the others.
+    With ``least`` 1 each label that has members keeps one place as far as there are places, taken from the labels with
+    most of them.
 
     >>> places_by_label(np.array([9, 9, 1, 0]), np.array([0.6, 0.4, 0.0, 0.0]), 7).tolist()
     [4, 3, 0, 0]
@@ -56,13 +57,13 @@ def places_by_label(available: Int64, shares: Float64, total: int, *, least: int
 
 
 def highest(scores: Float64, among: Int64, size: int) -> Int64:
-    """The ``size`` members of ``among`` with the highest scores, best first, ties to the lower index."""
+    """The ``size`` positions in ``among`` with the highest scores, int64, best first, ties to the lower position."""
     order = np.argsort(-scores[among], kind="stable")[:size]
     return among[order]
 
 
 def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
-    """Those of ``among`` with a score that noise of deviation ``sigma`` gives any of them in one case of 100 only.
+    """Positions in ``among`` whose scores noise of deviation ``sigma`` reaches anywhere in one case of 100 only.
 
     The bound is the (1 - 0.01/n) quantile of the noise over n members; without noise, 0. A single example that noise
     alone chose would be shown in every prompt, so that must be rare, not once per list.

@@ -80,10 +80,10 @@ LEAST_YIELD = 0.5  # of the texts asked for: a generator that gives less of a la
 
 
 def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Bools, count: int) -> Int64:
-    """``count`` orders over generators and labels, int64 [K, C], so that the whole comes as near as it can.
+    """Divides ``count`` orders over generators and labels, int64 [K, C], so that all texts come near to both shares.
 
-    What a generator has no more of is asked of the others that have a weight. Where none of those has more, they are
-    asked once again: a generator without a weight writes nothing in their place.
+    A label that a generator has no more of is ordered from the others with a weight. If none of them has more, they are
+    asked once again; a generator without a weight gets no orders.
 
     Args:
         written: texts so far, int64 [K, C].
@@ -109,5 +109,5 @@ def table(generator_of: Int64, label_of: Int64, generators: int, labels: int) ->
 
 
 def spent(orders: Int64, received: Int64) -> Bools:
-    """Marks the cells that yielded less than ``LEAST_YIELD`` of their orders, bool [K, C]."""
+    """Marks the generators and labels that yielded less than ``LEAST_YIELD`` of their orders, bool [K, C]."""
     return (orders > 0) & (received < LEAST_YIELD * orders)

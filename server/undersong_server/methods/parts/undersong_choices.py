@@ -83,7 +83,7 @@ class Usefulness(NamedTuple):
     by_label: bool
 
     def chosen(self, among: Bools) -> Bools:
-        """The generators that cannot be told from the best of ``among``, for each label: bool [K, C] of bool [K, C]."""
+        """Marks the generators of ``among``, bool [K, C], that are not clearly worse than its best of each label."""
         gains = np.where(among, self.gains, -np.inf)
         best, column = gains.argmax(axis=0), np.arange(gains.shape[1])
         apart = self.variance + self.variance[best, column]
@@ -92,12 +92,12 @@ class Usefulness(NamedTuple):
 
 
 def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, texts: Int64) -> Usefulness:
-    """Estimates from the opened sum of centred answers, C blocks of K.
+    """Estimates the generators' usefulness from the opened sum of centred answers, C blocks of K.
 
     Args:
-        block_of: the block of each label, int64 [C]: 0 for all, or its number.
+        block_of: the block of each label, int64 [C]: 0 for every label, or the label's own number.
         records_of_label: estimated number of records of each label, float64 [C], positive.
-        texts: that each generator wrote of each label, int64 [K, C].
+        texts: number of texts that each generator wrote of each label, int64 [K, C].
     """
     labels, records = len(records_of_label), float(records_of_label.sum())
     blocks = int(block_of.max()) + 1
@@ -142,7 +142,10 @@ class Gain(NamedTuple):
 
 
 def published(corpora: Sequence[Corpus], labels: int) -> tuple[Float64, Float64]:
-    """The corpora's heads, float64 [2, d + 1, C], and word classifiers, float64 [2, BUCKETS + 1, C], on their grid."""
+    """Trains two classifiers of each corpus, on the public grid: of embeddings, float64 [2, d + 1, C], and of words.
+
+    Those of words are float64 [2, BUCKETS + 1, C].
+    """
     heads = [consistency.classifier(c.embeddings, c.label_of, labels, strength=TUNING.strength) for c in corpora]
     by_words = [word_classifier(word_rows(c.texts), c.label_of, labels) for c in corpora]
     return COEFFICIENTS.quantised(np.stack(heads)), COEFFICIENTS.quantised(np.stack(by_words))
@@ -182,7 +185,7 @@ def word_classifier(rows: Any, label_of: Int64, labels: int) -> Float64:
 
 
 def gain(opened: NoisySum, records: float) -> Gain:
-    """The gain by the opened comparison, and its standard error from the noise and from the records being a sample."""
+    """Estimates the gain from the opened comparison; its error is from the noise and from ``records`` as a sample."""
     value, square = opened.natural / records
     among = max(0.0, float(square) / SQUARE - float(value) ** 2) / records
     return Gain(float(value), float(np.sqrt((opened.sigma / records) ** 2 + among)))
