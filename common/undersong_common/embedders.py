@@ -44,7 +44,6 @@ class ForeignModel(Protocol):
 
     def embed(self, text: str) -> Sequence[float]:
         """Returns the embedding of one text, of any norm above 0; equal texts have equal embeddings at every call."""
-        ...
 
 
 class FunctionModel:

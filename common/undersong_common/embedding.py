@@ -395,11 +395,9 @@ class EmbeddingCache(Protocol):
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         """Returns the stored rows by key; ``keys`` that are not stored are missing."""
-        ...
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
         """Stores rows by key; a key that is stored already keeps its row."""
-        ...
 
 
 class MemoryCache:

@@ -49,14 +49,12 @@ class Encoder(Protocol):
 
         Raises what a tokenizer raises.
         """
-        ...
 
     def vectors(self, ids: Int64, mask: Mask) -> Float32:
         """Returns one vector per row of ids [rows, width], float32 [rows, d]; ``mask`` is False where a row is padded.
 
         A row has the same bits in every call with ids of the same shape. Several threads may call at once.
         """
-        ...
 
 
 class NumpyBert:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from undersong_protocol.statistics import registry
+from undersong_protocol.statistics import interface
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 FILE = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -67,8 +67,8 @@ def forget() -> None:
     """As a program that has just started: none of its modules is imported, and its statistic is not known."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "sentences"]:
         del sys.modules[name]
-    registry._STATISTICS.pop(NAME, None)
-    registry._SOURCES.pop(NAME, None)
+    interface._STATISTICS.pop(NAME, None)
+    interface._SOURCES.pop(NAME, None)
     importlib.invalidate_caches()
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -46,6 +46,12 @@ class PrivateRecords:
         key: secret of this data set, 32 bytes.
         embed: texts to quantised unit embeddings, float32 [n, d]; called once, when first needed.
         local_model: the party's own model for fine-tuning, as its settings name it at the time.
+
+    Attributes:
+        texts: of the records, in order.
+        columns: further columns by the attribute that they stand for; "" where a value is missing.
+        labels: indices into the task's labels, int64 [M]; -1 = none.
+        units: the privacy unit of each record, int64 [M] in [0, unit_count).
     """
 
     def __init__(
@@ -59,11 +65,11 @@ class PrivateRecords:
         local_model: Callable[[], str] = lambda: "",
     ) -> None:
         table = table.take(_capped(table, privacy, key))
-        self._texts = table.texts
-        self._columns = table.columns
-        self._labels = _label_indices(table, label_names)
+        self.texts = table.texts
+        self.columns = table.columns
+        self.labels = _label_indices(table, label_names)
         self._labelled = table.labels is not None and bool(label_names)
-        self._units = _units(table, privacy)
+        self.units = _units(table, privacy)
         self._hashed = partial(_unit_hashes, table, privacy, key)
         self._embed = embed
         self._local_model = local_model
@@ -72,26 +78,7 @@ class PrivateRecords:
         return "PrivateRecords(hidden)"
 
     def __len__(self) -> int:
-        return len(self._texts)
-
-    @property
-    def texts(self) -> Sequence[str]:
-        return self._texts
-
-    @property
-    def columns(self) -> Mapping[str, Sequence[str]]:
-        """Further columns by the attribute that they stand for; "" where a value is missing."""
-        return self._columns
-
-    @property
-    def labels(self) -> npt.NDArray[np.int64]:
-        """Index into the task's labels, int64 [M]; -1 = none."""
-        return self._labels
-
-    @property
-    def units(self) -> npt.NDArray[np.int64]:
-        """The privacy unit of each record, int64 [M] in [0, unit_count)."""
-        return self._units
+        return len(self.texts)
 
     @cached_property
     def unit_hashes(self) -> npt.NDArray[np.uint64]:
@@ -105,17 +92,17 @@ class PrivateRecords:
 
     @property
     def unit_count(self) -> int:
-        return int(self._units.max()) + 1 if len(self._units) else 0
+        return int(self.units.max()) + 1 if len(self.units) else 0
 
     @property
     def unlisted_labels(self) -> int:
         """Records whose label the task does not list; for the party's own people."""
-        return int((self._labels < 0).sum()) if self._labelled else 0
+        return int((self.labels < 0).sum()) if self._labelled else 0
 
     @cached_property
     def embeddings(self) -> npt.NDArray[np.float32]:
         """Quantised unit embeddings, float32 [M, d]."""
-        return self._embed(self._texts)
+        return self._embed(self.texts)
 
 
 def hold_out(table: Table, key: bytes, percent: int) -> tuple[Table, Table]:

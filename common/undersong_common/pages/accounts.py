@@ -236,7 +236,7 @@ class Accounts:
                 "name and password do not fit", "try again, or ask an administrator for a link", code="wrong-password"
             )
         with self._store.transaction() as database:
-            self._forget(database, tries)
+            database.executemany("DELETE FROM failure WHERE rowid = ?", tries)
         return self.begin(name, address=address)
 
     @contextmanager
@@ -266,10 +266,6 @@ class Accounts:
                 raise TooManyAttempts(rows[-most]["at"] + FAILURES_S - now)
         insert = "INSERT INTO failure (source, at) VALUES (?, ?)"
         return [(database.execute(insert, (key, now)).lastrowid,) for key in limits]
-
-    @staticmethod
-    def _forget(database: sqlite3.Connection, tries: list[tuple[int | None]]) -> None:
-        database.executemany("DELETE FROM failure WHERE rowid = ?", tries)
 
     # Sessions
 

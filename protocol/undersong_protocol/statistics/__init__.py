@@ -18,8 +18,6 @@ from undersong_protocol.statistics.interface import (
     Rows,
     Sensitivity,
     Statistic,
-)
-from undersong_protocol.statistics.registry import (
     build,
     known,
     names,

@@ -36,8 +36,8 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
     in_blocks,
+    register,
 )
-from undersong_protocol.statistics.registry import register
 from undersong_protocol.statistics.terms import words
 
 NEVER = -COEFFICIENTS.largest  # bias of a label that a classifier has not seen

@@ -21,8 +21,8 @@ from undersong_protocol.statistics.interface import (
     Rows,
     Sensitivity,
     Statistic,
+    register,
 )
-from undersong_protocol.statistics.registry import register
 
 EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.embedding): nothing is rounded away
 

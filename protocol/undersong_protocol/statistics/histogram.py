@@ -34,9 +34,9 @@ from undersong_protocol.statistics.interface import (
     Statistic,
     at_columns,
     positive_integers,
+    register,
 )
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest
-from undersong_protocol.statistics.registry import register
 
 MOST_EDGES = 1024
 

@@ -40,8 +40,8 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
     positive_integer,
+    register,
 )
-from undersong_protocol.statistics.registry import register
 from undersong_protocol.statistics.teachers import ballot, logistic
 
 # Teachers that read texts: a party's own local model, fine-tuned on one shard after the other.

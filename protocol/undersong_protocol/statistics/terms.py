@@ -46,8 +46,8 @@ from undersong_protocol.statistics.interface import (
     Statistic,
     in_blocks,
     positive_integers,
+    register,
 )
-from undersong_protocol.statistics.registry import register
 
 # Terms of a public vocabulary in a text: longest match over words, case and white space folded.
 

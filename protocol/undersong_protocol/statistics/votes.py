@@ -30,9 +30,9 @@ from undersong_protocol.statistics.interface import (
     Sensitivity,
     Statistic,
     at_columns,
+    register,
 )
 from undersong_protocol.statistics.nearest import NONE, NearestFurthest, by_label
-from undersong_protocol.statistics.registry import register
 
 LARGEST_Q = 30
 

@@ -62,7 +62,6 @@ class BatchTransport(Transport, Protocol):
         self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
     ) -> Mapping[str, Sequence[bytes]]:
         """Returns a reply to each request of each party; a party that did not answer is left out."""
-        ...
 
 
 class Lazily(Mapping[Key, Value]):

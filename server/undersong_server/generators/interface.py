@@ -119,7 +119,6 @@ class Generator(Protocol):
     @property
     def name(self) -> str:
         """The name in the task file."""
-        ...
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         """Yields (index into ``requests``, answer) as each completes, each index once.
@@ -128,7 +127,6 @@ class Generator(Protocol):
         :class:`BudgetExhausted`) or a ConfigurationError stops the run; what was yielded before stays valid.
         Closing the iterator early abandons the rest.
         """
-        ...
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
         """Takes note of answers that an earlier process obtained, before any further :meth:`answer`.
@@ -137,12 +135,10 @@ class Generator(Protocol):
             requests: the journaled requests.
             answers: their answers, in the same order; raw or cleaned texts alike.
         """
-        ...
 
     @property
     def counts(self) -> dict[str, int]:
         """Public counters for the report, e.g. rows ignored, texts repeated, calls retried."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -165,11 +161,9 @@ class TunableGenerator(Generator, Protocol):
 
         It writes with the new one from now on. ``told`` reports progress: it is called with the number of pairs done.
         """
-        ...
 
     def adapt(self, files: Mapping[str, bytes]) -> None:
         """Writes with an adapter that an earlier process trained."""
-        ...
 
 
 class BudgetExhausted(GenerationError):

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table, read_table
+from undersong_common.table import read_table
 from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics.terms import FourierFeatures, matcher
 from undersong_server.generators.orders import Order
@@ -176,7 +176,7 @@ def _shots(
     if not options.shots:
         return {}
     labels = setting.labels
-    table = _public_texts(setting, options.shots)
+    table = read_table(setting.folder / options.shots, "text", "label" if labels else None, labels=labels)
     vocabulary = options.terms(setting)
     terms = matcher(vocabulary)
     found: dict[str, list[tuple[str, tuple[str, ...]]]] = {label: [] for label in labels or ("",)}
@@ -194,10 +194,6 @@ def _shots(
             "add texts, or leave method.shots out",
         )
     return found
-
-
-def _public_texts(setting: Setting, name: str) -> Table:
-    return read_table(setting.folder / name, "text", "label" if setting.labels else None, labels=setting.labels)
 
 
 METHOD = Method(

@@ -10,7 +10,7 @@ from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal
 from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.statistics import LabelHistogram, PublicFacts, Rows, Sensitivity, Statistic, registry
+from undersong_protocol.statistics import LabelHistogram, PublicFacts, Rows, Sensitivity, Statistic, interface
 from undersong_protocol.statistics.examples import Chooser
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 
@@ -79,7 +79,7 @@ def test_only_statistics_are_registered():
         whole: ClassVar[bool] = False
 
     with raises(InternalError, "no-statistic"):
-        registry.register(Alike)
+        interface.register(Alike)
     assert "alike" not in statistics.names()
 
 

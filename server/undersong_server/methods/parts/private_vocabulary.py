@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.terms import TermHistogram, words
 from undersong_server.methods.interface import RunContext, Setting
@@ -96,10 +95,6 @@ class VocabularyOptions(PresetOptions):
         """Returns the statistic of the private sum "vocabulary"."""
         return TermHistogram(len(self.terms(setting)), self.document_terms, self.document_repeats)
 
-    def significant(self, counts: Float64, sigma: float, law: Literal["gaussian", "laplace"]) -> Int64:
-        """Positions of the terms that are kept, by their noisy counts (:func:`significant_terms`), int64."""
-        return significant_terms(counts, sigma, most=self.keyphrases, false_share=self.false_terms, law=law)
-
 
 def private_keyphrases(
     options: VocabularyOptions, run: RunContext, *, law: Literal["gaussian", "laplace"] = "gaussian"
@@ -110,7 +105,9 @@ def private_keyphrases(
     """
     vocabulary = options.terms(run.setting)
     opened = run.private_sum("vocabulary", [run.publish_texts("vocabulary", vocabulary)])
-    found = options.significant(opened.natural, opened.sigma, law)
+    found = significant_terms(
+        opened.natural, opened.sigma, most=options.keyphrases, false_share=options.false_terms, law=law
+    )
     if len(found) < 2:
         raise ConfigurationError(
             "no term of the vocabulary stands out of the noise: the records hardly use it",
