@@ -6,6 +6,7 @@ import gc
 import hashlib
 import importlib
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.doubles.pace import ALL
+from tests.doubles.pace import ALL, QUICK, QUICK_EXAMPLES
 from undersong_common import entry
 from undersong_common.model_files import PACKAGED
 
@@ -59,6 +60,9 @@ LAST = "tests/server/"
 # The clinic's coordinator and five daemons, as processes, serve both.
 TOGETHER = dict.fromkeys(("tests/federation/test_end_to_end.py", "tests/federation/test_faults.py"), "clinic")
 
+# The mark of all tests of a file.
+OF_A_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(heavy|slow)\b", re.MULTILINE)
+
 # Of these, processes of their own embed texts or train teachers.
 PROCESSES_NEED_TORCH = (
     "tests/client/answering/test_restarts.py",
@@ -87,12 +91,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # Time passes on a busy machine too. The default suite draws the same few examples every time, so that it fails
-    # where the code has changed; `make test-all` draws new ones, and more (tests/doubles/pace.py).
-    some = bool(config.option.markexpr)
-    settings.register_profile("some" if some else ALL, deadline=None, derandomize=some)
-    settings.load_profile("some" if some else ALL)
+    # where the code has changed; `make quick` draws fewer, `make test-all` new ones and more (tests/doubles/pace.py).
+    chosen = config.option.markexpr
+    settings.register_profile(ALL, deadline=None, derandomize=False)
+    settings.register_profile("some", deadline=None, derandomize=True)
+    settings.register_profile(QUICK, settings.get_profile("some"), max_examples=QUICK_EXAMPLES)
+    settings.load_profile(QUICK if "not heavy" in chosen else "some" if chosen else ALL)
     if config.getoption("--without-torch"):
         sys.meta_path.insert(0, SkipsTorch())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Imports no file whose every test the chosen marks leave out: for `make quick` that is a third of the suite."""
+    if not collection_path.match("test_*.py"):
+        return None
+    mark = OF_A_FILE.search(collection_path.read_text(encoding="utf-8"))
+    return True if mark and f"not {mark[1]}" in config.option.markexpr.split(" and ") else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.counts import PACKAGES, Size, sizes
 
 
@@ -11,6 +13,7 @@ def test_statements_and_openings_are_counted():
     assert size == Size(files=1, lines=6, statements=4, docstrings=2, clauses=1)
 
 
+@pytest.mark.heavy
 def test_no_docstring_of_the_packages_opens_with_a_subordinate_clause():
     found = sizes(PACKAGES)
     assert {name: found[name].clauses for name in PACKAGES} == dict.fromkeys(PACKAGES, 0)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
-from tests.doubles.pace import slow_but
+from tests.doubles.pace import examples, heavy_but, slow_but
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_common.privacy.accounting import (
@@ -80,7 +80,10 @@ def test_teachers_compose_over_all_queries() -> None:
     assert epsilon([Gaussian(1.676, count=1000)], 1e-5) == pytest.approx(258, abs=0.5)
 
 
-@pytest.mark.parametrize(("target", "sigma"), [(1, 17.566), (2, 9.389), (4, 5.079)])
+HALF = [(1, 17.566), (2, 9.389), (4, 5.079)]
+
+
+@pytest.mark.parametrize(("target", "sigma"), heavy_but(HALF, HALF[2:]))
 def test_dpga_votes_with_half_the_budget(target: float, sigma: float) -> None:
     found = calibrate(lambda s: [Gaussian(s, 0.8, 10)], target / 2, DPGA_DELTA)
     assert found == pytest.approx(sigma, rel=1e-4)
@@ -115,7 +118,7 @@ def test_figures_of_keyphrases() -> None:
         assert math.sqrt(2) * scale == pytest.approx(std, abs=0.005)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40, quick=10), deadline=None)
 @given(st.floats(0.01, 30), st.floats(1e-12, 0.1))
 def test_gaussian_conversions_agree(target: float, at: float) -> None:
     event = [Gaussian(z(target, at))]
@@ -123,7 +126,7 @@ def test_gaussian_conversions_agree(target: float, at: float) -> None:
     assert delta(event, target) == pytest.approx(at, rel=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30, quick=10), deadline=None)
 @given(st.lists(st.tuples(st.floats(0.5, 50), st.integers(0, 20)), min_size=1, max_size=6))
 def test_squares_of_mu_add(parts: list[tuple[float, int]]) -> None:
     events = [Gaussian(multiplier, count=count) for multiplier, count in parts]

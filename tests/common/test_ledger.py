@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import examples
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.privacy import accounting
 from undersong_common.privacy import spending as spending_module
@@ -624,7 +625,9 @@ def test_every_cut_of_the_last_line_is_repaired_and_nothing_else(path: Path) -> 
     assert path.read_bytes() == data
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(120, quick=30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
 def test_a_changed_byte_is_found_and_its_line_named(path: Path, data: st.DataObject) -> None:
     if path.exists():

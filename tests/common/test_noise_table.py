@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import examples
 from undersong_common.errors import InternalError
 from undersong_common.privacy import noise
 from undersong_common.privacy.noise import TABLE_BITS, TAIL_BITS, CumulativeTable
@@ -58,7 +59,7 @@ def test_a_tie_is_settled_without_another_tie_beside_it() -> None:
             assert GAUSSIAN.draw(*_words([word])).tolist() == [_draw_plainly(GAUSSIAN, word)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60, quick=20), deadline=None)
 @given(
     st.lists(st.integers(0, 2**70), min_size=1, max_size=40).filter(any),
     st.lists(st.integers(0, 2**128 - 1), min_size=1, max_size=20),

@@ -1,4 +1,4 @@
-"""How much of a test the default suite runs; `make test-all` runs all of it."""
+"""How much of a test each suite runs: a little in `make quick`, more in `make test`, all in `make test-all`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,36 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-ALL = "all"  # name of the hypothesis profile of `make test-all` (tests/conftest.py)
+# Names of hypothesis' profiles (tests/conftest.py): of `make test-all`, and of `make quick`.
+ALL, QUICK = "all", "quick"
+QUICK_EXAMPLES = 30  # of a property that states no number of its own; elsewhere it has hypothesis' 100
 
 
-def examples(few: int, many: int) -> int:
-    """Returns how many examples a property is tried with: ``few`` in the default suite, else ``many``."""
-    return many if settings.get_current_profile_name() == ALL else few
+def examples(few: int, many: int | None = None, *, quick: int | None = None) -> int:
+    """Returns how many examples a property is tried with.
+
+    Args:
+        few: in `make test`.
+        many, quick: in `make test-all` and in `make quick`, where they are other numbers.
+    """
+    other = {ALL: many, QUICK: quick}.get(settings.get_current_profile_name())
+    return few if other is None else other
 
 
-def slow_but(values: Iterable[Any], kept: Collection[Any]) -> list[Any]:
-    """Returns the parameters of a test, marked `slow` but for those that the default suite keeps."""
+def slow_but(values: Iterable[Any], kept: Collection[Any], quick: Collection[Any] | None = None) -> list[Any]:
+    """Returns the parameters of a test, marked `slow` but for those that the default suite keeps.
+
+    Of these, all but ``quick`` are marked `heavy`, where it is given.
+    """
     found = []
     for value in values:
         several = value if isinstance(value, tuple) else (value,)
-        found.append(pytest.param(*several, marks=() if value in kept else pytest.mark.slow))
+        heavy = pytest.mark.heavy if quick is not None and value not in quick else ()
+        found.append(pytest.param(*several, marks=heavy if value in kept else pytest.mark.slow))
     return found
+
+
+def heavy_but(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
+    """Returns the parameters of a test, marked `heavy` but for those that `make quick` keeps."""
+    listed = list(values)
+    return slow_but(listed, listed, quick)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Mapping
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -182,6 +183,21 @@ def resign(parameters: SumParameters, reply: wire.Reply) -> None:
     reply.signature = keys.sign(
         identity_of(name), parameters.sid, int(reply.stage), reply.party, sid.body_hash(reply.body)
     )
+
+
+def false_body(
+    parameters: SumParameters, liar: str, stage: Stage, kind: type[Any], change: Callable[[Any], object]
+) -> BendReply:
+    """A lying party's reply of one stage: ``change`` alters the message in its body in place, and the liar signs it."""
+
+    def lie(name: str, reply: wire.Reply) -> None:
+        if name == liar and reply.stage == stage:
+            body = kind.FromString(reply.body)
+            change(body)
+            reply.body = body.SerializeToString()
+            resign(parameters, reply)
+
+    return lie
 
 
 def drive(

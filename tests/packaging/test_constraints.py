@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.doubles.pace import heavy_but
 from tests.doubles.processes import ROOT
 from tests.serve_environment import REQUIREMENTS
 
@@ -76,7 +77,7 @@ def test_every_line_is_one_exact_version_and_names_no_host():
         assert "*" not in str(each.specifier), each
 
 
-@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("python", heavy_but(PYTHONS, PYTHONS[:1]))
 def test_everything_that_is_installed_has_its_version(python):
     assert needed(declared(EXTRAS), python) - set(pins(python)) == set()
 

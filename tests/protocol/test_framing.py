@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import examples
 from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol.secagg import keys
 from undersong_protocol.wire import framing
@@ -61,7 +62,7 @@ def payload(size: int, seed: int, compressible: bool) -> bytes:
     return bytes(size) if compressible else generator.randbytes(size)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60, quick=20), deadline=None)
 @given(
     size=st.one_of(
         st.integers(0, 3000), st.sampled_from([CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 5 * CHUNK_BYTES])
@@ -214,7 +215,7 @@ def test_a_chunk_of_an_earlier_stream_needs_its_announcement_again() -> None:
         receiver.chunk(one)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200, quick=50), deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_hostile_frames_raise_nothing_but_a_peer_fault(data: bytes, chunk: bool) -> None:
     from google.protobuf.message import DecodeError

@@ -12,9 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
-import scipy
 
 from tests.doubles.coded import raises
 from undersong import compare_table
@@ -109,15 +107,19 @@ def test_what_a_variant_sets_aside_is_said_once_and_by_name(bench, tmp_path, mon
 
 
 def paired(ours, theirs):
+    import pandas  # not loaded where other tests are collected
+
     one, other = (pandas.DataFrame({"figure": pandas.Series(each)}) for each in (ours, theirs))
     return compare_table._paired("figure", one, other)
 
 
 def test_paired_interval_is_the_students_of_the_differences():
+    from scipy.stats import ttest_rel
+
     rng = np.random.default_rng(3)
     ours, theirs = rng.normal(size=12), rng.normal(size=12)
     found = paired(dict(enumerate(ours)), dict(enumerate(theirs)))
-    expected = scipy.stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    expected = ttest_rel(ours, theirs).confidence_interval(0.95)
     assert found["figure_low"] == pytest.approx(expected.low)
     assert found["figure_high"] == pytest.approx(expected.high)
 

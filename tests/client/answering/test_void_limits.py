@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from tests.doubles.pace import heavy_but
 from tests.doubles.parties import identity_of
 from tests.doubles.restarts import ME, SUM, Federated, Hospital, vector_in
 from undersong_client.storage.attempts import ATTEMPT_EVERY_S, FREE_ATTEMPTS
@@ -65,8 +67,9 @@ class Coalition:
         return Ledger.read(self.hospital.path / "ledger.jsonl")
 
 
-@pytest.mark.parametrize("spare_attempts", [0, 1])
-@pytest.mark.parametrize("mode", PARTIES)
+@pytest.mark.parametrize(
+    ("mode", "spare_attempts"), heavy_but(product(PARTIES, [0, 1]), [("shares", 1), ("direct", 0)])
+)
 def test_what_sybils_call_void_leaves_so_often_and_no_more_and_is_in_the_stated_worst_case(
     tmp_path: Path, mode: str, spare_attempts: int
 ) -> None:

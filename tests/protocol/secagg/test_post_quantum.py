@@ -15,6 +15,7 @@ from tests.doubles.secagg import (
     drive,
     entropy_of,
     expected_sum,
+    false_body,
     identity_of,
     names_of,
     open_parties,
@@ -90,21 +91,9 @@ def _drive_with_false_pairs(dropped: str, change: Callable[[wire.Shares, PartyMa
     parameters = _ten()
     parties = open_parties(parameters)
 
-    def lie(name: str, reply: wire.Reply) -> None:
-        if name == LIAR and reply.stage == Stage.SHARE:
-            shares = wire.Shares.FromString(reply.body)
-            change(shares, parties[LIAR])
-            reply.body = shares.SerializeToString()
-            resign(parameters, reply)
-
+    lie = false_body(parameters, LIAR, Stage.SHARE, wire.Shares, lambda shares: change(shares, parties[LIAR]))
     with pytest.raises(SumAborted) as caught:
-        drive(
-            parameters,
-            parties,
-            lambda name, at: name == dropped and at is Stage.MASK,
-            refusals={},
-            bend_reply=lie,
-        )
+        drive(parameters, parties, lambda name, at: name == dropped and at is Stage.MASK, refusals={}, bend_reply=lie)
     return caught.value
 
 
@@ -124,33 +113,25 @@ def _deal_to_last(secret: bytes, hashed: bytes | None = None) -> Callable[[wire.
     return change
 
 
-def test_a_secret_that_does_not_follow_from_the_dealers_seed_names_the_dealer_once_it_dropped_out() -> None:
-    aborted = _drive_with_false_pairs(LIAR, _deal_to_last(bytes(32)))
-    assert f"the secret of its pair with p09 of {LIAR} does not match" in str(aborted)
-    assert [fault.party for fault in aborted.faults] == [LIAR]
+def _spoilt(shares: wire.Shares, _liar: object = None) -> None:
+    """The last secret of a pair does not open."""
+    shares.pairs = shares.pairs[:-1] + bytes([shares.pairs[-1] ^ 1])
 
 
-def test_a_secret_that_does_not_open_for_the_dropped_party_names_its_dealer() -> None:
-    def spoil(shares: wire.Shares, _liar: PartyMachine) -> None:
-        shares.pairs = shares.pairs[:-1] + bytes([shares.pairs[-1] ^ 1])
-
-    aborted = _drive_with_false_pairs("p09", spoil)
+@pytest.mark.parametrize(("dropped", "change"), [(LIAR, _deal_to_last(bytes(32))), ("p09", _spoilt)])
+def test_a_secret_that_does_not_follow_from_the_seed_or_open_names_its_dealer_once_one_dropped_out(
+    dropped: str, change: Callable[[wire.Shares, PartyMachine], object]
+) -> None:
+    aborted = _drive_with_false_pairs(dropped, change)
     assert f"the secret of its pair with p09 of {LIAR} does not match" in str(aborted)
     assert [fault.party for fault in aborted.faults] == [LIAR]
 
 
 def test_a_secret_that_differs_from_its_hash_is_refused_by_its_holder_and_found_at_the_opening() -> None:
     parameters = _ten()
-    parties = open_parties(parameters)
-    refusals: dict[str, UndersongError] = {}
-
-    def lie(name: str, reply: wire.Reply) -> None:
-        if name == LIAR and reply.stage == Stage.SHARE:
-            shares = wire.Shares.FromString(reply.body)
-            _deal_to_last(bytes(32), hashed=seed_of("another"))(shares, parties[LIAR])
-            reply.body = shares.SerializeToString()
-            resign(parameters, reply)
-
+    parties, refusals = open_parties(parameters), dict[str, UndersongError]()
+    false = _deal_to_last(bytes(32), hashed=seed_of("another"))
+    lie = false_body(parameters, LIAR, Stage.SHARE, wire.Shares, lambda shares: false(shares, parties[LIAR]))
     # Without that secret p09's masks cannot be taken out of the others' vectors.
     with pytest.raises(SumAborted) as caught:
         drive(parameters, parties, refusals=refusals, bend_reply=lie)
@@ -163,14 +144,7 @@ def test_a_secret_that_differs_from_its_hash_is_refused_by_its_holder_and_found_
 def test_a_secret_that_does_not_open_ends_the_attempt_and_names_its_dealer_in_every_mode(mode: str) -> None:
     parameters = parameters_in(mode)
     first, refusals = names_of(parameters.size)[0], dict[str, UndersongError]()
-
-    def lie(name: str, reply: wire.Reply) -> None:
-        if name == first and reply.stage == Stage.SHARE:
-            shares = wire.Shares.FromString(reply.body)
-            shares.pairs = shares.pairs[:-1] + bytes([shares.pairs[-1] ^ 1])
-            reply.body = shares.SerializeToString()
-            resign(parameters, reply)
-
+    lie = false_body(parameters, first, Stage.SHARE, wire.Shares, _spoilt)
     with pytest.raises(SumAborted) as caught:
         drive(parameters, open_parties(parameters), refusals=refusals, bend_reply=lie)
     assert len(refusals) == 1
@@ -186,13 +160,10 @@ def test_a_secret_that_does_not_open_ends_the_attempt_and_names_its_dealer_in_ev
 def test_missing_secrets_of_pairs(field: str, words: str) -> None:
     parameters = _ten()
 
-    def lie(name: str, reply: wire.Reply) -> None:
-        if name == LIAR and reply.stage == Stage.SHARE:
-            shares = wire.Shares.FromString(reply.body)
-            setattr(shares, field, getattr(shares, field)[:-1])
-            reply.body = shares.SerializeToString()
-            resign(parameters, reply)
+    def cut(shares: wire.Shares) -> None:
+        setattr(shares, field, getattr(shares, field)[:-1])
 
+    lie = false_body(parameters, LIAR, Stage.SHARE, wire.Shares, cut)
     opened = drive(parameters, open_parties(parameters), refusals={}, bend_reply=lie)
     assert words in str(opened.faults[0])
     assert [fault.party for fault in opened.faults] == [LIAR]
@@ -263,37 +234,32 @@ def _set(message: Any, field: str, change: Callable[[bytes], bytes]) -> None:
     setattr(message, field, change(getattr(message, field)))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda given: b"", "ML-KEM-768 keys: expected 10 blocks of 2368 bytes, got 0"),
-        (lambda given: _exchange(given, 1, 2, 2368), "coordinator: showed another ML-KEM-768 key of p01"),
-        (lambda given: _exchange(given, 2, 3, 1184), "coordinator: showed another ML-KEM-768 key of p01"),
-        (lambda given: _exchange(given, 3, 4, 2368), "coordinator: showed another ML-KEM-768 key of p03"),
-        (lambda given: given[:-1184] + bytes(1184), "coordinator: showed another ML-KEM-768 key of p09"),
-    ],
-    ids=["missing", "of two peers swapped", "channel for mask", "this party's own", "made up"],
-)
-def test_false_keys_that_the_coordinator_shows_are_refused(change: Callable[[bytes], bytes], words: str) -> None:
-    _refused(_ten(), Stage.SHARE, lambda message: _set(message.share, "kem_keys", change), words)
+SHOWED = "coordinator: showed another ML-KEM-768 key of p"
+FALSE_KEYS: dict[str, tuple[Callable[[bytes, int], bytes], str]] = {
+    "missing": (lambda given, _size: b"", "ML-KEM-768 keys: expected"),
+    "of two peers swapped": (lambda given, size: _exchange(given, 0, 1, size), SHOWED),
+    "made up": (lambda given, _size: given[:-1184] + bytes(1184), SHOWED),
+    "missing, of ten": (lambda given, _size: b"", "ML-KEM-768 keys: expected 10 blocks of 2368 bytes, got 0"),
+    "of two peers swapped, of ten": (lambda given, size: _exchange(given, 1, 2, size), f"{SHOWED}01"),
+    "channel for mask": (lambda given, size: _exchange(given, 2, 3, size // 2), f"{SHOWED}01"),
+    "this party's own": (lambda given, size: _exchange(given, 3, 4, size), f"{SHOWED}03"),
+    "made up, of ten": (lambda given, _size: given[:-1184] + bytes(1184), f"{SHOWED}09"),
+}
 
 
-@pytest.mark.parametrize("mode", OTHER_MODES)
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda given, _size: b"", "ML-KEM-768 keys: expected"),
-        (lambda given, size: _exchange(given, 0, 1, size), "coordinator: showed another ML-KEM-768 key of p"),
-        (lambda given, _size: given[:-1184] + bytes(1184), "coordinator: showed another ML-KEM-768 key of p"),
-    ],
-    ids=["missing", "of two peers swapped", "made up"],
+    ("mode", "how"),
+    [(mode, how) for mode in OTHER_MODES for how in [*FALSE_KEYS][:3]]
+    + [("complete", how) for how in [*FALSE_KEYS][3:]],
 )
-def test_false_keys_are_refused_in_every_mode(change: Callable[[bytes, int], bytes], words: str, mode: str) -> None:
-    parameters = parameters_in(mode)
+def test_false_keys_that_the_coordinator_shows_are_refused_in_every_mode(mode: str, how: str) -> None:
+    change, words = FALSE_KEYS[how]
     size = 1184 if "direct" in mode else 2368  # no channel without shares
-    _refused(
-        parameters, Stage.SHARE, lambda message: _set(message.share, "kem_keys", lambda old: change(old, size)), words
-    )
+
+    def lie(message: wire.Request) -> None:
+        _set(message.share, "kem_keys", lambda old: change(old, size))
+
+    _refused(parameters_in(mode), Stage.SHARE, lie, words)
 
 
 @pytest.mark.parametrize("mode", OTHER_MODES)
@@ -332,14 +298,7 @@ def test_classical_masks_take_no_ml_kem_keys_and_no_secrets_of_pairs() -> None:
 
 def test_an_advert_without_hashes_of_ml_kem_keys_is_refused() -> None:
     parameters = _ten()
-
-    def lie(name: str, reply: wire.Reply) -> None:
-        if name == LIAR and reply.stage == Stage.ADVERTISE:
-            advert = wire.Advert.FromString(reply.body)
-            advert.ClearField("mask_kem")
-            reply.body = advert.SerializeToString()
-            resign(parameters, reply)
-
+    lie = false_body(parameters, LIAR, Stage.ADVERTISE, wire.Advert, lambda advert: advert.ClearField("mask_kem"))
     opened = drive(parameters, open_parties(parameters), bend_reply=lie)
     assert "lacks a commitment or a hash of this mode" in str(opened.faults[0])
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import examples
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
@@ -65,7 +66,7 @@ def within(matrix, bound):
     assert (np.abs(matrix).max(axis=1, initial=0) <= bound.linf + 1e-9).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40, quick=15), deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 8), st.integers(2, 6), st.booleans())
 def test_no_row_passes_its_bound(seed, q, generators, hard):
     records, public = made(seed, generators=generators)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import examples
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, build, parameters
@@ -104,7 +105,7 @@ def test_a_vocabulary_of_another_size_than_planned_is_refused():
     st.lists(st.lists(st.sampled_from([*TERMS, "other", "Pain,"]), max_size=12).map(" ".join), min_size=1, max_size=5),
     st.integers(1, 8),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60, quick=20), deadline=None)
 def test_no_record_passes_the_bounds_of_either_statistic(texts, most):
     labels = [number % 3 - 1 for number in range(len(texts))]
     for statistic in (

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import examples
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
@@ -71,7 +72,7 @@ def test_sensitivity_is_the_contract_s(statistic, histograms):
     assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50, quick=20), deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_record_exceeds_its_bounds_and_the_largest_reach_them(seed):
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.doubles.pace import slow_but
+from tests.doubles.pace import examples, slow_but
 from undersong_server.generators.cleaning import clean, duplicate_key, is_empty
 
 PROMPT = "Write a customer's question.\nReply with the text only: no title, no quotes, no comment."
@@ -133,7 +133,7 @@ WRAPPING = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200, quick=50), deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WRAPPING), max_size=14).map("".join)))
 @example("&amp;amp;lt;b&amp;amp;gt;x")
 @pytest.mark.heavy

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import examples
 from undersong_server.methods.parts.selection import (
     balanced_labels,
     drawn_by_weight,
@@ -77,7 +78,7 @@ def test_only_scores_that_noise_does_not_explain_stand_out():
 
 
 @given(st.lists(st.sampled_from([0.0, 0.01, 0.5, 1.0, 1.0, 7.0, 1e6]), min_size=1, max_size=30), st.integers(0, 99))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200, quick=50), deadline=None)
 def test_a_weighted_corpus_becomes_as_many_different_texts_as_it_is_worth(weights, seed):
     w = np.array(weights)
     drawn = drawn_by_weight(w, np.random.default_rng(seed)).tolist()

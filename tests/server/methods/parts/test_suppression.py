@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import examples
 from undersong_common.embedding import quantise
 from undersong_server.evaluation.metrics import self_similarity
 from undersong_server.methods.parts import selection
@@ -32,7 +33,7 @@ def clustered(rng, count, dimension=6, clusters=4):
     return quantise((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60, quick=20), deadline=None)
 @given(
     st.integers(0, 2**32), st.integers(1, 50), st.integers(1, 60), st.floats(-0.5, 1.0), st.sampled_from([1, 3, 512])
 )
