@@ -22,9 +22,10 @@ _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)  # neither "3" n
 
 
 def checked(function: _Function) -> _Function:
-    """A function that names every unfit argument first, and the extra of a package that it misses.
+    """Wraps a function of the library: its arguments are checked against the types in its signature before it runs.
 
-    It takes numpy's numbers, and whatever can be iterated for a list. It raises ConfigurationError (code "argument").
+    The wrapped function takes numpy's numbers, and any iterable for a list. It raises ConfigurationError (code
+    "argument") that names every wrong argument, and one that names the extra of a package that is missing.
     """
 
     @functools.wraps(function)
@@ -51,9 +52,9 @@ def checked(function: _Function) -> _Function:
 
 
 def check_options(given: Mapping[str, Any], options: type) -> dict[str, Any]:
-    """Returns the arguments of ``options``, a dataclass, in Python's own types.
+    """Checks ``given`` as fields of the dataclass ``options``; returns them in Python's own types.
 
-    Raises ConfigurationError that names every argument that it has not, or that is unfit.
+    Raises ConfigurationError that names every field that is unknown or of a wrong type.
     """
     hints = _hints(options)
     for name in given.keys() - hints:

@@ -41,7 +41,7 @@ _MASSES: Float64 = np.diff(_LEVELS, prepend=0.0, append=1.0)
 
 
 def gaussian_scores(noise: Int64, variance: float) -> Float32:
-    """Normal scores of noise that should be discrete Gaussian of this variance, float32 like ``noise``."""
+    """Normal scores of noise that should be discrete Gaussian of this variance, float32, of the shape of ``noise``."""
     deviation = math.sqrt(variance)
     if deviation > WIDEST_TABLE:
         return (noise / deviation).astype(np.float32)
@@ -49,7 +49,11 @@ def gaussian_scores(noise: Int64, variance: float) -> Float32:
 
 
 def laplace_scores(noise: Int64, scale: float, shares: float) -> Float32:
-    """Normal scores of ``shares`` (1.0: all that are planned) of discrete Laplace noise of this scale, float32."""
+    """Normal scores, float32, of noise that should be discrete Laplace of this scale, or a fraction of it.
+
+    Args:
+        shares: fraction of the planned noise shares that ``noise`` is the sum of; 1.0 is all.
+    """
     return _scores(noise, _laplace_table(scale, shares))
 
 
@@ -107,7 +111,7 @@ def shape_of(scores: Float32) -> Shape:
 
 
 def other_law(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
-    """Names of noise whose scores do not fall between the quantiles as often as planned."""
+    """Names, of ``shapes`` by name, of noise whose scores do not fall between the quantiles as often as planned."""
     counts = np.array([each.counts for each in shapes.values()]).reshape(-1, len(_MASSES))
     totals = counts.sum(axis=1, keepdims=True)
     tail = np.minimum(binom.cdf(counts, totals, _MASSES), binom.sf(counts - 1, totals, _MASSES))
@@ -115,7 +119,7 @@ def other_law(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
 
 
 def uneven(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
-    """Names of noise of which a block of coordinates has too much or too little."""
+    """Names, of ``shapes`` by name, of noise that is too large or too small in a block of coordinates."""
     energies, sizes = (np.array([getattr(each, of) for each in shapes.values()]) for of in ("energies", "sizes"))
     freedom = np.maximum(sizes, 1)
     tail = np.minimum(chi2.cdf(energies, freedom), chi2.sf(energies, freedom))
@@ -124,7 +128,9 @@ def uneven(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
 
 
 def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> list[str]:
-    """Names of sums whose noise, in one run or in all together, is correlated with itself at some lag.
+    """Names of the sums whose noise, in one run or in all together, is correlated with itself at some lag.
+
+    ``series``: the scores of each sum by its name, one array per run.
 
     A lag's sum over N products is a quadratic form of norm 1: beyond sqrt(2 N t) + 2 t with a chance of e^-t (Laurent
     and Massart 2000, lemma 1).
@@ -143,7 +149,7 @@ def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> li
 
 
 def repeated_between(series: Sequence[tuple[str, Float32]], alarm: float) -> list[str]:
-    """Pairs of sums whose noise is correlated at some shift, over all coordinates.
+    """Pairs of sums, of (name, scores) in ``series``, whose noise is correlated at some shift, over all coordinates.
 
     Given one of the two, their product is normal, of the norm of what overlaps. Each sum is compared with the
     following ones, in order of length, as far as ``COMPARED_AT_SHIFTS`` goes; all pairs are compared unshifted.
@@ -193,7 +199,7 @@ class Detection:
         hits, present: scores over the threshold, of the trials with the record.
         false_alarms, absent: scores over the threshold, of the trials without it.
         right: share of right guesses in each run.
-        caught, alarms: hits, and false alarms, of each run over all its records.
+        caught, alarms: hits, and false alarms, of each run as a share of all its records.
         alarm: chance that a bound below is wrong.
     """
 
@@ -326,8 +332,8 @@ def orthogonal_scores(rows: Float64, residual: Float64, present: Bools, rate: fl
         rows: contributions in units of the noise's deviation, float64 [c, k].
         residual: opened vector less ``rate`` times the contributions of all that is present, these rows among it, same
             units, float64 [k].
-        present: which contributions are in it, bool [c].
-        rate: at which units are sub-sampled; what nobody can know, who was drawn, adds to the noise.
+        present: True for each contribution that is in the vector, bool [c].
+        rate: sampling rate of the units; nobody knows who was drawn, which adds to the noise.
 
     Returns:
         (scores, signals), float64 [c] each; both are zero for a row that the others before it span.
@@ -417,7 +423,7 @@ def make_canaries(
 
 
 def planted(tables: dict[str, Table], canaries: Sequence[Canary], homes: Sequence[str]) -> dict[str, Table]:
-    """The parties' tables with each canary at the party ``homes`` names for it, after the party's own records."""
+    """Adds each canary to the table of the party that ``homes`` names for it, after the party's own records."""
     result = dict(tables)
     for canary, home in zip(canaries, homes, strict=True):
         result[home] = concatenate([result[home], canary.rows])
@@ -427,10 +433,10 @@ def planted(tables: dict[str, Table], canaries: Sequence[Canary], homes: Sequenc
 def neighbours(
     table: Table, canary: Canary, labels: Sequence[str], rng: np.random.Generator, *, by_user: bool
 ) -> list[Table]:
-    """A party's records with three more units, and the same without one unit, for each of four.
+    """Neighbouring tables: a party's records with three units more, and the same without one unit, for each of four.
 
-    The four are the canary, one of the party's own, and two that copy records of the party, at its front and at its
-    end: a build that compares records with each other finds them. They copy units of few records, as many as a canary
+    The four units are the canary, one of the party's own, and two that copy records of the party, at its front and at
+    its end: a build that compares records with each other finds them. They copy units of as few records as a canary
     has, every second with another label.
     """
 
@@ -468,10 +474,10 @@ CERTAINTY = "a task model trained on the corpus: confidence in the true label"
 def attack_corpus(
     samples: Sequence[Sample], canaries: Sequence[Canary], labels: Sequence[str], embed: Embed
 ) -> dict[str, Float64]:
-    """Scores float64 [c] by attack, the same attacks whatever was written; zeros where one has nothing to read.
+    """Attacks the corpus: scores of the canaries, float64 [c], by attack; zeros for an attack with nothing to read.
 
-    The nearest text's cosine, and the share of shared word triples (after Meeus et al. 2025, section 3); where the task
-    has ``labels``, what the task model says that anybody trains on the corpus (Salem et al. 2019, Yeom et al. 2018).
+    The attacks are the nearest text's cosine and the share of shared word triples (after Meeus et al. 2025, section 3);
+    with ``labels``, also a task model trained on the corpus (Salem et al. 2019, Yeom et al. 2018).
     """
     names = [SIMILARITY, TRIPLES, *([ENTROPY, CERTAINTY] if len(labels) > 1 else [])]
     found = {name: np.zeros(len(canaries)) for name in names}

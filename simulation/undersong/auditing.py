@@ -109,8 +109,8 @@ class NoiseSize:
     """Noise of one opened sum.
 
     Attributes:
-        law: of the plan.
-        coordinates: of the sum.
+        law: law of the planned noise.
+        coordinates: number of coordinates of the sum.
         size: sum of squares over the variance that the parties must draw together (Gaussian), or sum of absolute
             values over the scale that the honest parties must reach together (Laplace).
         scores: normal scores of all coordinates (``audit_parts``), float32.
@@ -127,12 +127,12 @@ class Observations:
     """Results of one attacked run.
 
     Attributes:
-        present: which canaries were planted, bool [c].
+        present: True for each canary that was planted, bool [c].
         sums: score of each canary in all opened sums together, float64 [c]; N(0, 1) if it was not planted.
         apart: the same along directions of their own: weaker, and with independent noise.
         signals: rise of that score if it was planted, in deviations of the planned noise, float64 [c].
         corpus: scores of the attacks on the corpus, by name, float64 [c].
-        noise: by sum, what was opened beside the vectors that entered it.
+        noise: by sum, the opened values less the vectors that entered it.
         largest: the most that one unit moves a vector over the bound that the plan declares: a canary the empty
             vector, and one of several units a vector of real records.
         clamp: the smallest and the largest share of its declared bound that was left of a row far outside it.
@@ -158,10 +158,10 @@ class Observations:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Lower bound of epsilon that one attack proves.
+    """Result of one attack: the lower bound of epsilon that it proves.
 
     Attributes:
-        attack: what it looks at, in words.
+        attack: the attack in words.
         detection: its hits and false alarms at a threshold fixed beforehand.
         epsilon: lower bound, at the promise's delta and the detection's confidence.
         most: the largest lower bound that so many runs can give, if every guess is right.
@@ -281,7 +281,7 @@ class AuditReport:
 
 
 def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
-    """Runs the audit. Raises ConfigurationError for a task that it cannot attack."""
+    """Runs the simulations of an audit and attacks them. Raises ConfigurationError for a task that it cannot attack."""
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
     _check(settings, run_plan)
@@ -529,7 +529,7 @@ _LOADED: dict[str, Any] = {}  # of one worker process, or one audit here: the em
 
 
 def observe(settings: AuditSettings, number: int) -> Observations:
-    """One simulation with its own canaries and coins, attacked."""
+    """Runs the ``number``-th simulation of an audit, with canaries and coins of its own, and attacks it."""
     from undersong.records import private_tables
     from undersong.simulation import simulate
     from undersong.workspace import Workspace, ledger_path
@@ -698,10 +698,10 @@ def _attack_sums(
 def clamped_shares(
     planned: PlannedSum, unit: PrivateRecords, units: PrivateRecords, public: PublicInputs, privacy: Privacy
 ) -> list[float]:
-    """Shares of the declared bounds that are left of rows far outside them: about 1 each, and never more.
+    """Has vectors computed of rows far outside their bounds; returns each vector's size over its declared bound.
 
-    One unit with rows of one large coordinate, upwards and downwards, and with large rows; and a party with more
-    ``units`` (two or more) than it may count.
+    Sizes are about 1 in a sound build, and never more. The vectors are of one ``unit`` with rows of one large
+    coordinate, upwards and downwards, and with large rows; and of a party with more ``units`` than it may count.
     """
     planned = _unsampled(planned)
     far = OUTSIDE * planned.linf

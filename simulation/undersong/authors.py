@@ -37,7 +37,7 @@ WAY = (
 def traceback_of(error: BaseException) -> str:
     """Returns the traceback of an error of an author's code with its message; "" if a private word could be in it.
 
-    An expected error of this program, which has no other cause, has none either.
+    It is "" for an expected error of this program, too, unless another error caused it.
     """
     chain = led_to(error)
     expected = all(isinstance(each, UndersongError) and _within(OURS, _modules(each)[-1:]) for each in chain)

@@ -158,7 +158,7 @@ def compare(
 
 
 def main() -> None:
-    """Entry point."""
+    """Entry point of the command ``undersong``."""
     from undersong.authors import traceback_of
 
     entry.run(lambda: app(prog_name="undersong", standalone_mode=False), traceback_of)

@@ -46,8 +46,8 @@ class Variant:
         name: as it was asked for and is shown, such as "wasp", "wasp:votes=1+rounds=3", "augpe@good", "private-only".
         method: the method's name; "" for ``private-only`` and where there is ``training``.
         options: [method] keys as written in TOML.
-        generator: the only one to take part, or "" for all.
-        training: options of a centralised reference of another package.
+        generator: name of the only generator that takes part, or "" for all.
+        training: options of a centralised reference of another package; None for a method.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Cell:
 
     Attributes:
         records: private records in all, M; None takes the whole file.
-        seed: of the records, their division, the prompts, the draws and the task model.
+        seed: seed of the records, their division, the prompts, the draws and the task model.
     """
 
     variant: Variant
@@ -92,13 +92,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """A file name: the same cell, the same name."""
+        """Name of the cell's file, the same for equal cells only."""
         parts = [self.variant.name, f"{self.epsilon}", f"{self.parties}", f"{self.records}", f"{self.seed}"]
         readable = "".join(c if c.isalnum() or c in "-.=" else "_" for c in "_".join(parts))
         return f"{readable[:120]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
 
     def described(self) -> dict[str, Any]:
-        """Its place in the grid as plain JSON values."""
+        """The cell's values in the grid (method, epsilon, parties, records, seed) as plain JSON values."""
         return {
             "method": self.variant.name,
             "epsilon": None if self.epsilon is None else f"{self.epsilon:g}",
@@ -117,8 +117,8 @@ class Bench:
     Attributes:
         test: the test file, labelled where the task has labels; ``test_table`` is what it holds, where that has been
             read already.
-        frechet_rows: texts of each side in Frechet distance and the measures beside it.
-        public_data: whether the "private" records are public ones, so that their embeddings may be kept on this disk,
+        frechet_rows: number of texts of each side in Frechet distance and the measures beside it.
+        public_data: True if the "private" records are public ones, so that their embeddings may be kept on this disk,
             where every process and every later command finds them.
     """
 
@@ -161,7 +161,7 @@ class Bench:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of what all cells share: two comparisons in one folder would be one table of different things."""
+        """Hash of everything that the cells of a comparison share, so that a folder never mixes two comparisons."""
         described = self._own_task.model_dump(mode="json", exclude={"output", "method", "folder"})
         described |= {
             "method": self._own_task.method.model_dump(mode="json"),
@@ -189,7 +189,7 @@ class Bench:
 
     @cached_property
     def judged_on(self) -> tuple[Table, Float32]:
-        """The test file and its embeddings."""
+        """The test set and its embeddings, float32 [n, d]."""
         table = self.test_table or read_test(self.test, self._own_task)
         return table, self._embed(table.texts)
 
@@ -205,7 +205,7 @@ class Bench:
         return CachedEmbedder(self.embedder, self.private).encode(texts)
 
     def check(self, cell: Cell) -> tuple[str, ...]:
-        """Raises ConfigurationError where the cell cannot run; returns what its task remarks.
+        """Raises ConfigurationError if the cell cannot run; returns remarks on its task, a sentence each.
 
         Reads every file that the cell reads and builds its generators, but asks and embeds nothing.
         """
@@ -231,7 +231,7 @@ class Bench:
         return remarks
 
     def made(self, cell: Cell) -> references.Trained:
-        """Runs the cell's method or reference; ``private-only`` is the records themselves."""
+        """Runs the cell's method or reference, for its corpus or predictions; ``private-only`` gives the records."""
         task, variant, seed = self.task(cell), cell.variant, cell.seed
         if variant.method:
             return self._simulated(task, seed)
@@ -244,7 +244,7 @@ class Bench:
         )  # fmt: skip
 
     def measure(self, cell: Cell) -> dict[str, Any]:
-        """Runs the cell; plain JSON values. NaN never occurs: what cannot be computed is None."""
+        """Runs the cell; returns its figures as plain JSON values, with None for one that cannot be computed."""
         start = time.monotonic()
         (test, test_embeddings), variant, seed = self.judged_on, cell.variant, cell.seed
         made, simulated = self.made(cell), time.monotonic()
@@ -315,7 +315,7 @@ def _embed_nothing(texts: Sequence[str]) -> Float32:
 
 
 def read_test(path: Path, task: tasks.Task) -> Table:
-    """A test file, labelled where the task has labels. Raises ConfigurationError that names file and row."""
+    """Reads a test file, with labels if the task has labels. Raises ConfigurationError that names file and row."""
     if not task.task.labels:
         return read_table(path, task.data.text)
     return read_table(path, task.data.text, task.data.label or "label", labels=task.task.labels)
@@ -342,7 +342,7 @@ def measured(
     rows: int,
     seed: int,
 ) -> dict[str, float | None]:
-    """Every figure of :data:`HEADINGS`; None where one cannot be computed.
+    """Computes every figure of :data:`HEADINGS` for a corpus; None for a figure that cannot be computed.
 
     All but the share of wrong labels are of ``rows`` texts of the corpus, [n, d], and as many of the test set:
     figures compare at equal numbers only. They are None where a side has fewer.

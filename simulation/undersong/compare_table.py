@@ -56,7 +56,7 @@ class Grid:
 
     @classmethod
     def of(cls, options: ComparisonOptions, others: Sequence[str] = ()) -> "Grid":
-        """Checks what the caller gave.
+        """Makes the grid of the options and checks it. Raises ConfigurationError for one that cannot run.
 
         Args:
             options: with one number of records for all numbers of parties, or one for each.
@@ -118,7 +118,7 @@ class Grid:
         )
 
     def with_more(self, other: "Grid") -> "Grid":
-        """Both grids as one, this one's values first; the reference stays."""
+        """Joins two grids: this one's values first, then the other's; this one's baseline stays."""
         return Grid(
             tuple(dict.fromkeys((*self.variants, *other.variants))),
             tuple(dict.fromkeys((*self.epsilons, *other.epsilons))),
@@ -151,7 +151,7 @@ class Grid:
 
 
 def summary(grid: Grid, found: Mapping[Cell, Mapping[str, Any]]) -> Frame:
-    """Every figure, one row per variant, epsilon and federation in the grid's order: the columns of the CSV file.
+    """Summarises the cells: a row per variant, epsilon and federation in the grid's order, as in the CSV file.
 
     A variant without a finished cell is left out. ``METRIC_difference`` is from the baseline, with its interval.
     """
@@ -220,7 +220,7 @@ WEIGHT = "weight "  # begins the column of a generator's mean weight
 
 @dataclass(frozen=True)
 class Usefulness:
-    """The measure of usefulness in the table's first columns: its name, its heading, and its factor for the screen."""
+    """The measure of usefulness in the table's first columns: name, heading, and factor for the screen."""
 
     metric: str
     heading: str
@@ -246,7 +246,7 @@ NEXT_WORD = Usefulness("bits_per_word", "bits per word", 1.0, 3, "highest", ())
 
 
 def usefulness(table: Frame) -> Usefulness:
-    """The panel score; where the task has no labels, the loss of a small language model."""
+    """The measure of usefulness of a table: the panel score, or the next-word loss if the task has no labels."""
     return NEXT_WORD if len(table) and table["bits_per_word_seeds"].any() else ACCURACY
 
 
@@ -319,7 +319,7 @@ SAYS = {
 
 
 def explanation(grid: Grid, useful: Usefulness) -> str:
-    """Explains the columns in a few sentences."""
+    """Explains the columns of the table in a few sentences, which stand beside it."""
     centralised = ", ".join(variant.name for variant in grid.variants if variant.training is not None)
     return (
         f"Differences are against {grid.baseline}, paired by seed, with Student intervals of 95 % over "
@@ -374,14 +374,14 @@ def sections(grid: Grid, table: Frame) -> list[Section]:
 
 
 def markdown(title: str, grid: Grid, table: Frame, command: str) -> str:
-    """A document with the tables and the command that made them."""
+    """Renders the tables and the command that made them as a Markdown document."""
     return template("undersong", "comparison.md.j2").render(
         title=title, command=command, sections=sections(grid, table)
     )
 
 
 def page(title: str, grid: Grid, table: Frame, command: str) -> str:
-    """The tables as a self-contained page with a plot of each metric and federation; it loads nothing."""
+    """Renders the tables, and a plot of each metric and federation, as an HTML page that loads nothing."""
     useful = usefulness(table)
     plotted = (
         (useful.metric, useful.heading.replace(" %", ", %"), useful.factor),

@@ -35,7 +35,7 @@ FRECHET_ROWS = 2000  # largest number of texts of each side that are compared
 
 
 def check(bench: Bench, grid: compare_table.Grid, progress: Progress) -> None:
-    """Finds before the first cell what would stop one, and says what of the task is set aside.
+    """Checks every cell of the grid before the first one runs, and reports options of the task that are set aside.
 
     Raises ConfigurationError for a variant that cannot run, a file that is missing or cannot be read, a generator that
     cannot be built, or records that no federation of the grid can hold.
@@ -49,7 +49,7 @@ def check(bench: Bench, grid: compare_table.Grid, progress: Progress) -> None:
 
 
 def known_cells(bench: Bench, grid: compare_table.Grid, folder: Path) -> dict[Cell, dict[str, Any]]:
-    """The grid's cells that ``folder`` holds. Raises ConfigurationError for cells of another comparison."""
+    """Reads the figures of the cells in ``folder``. Raises ConfigurationError for cells of another comparison."""
     kept, another = folder / CELLS, f"{folder / CELLS}: holds cells of another comparison"
     found = {
         cell: read_kept(kept / f"{cell.name}.json", bench.fingerprint, another, "the cell is run again")
@@ -73,7 +73,7 @@ def compare(
     A cell that fails is reported and left out (the rest is still worth having); the same command tries it again.
 
     Args:
-        ended: told of each cell that was measured now, when it has been written.
+        ended: called with each cell that was measured now and its figures, after they have been written.
         measure: gives (cell, figures or the error that stopped it) as each completes; by default processes of this
             machine.
 
@@ -110,8 +110,9 @@ def read_kept(path: Path, fingerprint: str, another: str, without_it: str) -> di
     """Reads a file that an earlier command of the same comparison left; None if there is no file.
 
     Args:
-        another: what it is where it names another one.
-        without_it: what happens where it is deleted.
+        fingerprint: of this comparison, which the file has to state.
+        another: the error's sentence if the file states another one.
+        without_it: what happens after the file is deleted, as the error for a damaged one says.
 
     Raises ConfigurationError for a file that is damaged, or of another comparison.
     """
@@ -179,7 +180,7 @@ def _in_worker(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
 
 
 def guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
-    """A cell's figures, or the error that stopped it, so that the others go on."""
+    """Measures a cell; returns its figures, or the error that stopped it, so that the other cells go on."""
     try:
         return bench.measure(cell)
     except UndersongError as error:
@@ -189,8 +190,8 @@ def guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
 def over_ray(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Measured]]:
     """Returns a function that measures cells over the cluster at ``address`` (``auto``, ``HOST:PORT``, ``ray://HOST:PORT``).
 
-    An empty address begins Ray on this machine, with as many workers as are asked for; the cluster's own number of
-    cores counts elsewhere.
+    An empty address begins Ray on this machine, with as many workers as are asked for. An existing cluster runs as many
+    cells at once as it has cores.
     """
 
     def measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measured]:

@@ -39,7 +39,7 @@ MIXTURE = "zero-shot mixture, no private data"
 
 @dataclass(frozen=True)
 class Delivered:
-    """A finished run: its folder and what there is to say about it."""
+    """A finished simulation: its output folder, and the values that its report shows."""
 
     folder: Path
     report: ReportData

@@ -24,7 +24,7 @@ def is_frame(value: object) -> bool:
 
 
 def selected(frame: Frame, columns: Sequence[str], what: str) -> Frame:
-    """Those columns alone. Raises ConfigurationError that names the one that is not there."""
+    """Returns those columns of a frame. Raises ConfigurationError that names a column which is missing."""
     for column in columns:
         if column not in frame.columns:
             raise ConfigurationError(
@@ -34,13 +34,13 @@ def selected(frame: Frame, columns: Sequence[str], what: str) -> Frame:
 
 
 def to_jsonl(frame: Frame) -> str:
-    """One JSON object per row; a missing value is null, and refused with its row's number when it is read."""
+    """Writes a frame as JSON lines, one object per row. A missing value becomes null, which reading refuses by row."""
     written: str = frame.to_json(orient="records", lines=True, force_ascii=False)
     return written if not written or written.endswith("\n") else written + "\n"
 
 
 def to_table(source: "FrameOrPath | None", text: str, label: str | None, what: str) -> Table | Path | None:
-    """A frame's texts and labels, or the file that was named in its place.
+    """Returns a frame's texts and labels as a table; a path as it is; None for None.
 
     Raises ConfigurationError that names the frame (by ``what``), the row and the remedy.
     """
@@ -65,7 +65,7 @@ def rows_of(
     columns: Mapping[str, str] = MappingProxyType({}),
     labels: Sequence[str] = (),
 ) -> Table:
-    """The frame's rows by the rule of files: as they are written, so that every kind of missing value is one.
+    """Returns the frame's rows as a table, read by the same rule as a file of these rows.
 
     Raises ConfigurationError that names the frame (by ``what``), the row and the remedy.
     """
@@ -74,7 +74,7 @@ def rows_of(
 
 
 def pandas_package() -> Any:
-    """pandas, imported when a DataFrame is asked for. Raises ConfigurationError if it is not installed."""
+    """Imports and returns pandas. Raises ConfigurationError if it is not installed."""
     try:
         import pandas
     except ImportError:

@@ -53,9 +53,9 @@ class Stopped(KeyboardInterrupt):
 
 
 def public(function: _Function) -> _Function:
-    """A function of the library: errors name arguments and extras; an interrupted notebook learns how to continue.
+    """Wraps a function of the library: errors name arguments and extras; an interrupted notebook says how to continue.
 
-    Its signature and its docstring list what ``**options`` takes.
+    The signature and the docstring of the wrapped function list what ``**options`` takes.
     """
 
     @functools.wraps(function)
@@ -277,10 +277,10 @@ def compare(
 
 
 def compare_by(task: Task, options: ComparisonOptions, command: str, progress: Progress) -> Comparison:
-    """Compares methods. The task's settings stand for options that are empty.
+    """Compares methods for :func:`compare` and the command; empty options take the task's values.
 
     Args:
-        command: stated beside the tables.
+        command: the command or call that is stated beside the tables.
     """
     from undersong.comparison import compared
 
@@ -328,7 +328,7 @@ EVERY_S = 0.2  # between two drawings: a kernel's messages are not free
 
 
 def shown(progress: Progress | None) -> AbstractContextManager[Progress]:
-    """The caller's own, or one that suits where the program runs."""
+    """Returns a context with ``progress``; if that is None, with a display in the notebook or on the terminal."""
     if progress is not None:
         return nullcontext(progress)
     if in_notebook():

@@ -80,7 +80,7 @@ class ComparisonOptions:
 
     @property
     def every_seed(self) -> Sequence[int]:
-        """The seeds themselves, where ``seeds`` may say only how many."""
+        """The list of seeds that ``seeds`` names or, as a number, counts from ``first_seed``."""
         if isinstance(self.seeds, int):
             return range(self.first_seed, self.first_seed + self.seeds)
         return tuple(self.seeds)

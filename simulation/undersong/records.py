@@ -24,12 +24,12 @@ from undersong_server.runs.task import Task
 
 
 def private_tables(task: Task, seed: int) -> dict[str, Table]:
-    """Each party's records by its name, read now. Raises ConfigurationError that names file and row."""
+    """Reads each party's records, by its name. Raises ConfigurationError that names the file and row at fault."""
     return dealt(task, read_private_files(task), seed)
 
 
 def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
-    """The records of each party by its name, as ``read_private_files`` gave them: a file each, or one dealt."""
+    """Returns each party's records by its name: one of ``tables`` per party, or a single table dealt to the parties."""
     if task.one_file_per_party:
         names = [path.stem for path in task.files]
         if len(set(names)) != len(names):
@@ -47,9 +47,9 @@ def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
 
 
 def curated(table: Table, task: Task, seed: int) -> list[list[int]]:
-    """Row numbers of each party as one curator deals them: repeated records removed, a shuffle in equal parts.
+    """Deals rows as one curator would: repeated records removed, then a shuffle in equal parts. Row numbers per party.
 
-    A record more or less moves others across every cut, so no promise can be made; raises ConfigurationError for one.
+    A record more or less moves others across every cut, so raises ConfigurationError for a task that promises privacy.
     """
     if math.isfinite(task.privacy.epsilon):
         raise ConfigurationError(
@@ -82,7 +82,7 @@ def check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
 
 
 def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> list[list[int]]:
-    """Row numbers of each party, sorted; every row goes to exactly one party, and a party may get none.
+    """Deals rows to parties: row numbers of each, sorted. Every row goes to exactly one party; a party may get no row.
 
     A label's shares are drawn from Dirichlet(alpha) over the parties (Hsu, Qi, Brown 2019; Yurochkin et al. 2019), by
     ``seed`` and the label alone; ``alpha`` inf gives every party the same share. A record's party is then drawn from
@@ -108,7 +108,7 @@ def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> l
 
 
 def subsample(table: Table, rate: float, seed: int) -> Table:
-    """The records whose own keyed hash, as a number in [0, 1), is below ``rate``; of a user all or none.
+    """Keeps the records whose own keyed hash, as a number in [0, 1), is below ``rate``; of a user all or none.
 
     ``rate`` must not come from the file: one unit more would lower everybody's.
     """
@@ -147,6 +147,6 @@ def _positions(table: Table, key: bytes) -> Float64:
 
 
 def table_of(samples: Iterable[Sample]) -> Table:
-    """Texts and labels of a corpus."""
+    """Makes a table of the texts and labels of samples."""
     kept = list(samples)
     return Table(tuple(sample.text for sample in kept), tuple(sample.label for sample in kept), None)

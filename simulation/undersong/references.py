@@ -21,7 +21,7 @@ OF_THE_CHECKOUT = ("dp-sgd", "dp-lora", "dp-sgd-classifier", "ghost-classifier",
 
 @dataclass(frozen=True, repr=False)
 class Trained:
-    """Result of a reference.
+    """Result of a reference, or of a method's run in its place.
 
     Attributes:
         corpus: texts with their labels that the trained model wrote; None for a classifier.
@@ -54,7 +54,7 @@ class Reference(BaseModel):
         Args:
             records: every private record; no labels if the task has none.
             embed: texts -> unit embeddings, float32 [n, d].
-            seed: public; of first weights and of the writing.
+            seed: public seed of the first weights and of the writing.
             insecure_noise_seed: tests only; makes Poisson samples and noise reproducible.
 
         Raises ConfigurationError for what :meth:`check` finds, and GenerationError if the training fails.

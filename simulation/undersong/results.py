@@ -36,7 +36,7 @@ class Shown(ABC):
 
     @abstractmethod
     def screen(self) -> RenderableType:
-        """The value as the command line shows it."""
+        """Renders the value as the command line shows it."""
 
     def __str__(self) -> str:
         console = _console()
@@ -235,7 +235,7 @@ class Simulation(Published):
 
     @property
     def epsilon(self) -> float:
-        """Spent; 0 where no private sum was asked, inf where the run is not private."""
+        """Epsilon that the run spent; 0 if no private sum was asked, inf if the run is not private."""
         privacy = self.delivered.report.privacy
         if not privacy.epsilon_after:
             return 0.0
@@ -272,7 +272,7 @@ class Evaluation(Shown):
 
     @property
     def distances(self) -> Frame:
-        """The corpus beside each reference, a row each."""
+        """Distances of the corpus from each reference file, a row each."""
         return pandas_package().DataFrame(self.to_json()["distances"])
 
     def to_json(self) -> dict[str, Any]:
@@ -360,7 +360,7 @@ class Comparison(Shown):
 
     @property
     def markdown(self) -> str:
-        """The whole table with every figure, what each column means, and the command."""
+        """The comparison as Markdown: the whole table, the meaning of each column, and the command."""
         return (self.folder / f"{self.name}.md").read_text(encoding="utf-8")
 
     def screen(self) -> RenderableType:
@@ -408,12 +408,12 @@ class Verification(Shown):
 
     @property
     def epsilon(self) -> float:
-        """Recomputed, of the whole data set."""
+        """Epsilon of the whole data set, recomputed from its files."""
         return self.verdict.epsilon
 
     @property
     def faults(self) -> Sequence[str]:
-        """Everything that does not hold."""
+        """Sentences on everything that does not hold; empty if there is none."""
         return self.verdict.faults
 
     def to_json(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Simulated:
         tables: the parties' private records, by name: they are the researcher's own here.
         embed: for public texts only: what it computes is kept on disk.
         embed_any: for any text: it keeps what it computes in memory.
-        lengths: how many texts the embedder does not read at once.
+        lengths: counts the texts that the embedder does not read at once.
     """
 
     outcome: Outcome
@@ -44,10 +44,11 @@ class Simulated:
 
 
 class LayeredCache:
-    """A cache in memory before slower ones: what these have is kept in memory.
+    """A cache of embeddings in memory, before slower caches whose rows it keeps once they are read.
 
     Args:
-        writes: new rows go to the slower ones too.
+        slower: the other caches, read in their order.
+        writes: True writes new rows to the slower caches too.
     """
 
     def __init__(self, slower: Sequence[EmbeddingCache], *, writes: bool) -> None:
@@ -94,7 +95,7 @@ def simulate(
         insecure_noise_seed: tests only; makes those reproducible too, and the result worthless as a private release.
         public_cache: embeddings of public texts.
         environment: where generators find their keys.
-        embedder: loaded already (a comparison of many runs), else the task's is loaded.
+        embedder: a loaded embedder, as in a comparison of many runs; None loads the task's.
         private_cache: shared by all parties and by several runs over the same records, in memory or encrypted.
         engine: what carries the messages: parties in this process, or Flower's simulation engine (on Ray).
         contribution: how parties compute their vectors (an audit looks on); in this process only.
@@ -186,7 +187,7 @@ def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None)
 
 
 class InProcess:
-    """Hands every request to the party of that name, one after the other. A party answers at once or not at all."""
+    """A transport within this process: hands each request to the party of that name, one after the other."""
 
     def __init__(self, parties: Mapping[str, Party]) -> None:
         self._parties = parties

@@ -105,7 +105,7 @@ class Workspace:
 
 
 def read_keys(state: Path) -> dict[str, bytes]:
-    """The simulated parties' keys by their names, as :meth:`SimulatedParties.draw_keys` drew them."""
+    """Reads the keys of the simulated parties by key name, as :meth:`SimulatedParties.draw_keys` wrote them."""
     return {name: bytes.fromhex(key) for name, key in json.loads((state / KEYS).read_text(encoding="utf-8")).items()}
 
 
@@ -144,7 +144,7 @@ class SimulatedParties:
         return read_keys(self.state)
 
     def shared_cache(self) -> EmbeddingCache:
-        """Embeddings of private records, encrypted, for several processes."""
+        """Cache of the embeddings of private records: an encrypted file that several processes share."""
         return EncryptedFileCache(self.state / "embeddings.sqlite", self.keys["store"])
 
     def party(
@@ -159,7 +159,7 @@ class SimulatedParties:
         contribution: Contribution = grid_vector,
         address: str = "",
     ) -> Party:
-        """The named party as it stands in the workspace, with its records."""
+        """Makes the party ``name`` from its state in the workspace, with the records in ``table``."""
         data = DataSet(table, self.keys[f"data/{name}"])
         computation = RecordComputation(
             name, data, embed, teacher_model=lambda: self.task.teacher_model, contribution=contribution
@@ -185,7 +185,7 @@ class SimulatedParties:
 
 
 def clocks(insecure_noise_seed: int | None) -> tuple[Callable[[], float], Callable[[], float]]:
-    """Two clocks: seconds since the epoch, and monotonic seconds."""
+    """Returns two clocks: seconds since the epoch, and monotonic seconds; both stand at 0 with an insecure seed."""
     # Under an insecure seed the outputs are compared byte by byte: no time may stand in them.
     if insecure_noise_seed is not None:
         return (lambda: 0.0), (lambda: 0.0)
