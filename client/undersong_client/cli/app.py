@@ -403,6 +403,13 @@ def page(
         bool, typer.Option("--audit", help="Print what people did on the page, its chain checked, and end.")
     ] = False,
     log: Annotated[Path | None, typer.Option(help="The daemon's log file, to show its last lines.")] = None,
+    data_folder: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A folder whose files an administrator may add as the data set; repeat for several. The folder"
+            " `incoming` of the party's folder is always one."
+        ),
+    ] = None,
     bind: options.Bind = "127.0.0.1",
     name: options.Name = None,
     certificate: options.Certificate = None,
@@ -450,7 +457,7 @@ def page(
     entry.only_tls_1_3()  # for `check`, before gRPC is imported
     listener = listening.open()
     port = listener.getsockname()[1]
-    paths = PartyPaths(folder, checkpoints_folder(), log)
+    paths = PartyPaths(folder, checkpoints_folder(), log, tuple(data_folder or ()))
     site = build(paths, hosts=listening.hosts(port), port=port, tls=listening.tls)
     address = listening.address(port)
     options.log_in_by_organisation(site, address, issuer, client, secret_variable, claim, groups, roles or ())

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse, Stream
-from undersong_common.printable import json_text
+from undersong_common.printable import json_text, printable
 from undersong_common.printed_page import Page
 from undersong_common.privacy import accounting, impact
 from undersong_protocol import statistics
@@ -58,11 +59,16 @@ AWAY = "This party's daemon does not run: nothing is answered, and what stands h
 
 @dataclass(frozen=True)
 class PartyPaths:
-    """Paths: the party's folder, the user's folder for heads of ledgers, the daemon's log (or None)."""
+    """Paths: the party's folder, the user's folder for heads of ledgers, the daemon's log (or None).
+
+    Attributes:
+        sources: folders whose files may be added as a data set, beside the folder ``incoming`` of the party's.
+    """
 
     home: Path
     checkpoints: Path
     log: Path | None = None
+    sources: tuple[Path, ...] = ()
 
 
 def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int, tls: bool = False) -> Site:
@@ -280,7 +286,7 @@ class HospitalPage:
 
         opened = PartyHome(self._home)
         parts: dict[str, Part] = {
-            "dataset": lambda: {"settings": opened.settings},
+            "dataset": lambda: {"settings": opened.settings, "folders": self._sources()},
             "budget": budget,
             "ledger": lambda: {"facts": data.ledger(self._home, verify=True) if opened.ledger.exists() else None},
         }
@@ -301,6 +307,14 @@ class HospitalPage:
     def _add_data(self, visit: Visit) -> str:
         fields = ("file", "text_field", "label_field", "user_field")
         file, text, label, user = (visit.form.get(name, "").strip() for name in fields)
+        known, place = PartyHome(self._home).settings.data, os.path.realpath(file.replace("\0", ""))
+        if file != known and not any(Path(place).is_relative_to(folder) for folder in self._sources()):
+            raise ConfigurationError(
+                f"{printable(file, 200)} is in no folder of which this page adds files",
+                "have IT move it into one of the folders that stand beside the form, or start the page with"
+                " --data-folder",
+                code="outside-the-folders",
+            )
         added = data.add(
             self._home,
             Declared(file, text, label, user),
@@ -310,6 +324,10 @@ class HospitalPage:
         )
         visit.note("data add", f"data set {added.ledger.fingerprint[:12]}")
         return visit.go("/budget", "The data set is sealed here; nothing was sent.")
+
+    def _sources(self) -> list[str]:
+        """Folders whose files may be added here, links followed: whoever asks must learn of no other file."""
+        return [os.path.realpath(folder) for folder in (self._home / "incoming", *self._paths.sources)]
 
     def _ledger_copy(self, visit: Visit) -> Response:
         path = PartyHome(self._home).ledger

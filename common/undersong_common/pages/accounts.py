@@ -47,12 +47,17 @@ class TooManyAttempts(PrivacyRefusal):
 
 @dataclass(frozen=True)
 class Account:
-    """An account of a person on a page. ``has_password`` is True once the person has chosen a password."""
+    """An account of a person on a page.
+
+    ``has_password`` is True once the person has chosen a password, ``connected`` once somebody of the identity provider
+    enters the account.
+    """
 
     name: str
     role: Role
     has_password: bool
     created_at: float
+    connected: bool
 
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
@@ -129,10 +134,32 @@ class Accounts:
             raise ConfigurationError(f"nobody is called {name!r} here", "see the list of people", code="unknown-person")
         return found
 
-    def set_role(self, name: str, role: str) -> Account:
+    def of_person(self, person: str) -> Account | None:
+        """Returns the account that a person of the identity provider enters, by the person's key."""
+        found = self._store.rows("SELECT * FROM account WHERE person = ?", person)
+        return _account(found[0]) if found else None
+
+    def connect(self, name: str, person: str) -> None:
+        """Has a person of the identity provider enter an account from now on, and nobody else of the provider.
+
+        Raises PrivacyRefusal if that person enters another account already.
+        """
+        if (held := self.of_person(person)) is not None and held.name != name:
+            raise PrivacyRefusal(
+                f"you enter the account {held.name!r} by the identity provider already",
+                "log in by it, or have an administrator remove that account",
+                code="account-taken",
+            )
+        self._store.rows("UPDATE account SET person = ? WHERE name = ?", person, name)
+
+    def set_role(self, name: str, role: str, *, person: str = "") -> Account:
         """Adds a person, or changes a person's role.
 
-        Raises ConfigurationError for an invalid name or role, and if no administrator would be left.
+        Args:
+            person: key of a person of the identity provider, for whom a new account is added.
+
+        Raises ConfigurationError for an invalid name or role, and if no administrator would be left; PrivacyRefusal if
+        a new account's name is taken: whoever has the same name at the provider is not that account's person.
         """
         if not NAME.fullmatch(name):
             raise ConfigurationError(
@@ -143,10 +170,16 @@ class Accounts:
         with self._store.transaction() as database:
             if role != "administrator":
                 self._keep_an_administrator(database, name)
+            if person and database.execute("SELECT 1 FROM account WHERE name = ?", (name,)).fetchone() is not None:
+                raise PrivacyRefusal(
+                    f"the account {name!r} is not connected with this person of the identity provider",
+                    "if it is yours, log in by a link or a password and connect it under Your account",
+                    code="account-taken",
+                )
             database.execute(
-                "INSERT INTO account (name, role, created_at) VALUES (?, ?, ?)"
+                "INSERT INTO account (name, role, created_at, person) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (name) DO UPDATE SET role = excluded.role",
-                (name, role, self._clock()),
+                (name, role, self._clock(), person),
             )
         return self.person(name)
 
@@ -371,14 +404,15 @@ def source_of(address: str) -> str:
 
 
 _SESSIONS = (
-    "SELECT session.*, role, password, account.created_at AS added_at FROM session JOIN account ON name = account"
+    "SELECT session.*, role, password, person, account.created_at AS added_at"
+    " FROM session JOIN account ON name = account"
 )
 
 
 def _account(row: sqlite3.Row) -> Account:
-    return Account(row["name"], row["role"], bool(row["password"]), row["created_at"])
+    return Account(row["name"], row["role"], bool(row["password"]), row["created_at"], bool(row["person"]))
 
 
 def _session(row: sqlite3.Row) -> Session:
-    account = Account(row["account"], row["role"], bool(row["password"]), row["added_at"])
+    account = Account(row["account"], row["role"], bool(row["password"]), row["added_at"], bool(row["person"]))
     return Session(row["number"], account, row["csrf"], row["created_at"], row["seen_at"], row["address"])

@@ -1,10 +1,13 @@
 """Log-in to a page by an identity provider (OpenID Connect, authorization code with PKCE).
 
 Authlib speaks the protocol and checks the claims; this file decides what is requested and who may enter. The provider
-identifies a person. The person's role is that of their account here, or of their groups if groups are mapped to roles.
+identifies a person by its issuer and their ``sub``. Names decide nothing: the provider lets a person enter an existing
+account only after that account's own person has connected it. The role is that of the account, or of the person's
+groups if groups are mapped to roles.
 """
 
 import hmac
+import json
 import secrets
 import threading
 import time
@@ -18,7 +21,7 @@ from authlib.common.errors import AuthlibBaseError
 from authlib.oauth2.client import OAuth2Client
 from authlib.oidc.core import CodeIDToken
 from fastapi.requests import Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import Key, KeySet, RSAKey
@@ -26,7 +29,8 @@ from joserfc.jwk import Key, KeySet, RSAKey
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
 from undersong_common.pages.accounts import ROLES, Account, Role
 from undersong_common.pages.serving import is_loopback
-from undersong_common.pages.site import Site, session_base
+from undersong_common.pages.site import Site, Visit
+from undersong_common.pages.store import digest
 from undersong_common.printable import printable
 
 ALGORITHMS = ["RS256", "ES256", "EdDSA", "PS256"]
@@ -45,11 +49,11 @@ class Provider:
     Attributes:
         issuer: address of the provider.
         client, secret: client id and client secret of this page at the provider.
-        claim: claim whose value is the account's name here; an e-mail address counts only if the provider verified it.
+        claim: claim that names a new account here; an e-mail address counts only if the provider verified it.
         redirect: address of this page to which the provider sends browsers back.
         groups: claim that lists a person's groups.
         roles: role by group; empty leaves roles to the accounts here. Otherwise each log-in gives a person the highest
-            role of their groups, and a new person an account. People in none of these groups are refused.
+            role of their groups, and a person without an account a new one. People in none of these groups are refused.
     """
 
     issuer: str
@@ -122,8 +126,12 @@ class _OidcLogin:
         self._asking = threading.BoundedSemaphore(MOST_ASKING)
         self._known: tuple[float, Mapping[str, Any]] | None = None  # the provider's addresses, and until when
         self._cookie = f"{site.settings.cookie}_oidc"
+        self._lock = threading.Lock()
+        self._entered: dict[str, float] = {}  # states by which somebody has entered, and until when they would count
+        self._connecting: dict[str, tuple[str, str]] = {}  # state and session's secret, by account
         site.raw("/oidc/start", self._guarded(self._begin))
-        site.raw("/oidc/return", self._guarded(self._finish))
+        site.entrance("/oidc/return", "Log in", self._finish)
+        site.get("/account/organisation", self._begin_connecting)
         site.entrances.append(("/oidc/start", "Log in with your organisation"))
 
     def _guarded(self, act: Callable[[Request], Response]) -> Callable[[Request], Any]:
@@ -158,7 +166,23 @@ class _OidcLogin:
         finally:
             self._asking.release()
 
-    def _begin(self, request: Request) -> Response:
+    def _begin(self, _request: Request) -> Response:
+        return self._led_there()[1]
+
+    def _begin_connecting(self, visit: Visit) -> Response:
+        if visit.session is None:
+            raise PrivacyRefusal("a script's token connects no account", "log in at the page")
+        state, answer = self._led_there()
+        with self._lock:
+            self._connecting[visit.person.name] = state, visit.secret
+        return answer
+
+    def _led_there(self) -> tuple[str, Response]:
+        """Returns a new state, and the screen that leads this browser to the provider.
+
+        The screen's script keeps the state in the tab's storage, which no other port and no other site can write; a
+        cookie can be planted from another port.
+        """
         begun = f"{int(time.time() + WAITS_S)}_{secrets.token_hex(16)}"
         state = f"{begun}_{self._derived('state', begun)}"
         address, _ = self._oauth().create_authorization_url(
@@ -167,35 +191,54 @@ class _OidcLogin:
             nonce=self._derived("nonce", state),
             code_verifier=self._derived("verifier", state),
         )
-        answer = RedirectResponse(address, status_code=303)
-        # Lax, unlike the session's: the provider's site leads back here.
-        answer.set_cookie(
-            self._cookie, state, httponly=True, secure=self._site.settings.tls, samesite="lax", path="/", max_age=600
+        answer = HTMLResponse(
+            self._site.render_outside("oidc_start.html.j2", "Log in", address="/oidc/start", there=address, state=state)
         )
-        return answer
+        answer.set_cookie(
+            self._cookie, state, httponly=True, secure=self._site.settings.tls, samesite="strict", path="/", max_age=600
+        )
+        return state, answer
 
-    def _finish(self, request: Request) -> Response:
-        state = request.query_params.get("state", "")
+    def _finish(self, request: Request, fields: Mapping[str, str]) -> str:
+        """Returns the secret of a session of the person whom the provider names; a state lets somebody in once."""
+        state = fields.get("state", "")
         begun_here = secrets.compare_digest(state.encode(), request.cookies.get(self._cookie, "").encode())
         begun, _, proof = state.rpartition("_")
         ours = secrets.compare_digest(proof.encode(), self._derived("state", begun).encode())
         if not begun_here or not ours or int(begun.partition("_")[0]) < time.time():
             raise PrivacyRefusal("this log-in was not begun here, or too long ago", "begin it again")
-        if "error" in request.query_params:
-            said = printable(request.query_params["error"], 60)
+        if fields.get("error"):
+            said = printable(fields["error"], 60)
             raise PrivacyRefusal(f"the identity provider refuses: {said}", "begin again")
-        account = self._account(self._claims(request.query_params.get("code", ""), state))
+        claims = self._claims(fields.get("code", ""), state)
+        with self._lock:  # nobody but the provider's people fills it
+            now = time.time()
+            self._entered = {each: until for each, until in self._entered.items() if until > now}
+            if state in self._entered:
+                raise PrivacyRefusal("this log-in was used already", "begin it again", code="state-used")
+            self._entered[state] = now + WAITS_S
+            asking = next((name for name, (own, _) in self._connecting.items() if own == state), None)
+            own_session = None if asking is None else self._connecting.pop(asking)[1]
+        person = digest(json.dumps([claims["iss"], claims["sub"]]))
         source = "" if request.client is None else request.client.host
+        if own_session is not None:
+            return self._connect(person, own_session)
+        account = self._account(claims, person)
         secret = self._site.accounts.begin(account.name, address=source)
         self._site.audit.note(account.name, "log in by the identity provider", source)
-        # A cookie that is SameSite=Strict is not sent with what another site began: one step more on our own.
-        text = self._site.render_outside("entered.html.j2", "Logged in", address="/oidc", base=session_base(secret))
-        answer = HTMLResponse(text)
-        self._site.set_session(answer, secret)
-        answer.delete_cookie(self._cookie, path="/")
-        return answer
+        return secret
 
-    def _account(self, claims: Mapping[str, Any]) -> Account:
+    def _connect(self, person: str, secret: str) -> str:
+        """Has the person enter the account of a session that has asked for it; returns the session's secret."""
+        accounts = self._site.accounts
+        if (session := accounts.session(secret)) is None:
+            raise PrivacyRefusal("the session that has asked for this has ended", "log in, and connect it again")
+        accounts.connect(session.account.name, person)
+        self._site.audit.note(session.account.name, "connect the identity provider")
+        accounts.leave_message(secret, "Connected: you can log in with your organisation from now on.")
+        return secret
+
+    def _account(self, claims: Mapping[str, Any], person: str) -> Account:
         """Returns the person's account, with the role of their groups if groups are mapped to roles."""
         provider, accounts = self._provider, self._site.accounts
         name = str(claims.get(provider.claim, ""))
@@ -203,7 +246,7 @@ class _OidcLogin:
             raise PrivacyRefusal("the identity provider has not checked this e-mail address", "have it checked there")
         if not name:
             raise PrivacyRefusal(f"the identity provider names nobody (claim {provider.claim})", "correct --oidc-claim")
-        account = accounts.find(name)
+        account = accounts.of_person(person)
         groups = claims.get(provider.groups)
         listed = map(str, groups if isinstance(groups, list) else [groups])
         roles = [provider.roles[each] for each in listed if each in provider.roles]
@@ -211,10 +254,16 @@ class _OidcLogin:
         if (role if provider.roles else account) is None:
             self._site.audit.note("nobody", "log-in refused", printable(f"{name} by the identity provider", 100))
             said = "is in no group that may enter" if provider.roles else "has no account"
-            raise PrivacyRefusal(f"{printable(name, 64)} {said} here", "ask an administrator")
+            remedy = (
+                "ask an administrator"
+                if provider.roles
+                else "have an administrator let you in by a link, then connect the identity provider under Your account"
+            )
+            raise PrivacyRefusal(f"{printable(name, 64)} {said} here", remedy)
         if role is not None and (account is None or account.role != role):
-            account = accounts.set_role(name, role)
-            self._site.audit.note(name, "role by the identity provider's groups", role)
+            own = {"person": person} if account is None else {}
+            account = accounts.set_role(name if account is None else account.name, role, **own)
+            self._site.audit.note(account.name, "role by the identity provider's groups", role)
         assert account is not None
         return account
 
@@ -246,6 +295,8 @@ class _OidcLogin:
                 {"client_id": own.client, "nonce": nonce, "access_token": given.get("access_token")},
             )
             claims.validate(leeway=LEEWAY_S)
+            if type(claims["sub"]) is not str:
+                raise ValueError("sub is no text")
         except (AuthlibBaseError, JoseError, httpx.HTTPError, KeyError, TypeError, ValueError) as error:
             # What the provider says in an error is not shown: it may hold a code or a secret.
             raise PrivacyRefusal(

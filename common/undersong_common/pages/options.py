@@ -30,7 +30,7 @@ Client = Annotated[str, typer.Option("--oidc-client", help="This page's name the
 SecretVariable = Annotated[
     str, typer.Option("--oidc-secret-env", help="Environment variable with this page's secret there.")
 ]
-Claim = Annotated[str, typer.Option("--oidc-claim", help="The provider's claim that names an account here.")]
+Claim = Annotated[str, typer.Option("--oidc-claim", help="The provider's claim that names a new account here.")]
 Groups = Annotated[str, typer.Option("--oidc-groups", help="The provider's claim that lists a person's groups.")]
 GroupRoles = Annotated[
     list[str] | None,

@@ -20,7 +20,7 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from markupsafe import Markup
 
-from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
 from undersong_common.logs import place_of
 from undersong_common.pages.accounts import Account, Accounts, Role, Session, TooManyAttempts
 from undersong_common.pages.frame import LARGEST_BODY_BYTES, POLICY, Frame, environment
@@ -213,8 +213,8 @@ class Site:
         }
         self._api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         self._api.add_exception_handler(404, self._not_found)
-        self._open("/enter", "Enter by a link", self._enter)
-        self._open("/login", "Log in", self._login)
+        self.entrance("/enter", "Enter by a link", self._enter)
+        self.entrance("/login", "Log in", self._login)
         self.raw("/healthz", lambda: json_answer({"status": "ok"}))
         self._api.add_api_route("/csp-report", self._violation, methods=["POST"], response_model=None)
         self.raw("/assets/{version}/{name}", self._asset)
@@ -260,7 +260,8 @@ class Site:
                 self._check_form(visit)
                 if path.endswith(LIVE):
                     return cast("Response", act(visit))
-                location = self.store.once(visit.form.get("action", ""), lambda: cast("str", act(visit)))
+                of = f"{visit.secret} {request.url.path}"
+                location = self.store.once(visit.form.get("action", ""), lambda: cast("str", act(visit)), of=of)
                 if _wants_json(request):
                     return JSONResponse({"location": f"{visit.base}{location}"})
                 return RedirectResponse(f"{visit.base}{location}", status_code=303)
@@ -354,9 +355,12 @@ class Site:
 
     # Log-in
 
-    def _open(self, path: str, title: str, act: Callable[[Request, Mapping[str, str]], str]) -> None:
-        """Adds a form for somebody without a session: it is bound to this browser by a cookie of its own."""
-        form = partial(self._outside, f"{path.strip('/')}.html.j2", title)
+    def entrance(self, path: str, title: str, act: Callable[[Request, Mapping[str, str]], str]) -> None:
+        """Adds a form for somebody without a session: it is bound to this browser by a cookie of its own.
+
+        ``act`` gets the fields of the form that was sent and returns a session's secret.
+        """
+        form = partial(self._outside, f"{path.strip('/').replace('/', '_')}.html.j2", title)
 
         async def get(request: Request) -> Response:
             if "tab" in request.scope:
@@ -377,7 +381,7 @@ class Site:
                     secret = act(request, fields)
                 except UndersongError as error:
                     found = form(request, f"{error.problem}. {error.remedy[:1].upper()}{error.remedy[1:]}.")
-                    found.status_code = 403
+                    found.status_code = 503 if isinstance(error, TransportError) else 403
                     if isinstance(error, TooManyAttempts):
                         found.status_code = 429
                         found.headers["retry-after"] = str(int(error.wait_s) + 1)
@@ -411,7 +415,9 @@ class Site:
     def _outside(self, template: str, title: str, request: Request, problem: str) -> Response:
         csrf = secrets.token_urlsafe(16)
         answer = HTMLResponse(
-            self.render_outside(template, title, address=request.url.path, problem=problem, csrf=csrf)
+            self.render_outside(
+                template, title, address=request.url.path, problem=problem, csrf=csrf, asked=request.query_params
+            )
         )
         self._set_cookie(answer, f"{self.settings.cookie}_form", csrf)
         return answer

@@ -23,7 +23,8 @@ MOST_DOWNLOADS = 100
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS account (
-    name TEXT PRIMARY KEY, role TEXT NOT NULL, password TEXT NOT NULL DEFAULT '', created_at REAL NOT NULL
+    name TEXT PRIMARY KEY, role TEXT NOT NULL, password TEXT NOT NULL DEFAULT '', created_at REAL NOT NULL,
+    person TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS link (secret TEXT PRIMARY KEY, account TEXT NOT NULL, expires_at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS session (
@@ -57,6 +58,9 @@ class PageStore:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=NORMAL")
             self._database.executescript(_SCHEMA)
+            columns = [row["name"] for row in self._database.execute("PRAGMA table_info(account)")]
+            if "person" not in columns:  # a page of version 0.2
+                self._database.execute("ALTER TABLE account ADD COLUMN person TEXT NOT NULL DEFAULT ''")
         except (sqlite3.Error, OSError) as error:
             raise ConfigurationError(f"{path}: cannot be used: {error}", "check the folder and its rights") from None
 
@@ -82,16 +86,19 @@ class PageStore:
         with self.transaction() as database:
             return database.execute(query, values).fetchall()
 
-    def once(self, key: str, act: Callable[[], str]) -> str:
+    def once(self, key: str, act: Callable[[], str], *, of: str) -> str:
         """Calls ``act`` once per key and returns its result; later calls with the key return the first call's result.
 
         A call that comes while the first still runs waits for it. If ``act`` raises, the key is free again.
+
+        Args:
+            of: session and address of the action; the same key with another one is another key.
 
         Raises ConfigurationError for a missing key, and what ``act`` raises.
         """
         if not key or len(key) > LONGEST_KEY:
             raise ConfigurationError("the form has no key", "open the page again, and send its form", code="no-key")
-        now = time.time()
+        key, now = digest(f"{of}\n{key}"), time.time()
         with self.transaction() as database:
             database.execute("DELETE FROM action WHERE at < ?", (now - ACTION_KEPT_S,))
             first = database.execute("INSERT OR IGNORE INTO action (key, at) VALUES (?, ?)", (key, now)).rowcount

@@ -123,7 +123,12 @@ class CoordinatorHome:
 
     def run(self, name: str) -> RunFolder:
         """The folder of a run, which need not exist."""
-        if "/" in name or name.startswith(".") or len(name.encode("utf-8", "replace")) > LONGEST_FILE_NAME:
+        if (
+            not name
+            or set("/\0") & set(name)
+            or name.startswith(".")
+            or len(name.encode("utf-8", "replace")) > LONGEST_FILE_NAME
+        ):
             raise ConfigurationError(
                 f"{name!r} is not the name of a run", "see `undersong run list`", code="invalid-name"
             )

@@ -273,6 +273,13 @@ def _keep(
         entries = data[name] if name in TABLES else [data[name]]
         if not isinstance(entries, list) or not all(isinstance(each, Mapping) for each in entries):
             raise ConfigurationError(f"{source}: {name} is not a section", f"write it as [{name}]", code="no-task")
+    revised = data["task"].get("revises", "")
+    if revised != "" and not (isinstance(revised, str) and CoordinatorHome(home).run(revised).exists):
+        raise ConfigurationError(
+            f"{source}: task.revises: there is no run {printable(str(revised), 100)!r}",
+            "remove that line, or revise a run from its own screen",
+            code="unknown-run",
+        )
     federation = {key: value for key, value in data.get("federation", {}).items() if key != "parties"}
     draft = Draft(os.urandom(8).hex(), source, str(folder), {**data, "federation": federation}, operators, options)
     place = _folder(home)
@@ -319,10 +326,17 @@ def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
         texts = [text.replace("\r\n", "\n") for text in sent.get(f"key {each.path}", ())]
         if texts and (tuple(texts) != each.pair if each.control == "pair" else texts[-1] != each.text):
             _put(data, each.path, each.value(texts))
-    if "label" in sent:
+    labels, meanings = sent.get("label", ()), sent.get("meaning", ())
+    if len(labels) != len(meanings):
+        raise ConfigurationError(
+            f"the form has {len(labels)} fields label and {len(meanings)} fields meaning",
+            "send both for each label; a meaning may be empty",
+            code="label-without-meaning",
+        )
+    if labels:
         rows = [
             (label.strip(), meaning.strip())
-            for label, meaning in zip(sent["label"], sent["meaning"], strict=True)
+            for label, meaning in zip(labels, meanings, strict=True)
             if label.strip() or meaning.strip()
         ]
         if rows or "labels" in data["task"]:

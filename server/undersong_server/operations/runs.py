@@ -143,8 +143,7 @@ def revision(home: Path, run: str) -> Revision:
     folder = opened.run(run)
     planned = folder.planned()
     found = Revision(planned.task["task"].get("revises", ""), folder.successor)
-    earlier = opened.run(found.before)
-    if not found.before or not earlier.exists:
+    if not found.before or not (earlier := opened.run(found.before)).exists:
         return found
     was, now = (dict(_keys({**each.task, "parties": list(each.roster)})) for each in (earlier.planned(), planned))
     keys = [key for key in {**was, **now} if was.get(key) != now.get(key) and key != "task.revises"]

@@ -224,16 +224,19 @@ def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
 def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     command("init", "lonely", "--home", tmp_path / "lonely")
-    site = build(PartyPaths(tmp_path / "lonely", checkpoints_folder()), hosts=(HOST,), port=8700)
+    given = tmp_path / "given"
+    given.mkdir()
+    places = PartyPaths(tmp_path / "lonely", checkpoints_folder(), sources=(given,))
+    site = build(places, hosts=(HOST,), port=8700)
     site.accounts.set_role("hospital", "administrator")
     page = Browser(site).enter(site.accounts.link("hospital"))
     for path in SCREENS:
         assert "undersong-party" not in page.get(path).text, path
     led = set(re.findall(r'<strong>Remedy:</strong> <a href="/s/[^/]+(/[a-z]+)"', page.get("/check").text))
     assert {"/coordinator", "/budget"} <= led
-    notes = write_notes(tmp_path / "notes.jsonl")
+    notes = write_notes(given / "notes.jsonl")
     page.post("/budget", epsilon="4", delta="1e-4")
-    assert page.post("/budget/data", of="/budget", file=str(tmp_path / "none.jsonl")).status_code == 409
+    assert page.post("/budget/data", of="/budget", file=str(given / "none.jsonl")).status_code == 409
     steps = text(page.get("/"))
     assert steps.count("to do") == 4
     assert "Set the budget over all runs done" in steps
@@ -241,6 +244,25 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     assert page.led(page.post("/budget/data", fields, of="/budget")) == "/budget"
     assert PartyHome(tmp_path / "lonely").settings.user_field == "patient"
     site.accounts.set_role("clerk", "operator")
+    secret = write_notes(tmp_path / "secret.jsonl")
+    (given / "link.jsonl").symlink_to(secret)
+    (given / "folder").symlink_to(tmp_path)
+    for outside in (
+        secret,
+        tmp_path / "none",
+        "/etc",
+        "",
+        "\0",
+        given / "../secret.jsonl",
+        given / "link.jsonl",
+        given / "folder",
+    ):
+        refused = page.post("/budget/data", {**fields, "file": str(outside)}, of="/budget")
+        assert (refused.status_code, "is in no folder of which this page adds files" in text(refused)) == (409, True), (
+            outside
+        )
+    again = page.post("/budget/data", fields, of="/budget")  # a new version of the same file
+    assert "is in no folder" not in text(again)
     clerk = Browser(site).enter(site.accounts.link("clerk"))
     assert clerk.post("/budget/data", fields, of="/budget").status_code == 403
     site.close()
@@ -310,7 +332,7 @@ def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, a
 def test_people_of_the_hospital_log_in_by_their_provider_and_their_groups_are_roles(home):
     site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
     provider = FakeProvider(home.parent, site=site, roles={"privacy": "operator", "it": "administrator"})
-    assert provider.enter(groups=["privacy"]) == 200
+    assert provider.enter(groups=["privacy"]) == 303
     assert site.accounts.person("ada@hospital.example").role == "operator"
     for refused in ({"groups": ["ward"]}, {"azp": "another"}, {"sub": None}, {"iss": "https://evil.example"}):
         assert provider.enter(**({"groups": ["privacy"]} | refused)) == 403

@@ -434,3 +434,16 @@ def test_over_tls_cookies_are_secure_and_of_this_host_alone(tmp_path):
     assert "Domain" not in cookie
     assert done.headers["strict-transport-security"].startswith("max-age=")
     site.close()
+
+
+def test_a_forms_key_is_of_one_session_and_one_route(site, inside):
+    site.post("/other", lambda visit: visit.go("/elsewhere", site.done.append("other") or ""), least="operator")
+    key = inside.hidden("/")["action"]
+    sent = {"csrf": inside.hidden("/")["csrf"], "action": key}
+    site.accounts.set_role("bo", "administrator")
+    other = Browser(site).enter(site.accounts.link("bo"))
+    assert other.post("/act", of="/", action=key, what="of bo").status_code == 303
+    for _ in range(2):
+        assert inside.led(inside.client.post("/act", data={**sent, "what": "of ada"})) == "/"
+        assert inside.led(inside.client.post("/other", data=sent)) == "/elsewhere"
+    assert site.done == ["of bo", "of ada", "other"]

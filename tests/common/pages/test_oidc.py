@@ -11,7 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import parse_qsl, urljoin
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import httpx
 import pytest
@@ -80,18 +80,30 @@ def site(tmp_path, issuer):
     made.close()
 
 
-def person(site, name):
+def led_there(answer):
+    """The provider's address to which the screen that begins a log-in leads, and its query."""
+    address = html.unescape(re.search(r'href="([^"]+)" data-state', answer.text)[1])
+    return address, dict(parse_qsl(urlsplit(address).query))
+
+
+def came_back(browser, place):
+    """Sends the form of the way back, as the page's script does in the tab that has begun."""
+    sent = dict(parse_qsl(urlsplit(place).query))
+    return browser.post("/oidc/return", of=place, **sent)
+
+
+def person(site, name, browser=None, begin="/oidc/start"):
     """Logs in as a person does: our link, the provider's forms, and back. The browser and its last answer."""
-    browser = Browser(site)
-    begun = browser.get("/oidc/start")
-    assert begun.status_code == 303, begun.text
+    browser = browser or Browser(site)
+    begun = browser.get(begin)
+    assert begun.status_code == 200, begun.text
     with httpx.Client(follow_redirects=False) as there:
-        answer = there.get(begun.headers["location"])
+        answer = there.get(led_there(begun)[0])
         for _ in range(12):
             if answer.is_redirect:
                 place = urljoin(str(answer.url), answer.headers["location"])
                 if place.startswith(f"http://{HOST}/"):
-                    return browser, browser.get(place.removeprefix(f"http://{HOST}")), place
+                    return browser, came_back(browser, place.removeprefix(f"http://{HOST}")), place
                 answer = there.get(place)
                 continue
             action = html.unescape(re.search(r'action="([^"]+)"', answer.text)[1])
@@ -105,17 +117,22 @@ def person(site, name):
 @pytest.mark.slow
 def test_a_person_of_the_provider_enters_with_the_role_of_the_account_here(site):
     assert "Log in with your organisation" in Browser(site).get("/login").text
+    connecting = Browser(site).enter(site.accounts.link("ada@hospital.example"))
+    assert "Log in with your organisation" not in connecting.get("/account").text
+    _, answer, _ = person(site, "ada", connecting, "/account/organisation")
+    assert answer.status_code == 303, answer.text
     browser, answer, place = person(site, "ada")
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == 303, answer.text
     assert "HttpOnly" in answer.headers["set-cookie"]
     assert browser.get("/").status_code == 303  # the cookie alone is nobody's
-    inside = browser.entered(re.search(r'href="(/s/[^"]+)" data-go', answer.text)[1]).get("/")
+    inside = browser.entered(answer.headers["location"]).get("/")
     assert inside.status_code == 200
     assert "ada@hospital.example" in inside.text
     assert "operator" in inside.text
-    again = browser.get(place.removeprefix(f"http://{HOST}"))  # a code and a state count once
+    again = came_back(browser, place.removeprefix(f"http://{HOST}"))  # a code and a state count once
     assert again.status_code == 403
-    assert [entry.what for entry in site.audit.entries()] == ["log in by the identity provider"]
+    noted = [entry.what for entry in site.audit.entries()]
+    assert noted == ["log in by link", "connect the identity provider", "log in by the identity provider"]
     kept = b"".join(path.read_bytes() for path in site.settings.folder.iterdir())
     assert SECRET.encode() not in kept
 
@@ -134,11 +151,9 @@ def test_who_has_no_account_or_no_checked_address_is_refused(site):
 @pytest.mark.slow
 def test_what_was_not_begun_at_this_browser_is_refused(site):
     for query in ("", "?code=x&state=y", "?error=access_denied"):
-        assert Browser(site).get(f"/oidc/return{query}").status_code == 403
-    victim = Browser(site)
-    begun = Browser(site).get("/oidc/start").headers["location"]
-    state = re.search(r"state=([\w-]+)", begun)[1]
-    assert "not begun here" in victim.get(f"/oidc/return?code=x&state={state}").text
+        assert came_back(Browser(site), f"/oidc/return{query}").status_code == 403
+    state = led_there(Browser(site).get("/oidc/start"))[1]["state"]
+    assert "not begun here" in came_back(Browser(site), f"/oidc/return?code=x&state={state}").text
 
 
 def test_a_provider_needs_tls_a_name_and_a_secret():
@@ -164,14 +179,14 @@ def test_a_provider_needs_tls_a_name_and_a_secret():
 class FakeProvider:
     """A provider in this process. Changes of its answers: ``metadata``, and keywords of :meth:`enter`."""
 
-    def __init__(self, folder, issuer="https://idp.example", site=None, **settings):
+    def __init__(self, folder, issuer="https://idp.example", site=None, page=f"http://{HOST}", **settings):
         self.site = site or Site(PageSettings("Test", (HOST,), 8700, False, folder, (("/", "Now", "viewer"),), ()))
         if site is None:
             self.site.get("/", lambda visit: visit.show("account.html.j2", "Inside"))
         http = httpx.Client(transport=httpx.MockTransport(lambda request: self.answered(request)))
-        provider = Provider(issuer, "console", SECRET, "email", f"http://{HOST}/oidc/return", **settings)
+        provider = Provider(issuer, "console", SECRET, "email", f"{page}/oidc/return", **settings)
         mount_oidc(self.site, provider, http)
-        self.issuer = "https://idp.example"
+        self.issuer = "https://idp.example" if "idp.example" in issuer else issuer
         self.key = RSAKey.generate_key(2048)
         places = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
         self.metadata = {"issuer": self.issuer, **{place: f"{self.issuer}/{place}" for place in places}}
@@ -189,14 +204,30 @@ class FakeProvider:
             return httpx.Response(200, json=self.userinfo)
         return httpx.Response(200, json={"id_token": self.token, "access_token": "held", "token_type": "Bearer"})
 
-    def enter(self, *, key=None, algorithm="RS256", typ=None, **changes):
+    def connected(self, name, role, **changes):
+        """Adds a local account whose person has connected the provider."""
+        self.site.accounts.set_role(name, role)
+        browser = Browser(self.site).enter(self.site.accounts.link(name))
+        assert self.enter(browser=browser, begin="/account/organisation", **changes) == 303
+        return browser
+
+    def enter(self, **changes):
         """Logs in with changed claims; None leaves a claim out. Returns the status of the way back."""
-        browser = Browser(self.site)
-        begun = browser.get("/oidc/start")
-        if begun.status_code != 303:
-            return begun.status_code
-        address = begun.headers["location"]
-        state, nonce = (re.search(rf"{name}=([\w-]+)", address)[1] for name in ("state", "nonce"))
+        return self.entered(**changes).status_code
+
+    def entered(self, *, key=None, algorithm="RS256", typ=None, browser=None, begin="/oidc/start", **changes):
+        browser = browser or Browser(self.site)
+        begun = browser.get(begin)
+        if begun.status_code != 200:
+            return begun
+        return came_back(browser, self.led_back(begun, key=key, algorithm=algorithm, typ=typ, **changes))
+
+    def led_back(self, begun, **changes):
+        """The address to which the provider leads back who has begun like this; it answers with these claims."""
+        return self.identified(led_there(begun)[1], **changes)
+
+    def identified(self, asked, *, key=None, algorithm="RS256", typ=None, **changes):
+        state, nonce = asked["state"], asked["nonce"]
         claims = {"iss": self.issuer, "aud": "console", "sub": "1", "nonce": nonce}
         claims |= {"iat": time.time(), "exp": time.time() + 60}
         claims |= {"email": "ada@hospital.example", "email_verified": True, **changes}
@@ -205,22 +236,23 @@ class FakeProvider:
             claims["nonce"] = [nonce]
         header = {"alg": algorithm} | ({} if typ is None else {"typ": typ})
         self.token = jwt.encode(header, claims, key or self.key, algorithms=[algorithm])
-        return browser.get(f"/oidc/return?code=x&state={state}").status_code
+        return f"/oidc/return?code=x&state={state}"
 
 
 @pytest.fixture
 def fake(tmp_path):
     made = FakeProvider(tmp_path / "page")
-    made.site.accounts.set_role("ada@hospital.example", "operator")
+    made.connected("ada@hospital.example", "operator")
+    made.asked.clear()
     yield made
     made.site.close()
 
 
 def test_a_token_that_is_not_for_this_log_in_is_refused(fake):
-    assert fake.enter() == 200
-    assert fake.enter(azp="console") == 200
-    assert fake.enter(aud=["console"]) == 200
-    assert fake.enter(aud=["console", "another"], azp="console") == 200
+    assert fake.enter() == 303
+    assert fake.enter(azp="console") == 303
+    assert fake.enter(aud=["console"]) == 303
+    assert fake.enter(aud=["console", "another"], azp="console") == 303
     refused = (
         {"aud": "another"},
         {"aud": ["console", "another"]},
@@ -242,7 +274,8 @@ def test_a_token_that_is_not_for_this_log_in_is_refused(fake):
         {"azp": ["console"]},
         {"typ": "at+jwt"},
         {"email_verified": False},
-        {"email": "eve@hospital.example"},
+        {"sub": "2"},
+        {"sub": 1},
     )
     assert {str(each): fake.enter(**each) for each in refused} == {str(each): 403 for each in refused}
 
@@ -251,47 +284,43 @@ def test_a_short_key_of_the_provider_is_refused(fake):
     fake.key = RSAKey.generate_key(1024)
     assert fake.enter() == 403
     fake.key = RSAKey.generate_key(2048)
-    assert fake.enter() == 200
+    assert fake.enter() == 303
 
 
 def test_an_address_and_the_word_that_it_was_checked_come_from_one_document(fake):
     fake.userinfo = {"sub": "1", "email": "ada@hospital.example", "email_verified": False}
     assert fake.enter(email=None, email_verified=True) == 403
     fake.userinfo["email_verified"] = True
-    assert fake.enter(email=None, email_verified=None) == 200
+    assert fake.enter(email=None, email_verified=None) == 303
 
 
 @pytest.mark.heavy
 def test_begun_log_ins_of_strangers_do_not_end_another_one(fake):
     honest = Browser(fake.site)
-    begun = honest.get("/oidc/start").headers["location"]
+    begun = honest.get("/oidc/start")
     stranger = Browser(fake.site)
     for _ in range(examples(40, 1001)):
-        assert stranger.get("/oidc/start").status_code == 303
-    assert len(fake.asked) == 1  # the addresses are asked for once
-    state, nonce = (re.search(rf"{name}=([\w-]+)", begun)[1] for name in ("state", "nonce"))
-    claims = {"iss": fake.issuer, "aud": "console", "sub": "1", "nonce": nonce, "iat": time.time()}
-    claims |= {"exp": time.time() + 60, "email": "ada@hospital.example", "email_verified": True}
-    fake.token = jwt.encode({"alg": "RS256"}, claims, fake.key)
-    assert honest.get(f"/oidc/return?code=x&state={state}").status_code == 200
+        assert stranger.get("/oidc/start").status_code == 200
+    assert not fake.asked  # the addresses, which are known, are not asked for
+    assert came_back(honest, fake.led_back(begun)).status_code == 303
 
 
 def test_a_begun_log_in_ends_after_a_time_and_its_state_cannot_be_made_up(fake, monkeypatch):
     browser = Browser(fake.site)
-    state = re.search(r"state=([\w-]+)", browser.get("/oidc/start").headers["location"])[1]
+    state = led_there(browser.get("/oidc/start"))[1]["state"]
     later = f"9{state}"
     (cookie,) = browser.client.cookies
     browser.client.cookies = {cookie: later}
-    assert browser.get(f"/oidc/return?code=x&state={later}").status_code == 403
-    assert len(fake.asked) == 1
+    assert came_back(browser, f"/oidc/return?code=x&state={later}").status_code == 403
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 601)
     browser.client.cookies = {cookie: state}
-    assert browser.get(f"/oidc/return?code=x&state={state}").status_code == 403
-    assert len(fake.asked) == 1
+    assert came_back(browser, f"/oidc/return?code=x&state={state}").status_code == 403
+    assert not fake.asked
 
 
-def test_a_slow_provider_holds_few_threads_of_the_page(fake):
+def test_a_slow_provider_holds_few_threads_of_the_page(tmp_path):
+    fake = FakeProvider(tmp_path / "page")
     waiting, go = threading.Semaphore(0), threading.Event()
     answered = fake.answered
 
@@ -306,27 +335,28 @@ def test_a_slow_provider_holds_few_threads_of_the_page(fake):
         assert all(waiting.acquire(timeout=30) for _ in held)
         assert Browser(fake.site).get("/oidc/start").status_code == 503
         go.set()
-        assert [each.result() for each in held] == [303] * 4
-    assert Browser(fake.site).get("/oidc/start").status_code == 303
+        assert [each.result() for each in held] == [200] * 4
+    assert Browser(fake.site).get("/oidc/start").status_code == 200
+    fake.site.close()
 
 
 def test_the_code_is_exchanged_with_the_verifier_that_was_announced(fake):
-    assert fake.enter() == 200
-    exchange = next(each for each in fake.asked if each.method == "POST")
+    assert fake.enter() == 303
+    exchange = [each for each in fake.asked if each.method == "POST"][-1]
     sent = dict(parse_qsl(exchange.content.decode()))
     assert (sent["grant_type"], sent["code"]) == ("authorization_code", "x")
     assert len(sent["code_verifier"]) >= 43
     assert exchange.headers["authorization"] == httpx.BasicAuth("console", SECRET)._auth_header
-    begun = Browser(fake.site).get("/oidc/start").headers["location"]
-    assert "code_challenge_method=S256" in begun
-    assert "code_challenge=" in begun
+    begun = led_there(Browser(fake.site).get("/oidc/start"))[1]
+    assert begun["code_challenge_method"] == "S256"
+    assert begun["code_challenge"]
 
 
 @pytest.mark.parametrize(
     ("issuer", "status"),
     [
-        ("https://idp.example", 200),
-        ("https://IDP.example:443/", 200),
+        ("https://idp.example", 303),
+        ("https://IDP.example:443/", 303),
         ("https://idp.example:444", 403),
         ("https://idp.example.evil.example", 403),
         ("https://idp.example@evil.example", 403),
@@ -335,19 +365,23 @@ def test_the_code_is_exchanged_with_the_verifier_that_was_announced(fake):
         (None, 403),
     ],
 )
-def test_an_issuer_is_compared_by_its_parts(fake, issuer, status):
+def test_an_issuer_is_compared_by_its_parts(tmp_path, issuer, status):
+    fake = FakeProvider(tmp_path / "page", roles={"it": "operator"})
     fake.metadata["issuer"] = fake.issuer = issuer
-    assert fake.enter() == status
+    assert fake.enter(groups=["it"]) == status
+    fake.site.close()
 
 
-def test_no_address_of_the_provider_is_asked_in_clear(fake):
+def test_no_address_of_the_provider_is_asked_in_clear(tmp_path):
+    fake = FakeProvider(tmp_path / "page", roles={"it": "operator"})
     for place in ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"):
         before = dict(fake.metadata)
         for clear in ("http://idp.example", "http://localhost:80"):
             fake.metadata[place] = f"{clear}/{place}"
-            assert fake.enter() == 403, place
+            assert fake.enter(groups=["it"]) == 403, place
         fake.metadata = before
-    assert fake.enter() == 200
+    assert fake.enter(groups=["it"]) == 303
+    fake.site.close()
 
 
 def test_groups_decide_roles_at_each_log_in(tmp_path):
@@ -356,18 +390,99 @@ def test_groups_decide_roles_at_each_log_in(tmp_path):
     assert [fake.enter(groups=groups) for groups in (None, [], ["others"], "others", [["it"]])] == [403] * 5
     assert accounts.people() == []
     for groups, role in ((["officers", "it"], "operator"), (["officers"], "viewer"), ("heads", "administrator")):
-        assert fake.enter(groups=groups) == 200
+        assert fake.enter(groups=groups) == 303
         assert accounts.find("ada@hospital.example").role == role
     assert fake.enter(groups=["it"]) == 403  # the only administrator stays one
-    assert fake.enter(groups=["officers"], email="bo@hospital.example") == 200
-    fake.userinfo = {"sub": "1", "groups": ["it"]}
-    assert fake.enter(email="bo@hospital.example") == 200
+    bo = {"sub": "2", "email": "bo@hospital.example"}
+    assert fake.enter(groups=["officers"], **bo) == 303
+    fake.userinfo = {"sub": "2", "groups": ["it"]}
+    assert fake.enter(**bo) == 303
     assert accounts.find("bo@hospital.example").role == "operator"
-    fake.userinfo = {"sub": "2", "groups": ["heads"]}  # of somebody else
-    assert fake.enter(email="bo@hospital.example") == 403
+    fake.userinfo = {"sub": "1", "groups": ["heads"]}  # of somebody else
+    assert fake.enter(**bo) == 403
     noted = [entry.about for entry in fake.site.audit.entries() if entry.what.startswith("role by")]
     assert noted == ["operator", "viewer", "administrator", "viewer", "operator"]
     fake.site.close()
+
+
+def test_a_name_at_the_provider_that_equals_an_account_here_does_not_become_it(tmp_path):
+    fake = FakeProvider(tmp_path / "page", roles={"it": "viewer"})
+    accounts = fake.site.accounts
+    accounts.set_role("ada@hospital.example", "administrator")
+    accounts.set_role("bo@hospital.example", "administrator")
+    refused = fake.entered(groups=["it"])
+    assert refused.status_code == 403
+    assert "is not connected with this person" in refused.text
+    assert accounts.sessions() == []
+    assert accounts.find("ada@hospital.example").role == "administrator"
+    ada = fake.connected("ada@hospital.example", "administrator", groups=["it"])
+    assert fake.enter(groups=["it"], email="another.name@hospital.example") == 303  # the person counts, not the name
+    assert accounts.find("another.name@hospital.example") is None
+    assert fake.enter(groups=["it"], sub="2") == 403
+    assert fake.enter(groups=["it"], sub="2", email="new@hospital.example") == 303
+    assert fake.entered(browser=ada, begin="/account/organisation", groups=["it"], sub="2").status_code == 403
+    assert [each.name for each in accounts.people() if each.connected] == [
+        "ada@hospital.example",
+        "new@hospital.example",
+    ]
+    fake.site.close()
+
+
+def test_without_groups_no_name_opens_an_account(fake):
+    fake.site.accounts.set_role("bo@hospital.example", "administrator")
+    refused = fake.entered(sub="2", email="bo@hospital.example")
+    assert (refused.status_code, "connect the identity provider under Your account" in refused.text) == (403, True)
+
+
+def test_a_person_is_one_of_one_issuer(fake):
+    fake.site.accounts.remove("ada@hospital.example")
+    other = FakeProvider(None, "https://other.example", roles={"it": "viewer"}, site=Site(fake.site.settings))
+    assert other.enter(groups=["it"]) == 303
+    assert fake.enter() == 403  # the same sub, of another issuer
+    other.site.close()
+
+
+def test_the_way_back_logs_nobody_in_without_the_form_of_this_page(fake):
+    attacker, victim = Browser(fake.site), Browser(fake.site)
+    place = fake.led_back(attacker.get("/oidc/start"))
+    victim.client.cookies = dict(attacker.client.cookies)  # planted from another port of this machine
+    before = len(fake.site.accounts.sessions())
+    shown = victim.get(place)
+    assert shown.status_code == 200
+    assert re.search(r"<noscript>[^/]*if you have just begun to log in here yourself.*<button>", shown.text)
+    sent = dict(parse_qsl(urlsplit(place).query))
+    for origin in ("http://127.0.0.1:9000", "null"):
+        answer = victim.post("/oidc/return", of=place, headers={"origin": origin}, **sent)
+        assert answer.status_code == 403
+        assert "sent by another site" in answer.text
+    assert not fake.asked
+    assert len(fake.site.accounts.sessions()) == before
+
+
+def test_a_state_lets_somebody_in_once_however_often_the_provider_takes_the_code(fake):
+    browser = Browser(fake.site)
+    place = fake.led_back(browser.get("/oidc/start"))
+    held = dict(browser.client.cookies)
+    assert came_back(browser, place).status_code == 303
+    for again in (browser, Browser(fake.site)):
+        again.client.cookies = held
+        answer = came_back(again, place)
+        assert (answer.status_code, "was used already" in answer.text) == (403, True)
+
+
+def test_an_account_is_connected_from_its_own_session_while_it_lasts(fake):
+    accounts = fake.site.accounts
+    accounts.set_role("bo", "viewer")
+    secret = accounts.link("bo")
+    browser = Browser(fake.site).enter(secret)
+    place = fake.led_back(browser.get("/account/organisation"), sub="2")
+    for session in accounts.sessions():
+        accounts.end_number(session.number)
+    assert came_back(browser, place).status_code == 403
+    assert not accounts.find("bo").connected
+    token = accounts.make_token("bo", "script", days=1)
+    asked = Browser(fake.site).get("/account/organisation", headers={"authorization": f"Bearer {token}"})
+    assert "data-state" not in asked.text
 
 
 def test_roles_of_groups_are_read_from_the_command_line():

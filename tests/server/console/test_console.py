@@ -483,6 +483,24 @@ def test_a_refusal_is_shown_and_no_run_is_planned(console, home, tasks):
     assert len(RunIndex(home).runs()) == before
 
 
+@pytest.mark.parametrize("revises", ['"../../x"', '"nowhere"', '"."', '"a\\u0000b"', "3", '["a"]'])
+def test_a_task_that_revises_no_run_is_refused_as_it_is_uploaded(console, tasks, revises):
+    toml = next(tasks.glob("*.toml")).read_text().replace("[task]", f"[task]\nrevises = {revises}", 1)
+    answer = console.client.post("/runs/new", data=console.hidden("/runs/new"), files={"task": ("t.toml", toml)})
+    assert answer.status_code == 409
+    assert "revises" in answer.text or "is not the name of a run" in answer.text
+    assert "internal error" not in answer.text
+
+
+def test_a_form_with_a_label_without_its_meaning_is_one_clear_refusal(console, tasks):
+    address = console.led(console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}"))
+    hidden = console.hidden(address)
+    for sent in ({"label": "kitchen"}, {"label": ["a", "b"], "meaning": "x"}, {"meaning": "x"}):
+        for place in (f"{address}{LIVE}", address):
+            answer = console.client.post(place, data={**sent, **hidden})
+            assert (answer.status_code, "fields meaning" in answer.text) == (409, True), (place, sent)
+
+
 def test_actions_of_a_run_are_those_of_the_commands(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="acted"))
     address = "/runs/one/acted"

@@ -146,8 +146,18 @@
     history.replaceState(null, "", location.pathname);
   }
 
-  const go = document.querySelector("[data-go]");
-  if (go) go.click();
+  /* Cookies can be planted from another port; a tab's storage cannot. A log-in that another tab or site began ends here. */
+  const there = document.querySelector("a[data-state]");
+  if (there) {
+    sessionStorage.setItem("oidc", there.dataset.state);
+    location.replace(there.href);
+  }
+  const back = document.getElementById("oidc-return");
+  if (back) {
+    if (sessionStorage.getItem("oidc") === back.elements.state.value) back.submit();
+    else document.getElementById("elsewhere").hidden = false;
+    sessionStorage.removeItem("oidc");
+  }
 
   /* What was typed last goes with its form, not after it. */
   let sending = false;
