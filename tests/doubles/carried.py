@@ -190,7 +190,7 @@ class Losing:
         return self._transport.exchange(kept, timeout_s=timeout_s)
 
     def _loses(self, party: str, requests: Sequence[bytes]) -> bool:
-        found = {(party, *_stage(request)) for request in requests} & self.lost
+        found = {(party, *stage_of(request)) for request in requests} & self.lost
         self.lost -= found
         return bool(found)
 
@@ -207,7 +207,7 @@ def losing(transport, lost: set[tuple[str, str, str]]) -> Losing:
     return (LosingBatches if hasattr(transport, "exchange_batches") else Losing)(transport, lost)
 
 
-def _stage(request: bytes) -> tuple[str, str]:
+def stage_of(request: bytes) -> tuple[str, str]:
     message = federation_pb2.Request.FromString(request)
     kind = message.WhichOneof("body") or ""
     body = getattr(message, kind)

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.doubles.carried import TRANSPORTS, carried, losing
+from tests.doubles.carried import TRANSPORTS, carried, losing, stage_of
 from tests.doubles.parties import EMBEDDER, embed
 from undersong_common.errors import PrivacyRefusal, RoundAborted
 from undersong_protocol.agreement.manifest import Manifest
@@ -42,7 +42,7 @@ def unhurried(kinds):
 class Run:
     """A run of a few votes over whichever transport."""
 
-    def __init__(self, hospitals, transport, folder, *, sums=2, epsilon=4.0, run="a run"):
+    def __init__(self, hospitals, transport, folder, *, sums=2, epsilon=4.0, run="a run", progress=None):
         names = sorted(hospitals.homes)
         threshold, dropouts, colluders = defaults(len(names))
         statistic = TopQVotes(q=3, candidates=len(CANDIDATES), labels=len(LABELS))
@@ -68,7 +68,7 @@ class Run:
             transport,
             self.manifest,
             journal,
-            Silent(),
+            progress or Silent(),
             blocks=blocks,
             timeout_s=20.0,
         )
@@ -215,3 +215,71 @@ def test_the_words_of_an_unforeseen_error_do_not_reach_the_superlink(tmp_path, m
     assert codec.decode_reply(replies[0], "p0").refusal.problem == "an internal error; its log has the details"
     assert "KeyError" in (said := capsys.readouterr().out)
     assert "private note" not in said
+
+
+class Stale:
+    """A carrier that answers one party's requests for a stage with what that party, or another, said before.
+
+    Args:
+        kept: (party, sum, stage) whose reply is kept; it is given in place of the reply to ``due``.
+    """
+
+    def __init__(self, transport, kept, due):
+        self._transport, self._kept, self._due, self.given = transport, kept, due, 0
+        self._reply = None
+
+    def exchange(self, requests, *, timeout_s):
+        return self._transport.exchange(requests, timeout_s=timeout_s)
+
+    def exchange_batches(self, requests, *, timeout_s):
+        asked = {name: list(batch) for name, batch in requests.items()}
+        replies = {
+            name: list(batch) for name, batch in self._transport.exchange_batches(asked, timeout_s=timeout_s).items()
+        }
+        for name, batch in asked.items():
+            for place, request in enumerate(batch):
+                found = (name, *stage_of(request))
+                if found == self._kept and name in replies:
+                    self._reply = replies[name][place]
+        for name, batch in asked.items():
+            for place, request in enumerate(batch):
+                if (name, *stage_of(request)) == self._due and name in replies and self._reply is not None:
+                    replies[name][place], self.given = self._reply, self.given + 1
+        return replies
+
+
+class Heard(Silent):
+    def __init__(self):
+        self.said = []
+
+    def say(self, message):
+        self.said.append(message)
+
+
+@pytest.mark.parametrize(
+    ("whose", "stage", "survivors"),
+    [
+        ("p2", "mask", 3),
+        pytest.param("p2", "prepare_sum", 3, marks=pytest.mark.slow),
+        pytest.param("p2", "share", 3, marks=pytest.mark.slow),
+        pytest.param("p2", "consistency", 4, marks=pytest.mark.slow),
+        pytest.param("p2", "unmask", 4, marks=pytest.mark.slow),
+        pytest.param("p1", "mask", 3, marks=pytest.mark.slow),
+        pytest.param("p1", "unmask", 4, marks=pytest.mark.slow),
+    ],
+)
+def test_a_stale_or_foreign_reply_on_flower_is_named_and_enters_no_sum(tmp_path, whose, stage, survivors):
+    """In p2's place comes what it said in an earlier round, or what another party says in this one."""
+    heard = Heard()
+    with carried("Flower", tmp_path) as (hospitals, transport):
+        kept = (whose, "votes/1" if whose == "p2" else "votes/2", stage)
+        carrier = Stale(transport, kept, ("p2", "votes/2", stage))
+        run = Run(hospitals, carrier, tmp_path, progress=heard)
+        run.federation.agree()
+        run.open(1)
+        opened = run.open(2)
+    assert carrier.given == 1
+    assert len(opened.survivors) == survivors  # a party whose vector is in the sum already stays in it
+    assert ("p2" in opened.survivors) == (survivors == 4)
+    words = "of another private sum" if whose == "p2" else "in another party's place"
+    assert [said for said in heard.said if "p2: answered" in said and words in said], heard.said

@@ -155,6 +155,45 @@ def test_a_reply_larger_than_the_plan_allows_and_replies_to_nothing_are_left_asi
             assert ["SuperNode of p0" in words for words in said] == [True] * (not taken)
 
 
+class Meddling:
+    """A grid that brings, before what it should, replies of an earlier exchange and of another node."""
+
+    def __init__(self, grid, foreign):
+        self._grid, self._foreign, self._earlier = grid, foreign, []
+        self.meddles = False
+
+    def __getattr__(self, name):
+        return getattr(self._grid, name)
+
+    def pull_messages(self, identities):
+        came = list(self._grid.pull_messages(identities))
+        self._earlier += came
+        if not self.meddles:
+            return came
+        self.meddles = False
+        forged = []
+        for identity in identities:
+            message = Message(
+                RecordDict({RECORD: ConfigRecord({REPLIES: [b"forged"]})}), dst_node_id=1, message_type="query"
+            )
+            message.metadata.__dict__ |= {"_src_node_id": self._foreign, "_reply_to_message_id": identity}
+            forged.append(message)
+        return [*self._earlier, *forged]
+
+
+def test_a_reply_of_an_earlier_exchange_or_of_another_node_is_named_and_left_aside(tmp_path):
+    said = []
+    with flower({"p0": hospital(tmp_path), "p1": hospital(tmp_path, "p1")}) as world:
+        transport = transport_of(world, None, said)
+        transport.locate(timeout_s=20.0)
+        transport._grid = Meddling(world.grid, world.nodes["p1"])
+        assert transport.exchange({"p0": QUESTION}, timeout_s=20.0) == {"p0": b"p0"}
+        transport._grid.meddles = True
+        assert transport.exchange({"p0": QUESTION}, timeout_s=20.0) == {"p0": b"p0"}
+    words = "brings a reply to no message that it was sent in this exchange"
+    assert said == [f"the SuperNode of {name} {words}; left aside" for name in ("p0", "p1")]
+
+
 def test_messages_that_a_busy_superlink_does_not_take_are_sent_again_and_end_no_run(tmp_path, monkeypatch):
     said = []
     with flower({"p0": hospital(tmp_path)}) as world:

@@ -282,8 +282,17 @@ class FlowerTransport:
             waiting |= self._push({node: requests[node] for node in batch}, max(ends - time.monotonic(), 1.0))
             came = list(self._grid.pull_messages(list(waiting))) if waiting else []
             for message in came:
-                asked = waiting.pop(message.metadata.reply_to_message_id, None)
-                if asked is not None and (replies := self._replies(*asked, message)) is not None:
+                told, identity = message.metadata, message.metadata.reply_to_message_id
+                asked = waiting.get(identity)
+                # Errors are the SuperLink's own; what a node says counts for the message that this node was sent.
+                if asked is None or (told.src_node_id != asked[0] and not message.has_error()):
+                    self._say(
+                        f"the SuperNode of {self._name(told.src_node_id)} brings a reply to no message that it was sent"
+                        " in this exchange; left aside"
+                    )
+                    continue
+                del waiting[identity]
+                if (replies := self._replies(*asked, message)) is not None:
                     found[asked[0]] = replies
             if time.monotonic() > ends:
                 break
