@@ -37,6 +37,7 @@ SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",
+    "AUTOSCALER_METRIC_PORT": "-1",  # its figures would be told to whoever asks, without a token
 }
 AUTHENTICATION = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 FOLDER = "RAY_TMPDIR"  # names the folder of sockets and logs
