@@ -1,7 +1,8 @@
-"""Largest sizes of a run that both ends read, so that no peer can make the other work without end, and send times.
+"""Largest sizes of a run, so that no peer can make the other work without end, and the public times of vectors.
 
-Each figure is several times what the largest run of the documents needs; a plan beyond one is refused by name, at the
-coordinator when it is planned and at every party before it is read.
+Each size is several times what the largest run of the documents needs. A plan beyond one is refused: by the coordinator
+when it plans, and by every party before it reads the plan further. Vectors leave a party only at rungs, the public
+times 20 ms, 40 ms, 80 ms and so on after their request.
 """
 
 import math
@@ -25,7 +26,7 @@ LARGEST_MECHANISMS = 32  # that differ, where losses are composed numerically: e
 
 
 def check_size(what: str, found: int, allowed: int) -> None:
-    """Raises PrivacyRefusal, which names both numbers, if ``found`` is above ``allowed``."""
+    """Raises PrivacyRefusal if a run has more than ``allowed`` of ``what``; the error names both numbers."""
     if found > allowed:
         raise PrivacyRefusal(f"the run has {found} {what}; {allowed} are allowed", "plan a smaller run")
 
@@ -47,7 +48,7 @@ LARGEST_FIRST_S = 3600.0
 
 
 def leaving_s(elapsed_s: float, first_s: float = FIRST_S) -> float:
-    """The first rung, in seconds, that is not below ``elapsed_s``.
+    """Returns the send time of a vector: the first rung at or after ``elapsed_s``, in seconds since the request.
 
     >>> [leaving_s(elapsed) for elapsed in (0.0, 0.02, 0.021, 0.05, 1.0)]
     [0.02, 0.02, 0.04, 0.08, 1.28]
@@ -59,12 +60,11 @@ def leaving_s(elapsed_s: float, first_s: float = FIRST_S) -> float:
 
 
 def handover_s(elapsed_s: float, first_s: float = FIRST_S) -> float:
-    """The next time, in seconds, to look for another process's vector: half a first rung before each rung.
+    """Returns the next time, in seconds since the request, at which a party asks whether its vector has been computed.
 
-    Within the second rung it is looked for at the first one, too: most vectors that are not done after half a rung are
-    done by then, and a party keeps a core busy until it takes them over. A party learns at these times only that its
-    vector is done, and has the rest of the rung to mask, journal and send it: what it does then, and when, depends on
-    no record but through which of these times it was.
+    Another process computes the vector. A party asks half a first rung before each rung, and also at the first rung,
+    when most vectors are done. Between asking and the rung it masks, journals and sends the vector. So its
+    behaviour depends on the records only by which of these times found the vector done.
 
     >>> [round(handover_s(elapsed), 3) for elapsed in (0.0, 0.01, 0.011, 0.021, 0.05, 1.0)]
     [0.01, 0.01, 0.02, 0.03, 0.07, 1.27]
@@ -75,7 +75,9 @@ def handover_s(elapsed_s: float, first_s: float = FIRST_S) -> float:
 
 
 def bits(first_s: float = FIRST_S) -> float:
-    """The most that the time of one vector can show: the logarithm of how many looks there are from the first one on.
+    """Returns the most bits of information that the send time of one vector can reveal about the records.
+
+    It is the base 2 logarithm of the number of times of :func:`handover_s`.
 
     >>> round(bits(), 2)
     4.58

@@ -1,7 +1,7 @@
-"""A party's policy: public bounds on the plans it accepts, which a hospital may share with its operator.
+"""A party's policy: public bounds on the plans that it accepts, which it may share with the coordinator's operator.
 
-Both sides ask :func:`check`: a party before it signs, and an operator who plans a run, where the hospital has shared
-its bounds. No check looks at a record.
+Both sides call :func:`check`: a party before it signs, and an operator who plans a run with a party that has shared its
+bounds. No check reads a record.
 """
 
 import math
@@ -28,20 +28,20 @@ class Policy:
     """Bounds on the runs that a party accepts.
 
     Attributes:
-        largest_epsilon: of one run; inf only where a researcher simulates (no privacy at all).
-        largest_delta: of one run.
+        largest_epsilon: largest epsilon of one run; inf (no privacy at all) is for simulations only.
+        largest_delta: largest delta of one run.
         minimum_parties: a run with fewer parties is refused.
         minimum_threshold: a run that fewer parties could open is refused.
-        statistics: names it allows; None allows every statistic this program knows.
-        units: privacy units it accepts; None accepts each.
-        declared_units: a public bound on how many privacy units its data set has; a run whose delta is not below
-            1 / declared_units is refused. 0: nothing is declared, and no such run is refused.
+        statistics: names of the allowed statistics; None allows every statistic that this program knows.
+        units: accepted privacy units; None accepts all.
+        declared_units: a public upper bound on the number of privacy units in the data set; a run whose delta is not
+            below 1 / declared_units is refused. 0 declares nothing and refuses no run.
         required_parties: names and fingerprints of parties without which a run is refused.
         require_post_quantum: "always" refuses a run without post-quantum masks, of any size; "never" accepts it.
         minimum_colluders: a run that assumes fewer colluding parties is refused; "default" demands what a plan assumes
             by default for its number of parties (docs/secagg.md, "Manifest").
-        trusted: names and source hashes (SHA-256, hex) of other packages' statistics that it allows, beside
-            ``statistics``; None trusts what its program has loaded.
+        trusted: names and source hashes (SHA-256, hex) of allowed statistics from other packages, beside
+            ``statistics``; None trusts those that the party's program has loaded.
     """
 
     largest_epsilon: float
@@ -57,7 +57,7 @@ class Policy:
     trusted: tuple[tuple[str, str], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; infinity, which JSON lacks, as the text "inf"."""
+        """Returns the fields as JSON values, with "inf" for infinity."""
         value = asdict(self)
         for key in ("statistics", "units"):
             value[key] = None if value[key] is None else sorted(value[key])
@@ -69,16 +69,16 @@ class Policy:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Policy":
-        """Reads :meth:`to_json`. Raises ValueError for a malformed policy."""
+        """Reads what :meth:`to_json` returned. Raises ValueError for a malformed policy."""
         from pydantic import TypeAdapter  # only an operator reads a policy that another program wrote
 
         return TypeAdapter(cls).validate_python(value)
 
 
 def check_statistics(plan: "Plan", policy: Policy) -> None:
-    """Raises PrivacyRefusal for a statistic that the policy does not allow, or does not trust with that very source.
+    """Raises PrivacyRefusal if a plan names a statistic that the policy does not allow, or not with that source hash.
 
-    Asked before anything of a plan is built: a statistic that is not allowed is neither imported nor computed with.
+    Call it before any statistic of the plan is built, so that one that is not allowed is never imported.
     """
     trusted = dict(policy.trusted or ())
     for planned in plan.sums:
@@ -107,7 +107,7 @@ def check_statistics(plan: "Plan", policy: Policy) -> None:
 
 
 def check(plan: "Plan", roster: Sequence[Member], policy: Policy) -> None:
-    """Raises PrivacyRefusal that names the first bound which a plan with these parties exceeds."""
+    """Raises PrivacyRefusal, which names the first broken bound, if a plan with these parties breaks the policy."""
     check_statistics(plan, policy)
     privacy, quorum = plan.privacy, plan.quorum
     fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in roster}
@@ -178,7 +178,7 @@ FEW_PARTIES = 3  # with fewer, another party can subtract its own part from the 
 
 
 def weak_delta(delta: float) -> list[str]:
-    """One sentence if ``delta`` promises little, else an empty list."""
+    """Returns a warning, as one sentence, if ``delta`` is so large that it promises little; else []."""
     if delta < WEAK_DELTA:
         return []
     return [
@@ -188,7 +188,7 @@ def weak_delta(delta: float) -> list[str]:
 
 
 def weak_plan(plan: "Plan") -> list[str]:
-    """One sentence for each weak choice in a plan, for its maker."""
+    """Returns warnings about a plan for the operator who makes it, one sentence per weak choice."""
     found = weak_delta(plan.privacy.delta) if math.isfinite(plan.privacy.epsilon) else []
     if plan.quorum.parties == 1:
         found.append("there is only one party: the sum that opens is its own")

@@ -1,5 +1,6 @@
-"""The three files that make a hospital a party: package, enrolment request, grant. Signed canonical JSON, no secrets of
-the hospital in any of them.
+"""The three signed files that make a hospital a party: package, enrolment request and grant, as canonical JSON.
+
+None of them holds a secret of the hospital.
 
 1. The operator invites: a ``Package`` with the coordinator's addresses, CA and signing key and a one-time token. The
    hospital compares its ``fingerprint`` with what the operator says by another way (telephone, paper).
@@ -57,10 +58,10 @@ _HOST = r"^(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45
 
 
 def check_party_name(name: str) -> str:
-    """The name itself. A name stands in certificates, file names and logs: lower case letters, digits, ``-`` and ``_``.
+    """Returns ``name`` if it is a valid party name: lower case letters, digits, ``-`` and ``_``.
 
     Raises:
-        ConfigurationError: another character, or longer than 63.
+        ConfigurationError: it has another character or more than 63 characters.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
@@ -71,7 +72,7 @@ def check_party_name(name: str) -> str:
 
 
 def check_address(address: str) -> str:
-    """``host:port`` (IPv6 in brackets) itself. Raises ConfigurationError for anything else."""
+    """Returns ``address`` if it is ``host:port`` (IPv6 in brackets); else raises ConfigurationError."""
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[1]) < 65536:
         raise ConfigurationError(f"{_shown(address)} is no address", "write host:port, for example undersong.org:7443")
@@ -79,7 +80,7 @@ def check_address(address: str) -> str:
 
 
 def groups(digest: bytes) -> str:
-    """The first 128 bits of a hash as people compare them, eight groups of four hexadecimal digits.
+    """Returns the first 128 bits of a hash as eight groups of four hexadecimal digits, for people to compare.
 
     >>> groups(bytes(range(32)))
     '0001-0203-0405-0607-0809-0a0b-0c0d-0e0f'
@@ -94,13 +95,15 @@ def bare_fingerprint(stated: str) -> str:
 
 
 def same_fingerprint(stated: str, computed: str) -> bool:
-    """Compares a typed fingerprint with ``computed``; ignores spaces, case, dashes and colons."""
+    """Returns True if a typed fingerprint equals ``computed``, ignoring spaces, case, dashes and colons."""
     digits = bare_fingerprint(stated)
     return hmac.compare_digest(digits.encode(), computed.replace("-", "").encode())
 
 
 def named_party(stated: str) -> tuple[str, str]:
-    """Name and fingerprint, as it is printed, of ``NAME=FINGERPRINT``. Raises ConfigurationError for anything else.
+    """Splits ``NAME=FINGERPRINT`` into name and fingerprint, the latter as :func:`groups` writes it.
+
+    Raises ConfigurationError for another form.
 
     >>> named_party("heart=0001 0203 0405 0607 0809 0A0B 0C0D 0E0F")
     ('heart', '0001-0203-0405-0607-0809-0a0b-0c0d-0e0f')
@@ -119,7 +122,7 @@ def named_party(stated: str) -> tuple[str, str]:
 
 
 def new_tls_key() -> ec.EllipticCurvePrivateKey:
-    """A key for TLS: ECDSA P-256, which every TLS 1.3 stack offers."""
+    """Makes a random key for TLS: ECDSA P-256, which every TLS 1.3 stack offers."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -211,17 +214,17 @@ class _Envelope(BaseModel):
 
 
 class Package(_File):
-    """The invitation that the operator hands to one hospital, once.
+    """The invitation that the operator of a coordinator hands to one hospital.
 
     Attributes:
         coordinator: the coordinator's name.
-        addresses: where it listens, ``host:port``, tried in order.
-        server_name: the name in its certificate; empty where the address says it.
+        addresses: addresses of the coordinator, ``host:port``, tried in order.
+        server_name: the name in the coordinator's certificate; "" if it is the host of the address.
         ca_certificate: PEM of the CA that signs the coordinator's and the parties' certificates.
         signing_key: the coordinator's Ed25519 public key, 32 bytes; signs packages and grants.
         party: the name that the hospital will have.
-        token: 32 random bytes that admit one request. A secret until it is used.
-        expires_s: seconds since the epoch.
+        token: 32 random bytes that admit one enrolment request; a secret until then.
+        expires_s: end of the invitation, seconds since the epoch.
     """
 
     kind = PACKAGE
@@ -236,11 +239,15 @@ class Package(_File):
 
     @property
     def fingerprint(self) -> str:
-        """The coordinator's fingerprint, equal for all parties; the hospital compares it with the operator's word."""
+        """Fingerprint of the coordinator, equal for all parties; the hospital compares it with the operator's word."""
         return coordinator_fingerprint(self.ca_certificate, self.signing_key)
 
     def sign(self, key: Ed25519PrivateKey) -> bytes:
-        """The file's bytes. Raises ConfigurationError for a value that no reader would accept, or another key."""
+        """Returns the signed file as bytes.
+
+        Raises ConfigurationError for a value that :meth:`parse` would refuse, or if ``key`` does not belong to
+        ``signing_key``.
+        """
         if key.public_key().public_bytes_raw() != self.signing_key:
             raise ConfigurationError(
                 "a package is signed with the key that it names", "sign with the coordinator's key", code="other-key"
@@ -250,10 +257,12 @@ class Package(_File):
 
     @classmethod
     def parse(cls, data: bytes) -> "Package":
-        """Reads and checks form and signature. Trust begins with the fingerprint, time with ``check_fresh``.
+        """Reads a package and checks its form and signature.
+
+        The caller must still compare :attr:`fingerprint` and call :meth:`check_fresh`.
 
         Raises:
-            ConfigurationError: not a package, damaged, or signed by another key than it names.
+            ConfigurationError: the bytes are not a package, are damaged, or are signed by another key than they name.
         """
         package, body, signature = cls._opened(data)
         certificate(package.ca_certificate, "the package's CA certificate")
@@ -261,7 +270,7 @@ class Package(_File):
         return package
 
     def check_fresh(self, now_s: float) -> None:
-        """Raises ConfigurationError when the invitation has expired."""
+        """Raises ConfigurationError if the invitation has expired at ``now_s`` (seconds since the epoch)."""
         if now_s >= self.expires_s:
             raise ConfigurationError(
                 f"the invitation of {self.party} has expired",
@@ -271,14 +280,14 @@ class Package(_File):
 
 
 class EnrolmentRequest(_File):
-    """The hospital's answer: public keys, and the proof that it held the token.
+    """The hospital's answer to a package: its public keys, and the proof that it held the token.
 
     Attributes:
-        party: the name, also the certificate request's subject CN.
+        party: the party's name, which is also the subject CN of the certificate request.
         certificate_request: PEM of a PKCS #10 request for an ECDSA P-256 key.
         identity: Ed25519 public key, 32 bytes; signs manifests, masked sums and receipts.
-        renewal: a new certificate for a party that is enrolled.
-        token_proof: 32 bytes, HMAC of everything else under the token; empty for a renewal.
+        renewal: True asks for a new certificate for a party that is enrolled already.
+        token_proof: 32 bytes, HMAC of all other fields under the token; empty for a renewal.
     """
 
     kind = REQUEST
@@ -292,7 +301,7 @@ class EnrolmentRequest(_File):
     def make(
         cls, party: str, tls_key: ec.EllipticCurvePrivateKey, identity: Ed25519PrivateKey, token: bytes | None
     ) -> "EnrolmentRequest":
-        """A request for ``party``; ``token`` None makes it a renewal."""
+        """Makes a request for ``party``; ``token`` None makes it a renewal."""
         request = (
             x509.CertificateSigningRequestBuilder()
             .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, check_party_name(party))]))
@@ -306,21 +315,21 @@ class EnrolmentRequest(_File):
 
     @property
     def fingerprint(self) -> str:
-        """The party's fingerprint; the operator compares it with the hospital's word before signing."""
+        """Fingerprint of the party, which the operator compares with what the hospital says before signing."""
         return party_fingerprint(self.party, self.identity)
 
     def sign(self, identity: Ed25519PrivateKey) -> bytes:
-        """The file's bytes, signed by the identity key that the request names."""
+        """Returns the file as bytes, signed by the identity key that the request names."""
         if identity.public_key().public_bytes_raw() != self.identity:
             raise ConfigurationError("an enrolment request is signed with the identity key that it names")
         return self._signed(identity)
 
     @classmethod
     def parse(cls, data: bytes) -> "EnrolmentRequest":
-        """Reads and checks form, names and both signatures; the token is checked by ``check_token``.
+        """Reads a request and checks its form, names and both signatures; :meth:`check_token` checks the token.
 
         Raises:
-            ConfigurationError: not a request, damaged, another key type, or names that differ.
+            ConfigurationError: the bytes are not a request or are damaged, a key has another type, or names differ.
         """
         remedy = "make the request again: undersong-party enroll"
         request, body, signature = cls._opened(data)
@@ -331,10 +340,10 @@ class EnrolmentRequest(_File):
         return request
 
     def tls_key(self) -> ec.EllipticCurvePublicKey:
-        """The key to certify. All else in the certificate request is to be ignored by who signs.
+        """Returns the TLS key to certify; whoever signs must ignore all else in the certificate request.
 
         Raises:
-            ConfigurationError: the request is malformed, not self-signed, not P-256, or names another subject.
+            ConfigurationError: the certificate request is malformed, not self-signed, not P-256, or of another subject.
         """
         remedy = "make the request again: undersong-party enroll"
         try:
@@ -351,7 +360,7 @@ class EnrolmentRequest(_File):
         return key
 
     def check_token(self, token: bytes) -> None:
-        """Raises ConfigurationError unless whoever made the request held ``token``."""
+        """Raises ConfigurationError unless ``token_proof`` was made with ``token``."""
         if self.renewal or not hmac.compare_digest(self.token_proof, self._proof(token)):
             raise ConfigurationError(
                 f"the request in the name of {self.party} does not prove that it holds the invitation",
@@ -365,14 +374,14 @@ class EnrolmentRequest(_File):
 
 
 class Grant(_File):
-    """The operator's answer: the certificate.
+    """The operator's answer to an enrolment request, with the party's certificate.
 
     Attributes:
-        coordinator: its name.
-        party: the certificate's subject CN.
-        identity: the identity key that is enrolled with it, 32 bytes.
-        certificate: PEM.
-        chain: PEMs from the certificate's issuer up to the CA of the package, which is the last one.
+        coordinator: the coordinator's name.
+        party: the party's name, the subject CN of the certificate.
+        identity: the party's enrolled Ed25519 identity key, 32 bytes.
+        certificate: the party's TLS certificate, PEM.
+        chain: PEM certificates from the issuer up to the CA of the package, which is the last.
     """
 
     kind = GRANT
@@ -383,20 +392,20 @@ class Grant(_File):
     chain: Annotated[tuple[str, ...], Field(max_length=LONGEST_CHAIN, strict=False)]
 
     def sign(self, key: Ed25519PrivateKey) -> bytes:
-        """The file's bytes, signed by the coordinator's signing key."""
+        """Returns the file as bytes, signed by the coordinator's signing key."""
         return self._signed(key)
 
     @classmethod
     def parse(cls, data: bytes, *, signing_key: bytes, ca_certificate: str) -> "Grant":
-        """Reads and checks everything that does not depend on time.
+        """Reads a grant and checks everything except the times of validity.
 
         Args:
-            signing_key: of the coordinator, from the package whose fingerprint was compared.
+            signing_key: the coordinator's Ed25519 key, from the package whose fingerprint was compared.
             ca_certificate: PEM, from the same package.
 
         Raises:
-            ConfigurationError: not a grant, damaged, of another coordinator, or a certificate that does not lead to
-                the CA or names another subject.
+            ConfigurationError: the bytes are not a grant, are damaged or of another coordinator, or the certificate
+                does not lead to the CA or names another subject.
         """
         grant, body, signature = cls._opened(data)
         remedy = "ask the operator to sign the request again: undersong sign"
@@ -416,7 +425,7 @@ class Grant(_File):
         return grant
 
     def check_mine(self, party: str, tls_key: ec.EllipticCurvePublicKey, identity: bytes) -> None:
-        """Raises ConfigurationError when the grant was made for other keys or another name."""
+        """Raises ConfigurationError if the grant was made for other keys or another name than these."""
         key = certificate(self.certificate, "the granted certificate").public_key()
         spki = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         if self.party != party or self.identity != identity or key.public_bytes(*spki) != tls_key.public_bytes(*spki):
@@ -428,18 +437,18 @@ class Grant(_File):
 
 
 def coordinator_fingerprint(ca_certificate: str, signing_key: bytes) -> str:
-    """Eight groups of four digits over the CA certificate (DER) and the signing key (32 bytes)."""
+    """Returns the fingerprint (:func:`groups`) of a CA certificate and a signing key (32 bytes)."""
     der = certificate(ca_certificate, "the CA certificate").public_bytes(Encoding.DER)
     return groups(tagged_hash("undersong coordinator", der, signing_key))
 
 
 def party_fingerprint(party: str, identity: bytes) -> str:
-    """Eight groups of four digits over a party's name and identity key (32 bytes): what the operator compares."""
+    """Returns the fingerprint (:func:`groups`) of a party's name and identity key (32 bytes)."""
     return groups(tagged_hash("undersong party", party.encode(), identity))
 
 
 def certificate(pem: str, what: str) -> x509.Certificate:
-    """Raises ConfigurationError, with ``what`` as the subject, for text that is not one certificate in PEM."""
+    """Reads one certificate in PEM. Raises ConfigurationError, with ``what`` as its subject, for another text."""
     try:
         if pem.count("-----BEGIN") != 1:
             raise ValueError
@@ -449,7 +458,7 @@ def certificate(pem: str, what: str) -> x509.Certificate:
 
 
 def common_name(certificate_: x509.Certificate) -> str:
-    """The subject's CN; empty unless there is exactly one."""
+    """Returns the CN of a certificate's subject; "" unless there is exactly one."""
     try:
         names = certificate_.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except ValueError:

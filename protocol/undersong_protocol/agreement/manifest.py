@@ -1,4 +1,4 @@
-"""The manifest: what everyone agrees on and signs before a run (docs/secagg.md, "Manifest")."""
+"""The manifest: the terms of a run, which every party signs before it begins (docs/secagg.md, "Manifest")."""
 
 import hashlib
 import json
@@ -28,17 +28,17 @@ LONGEST_DESCRIPTION = 20_000
 
 @dataclass(frozen=True)
 class Manifest:
-    """Roster, plan of private sums, quorum and promise of one run; equal bytes at everyone, or no run.
+    """The terms of one run: its parties, task and plan. A run needs equal bytes of it at every party.
 
     Attributes:
         run: the run's name, unique at the coordinator.
-        task: public words: name, description and labels; and where they are stated ``purpose``, ``publication`` (where
-            the data set is published, its licence and makers), ``generators`` (who writes the texts) and ``columns``
-            (attributes beside the text that are asked for), for the people who decide.
-        method: the method's name (information; what binds is the plan).
+        task: public words for the people who decide: name, description and labels, and optionally ``purpose``,
+            ``publication`` (place where the data set is published, its licence and makers), ``generators`` (who writes
+            the texts) and ``columns`` (attributes beside the text that the run asks about).
+        method: the method's name, for information; only the plan is binding.
         embedder: SHA-256 (hex) of the embedding model that every party must hold.
         roster: the parties with their Ed25519 identity keys, sorted by name.
-        plan: the private sums and what they cost.
+        plan: the private sums and their cost.
     """
 
     run: str
@@ -49,7 +49,7 @@ class Manifest:
     plan: Plan
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON."""
+        """Returns the manifest as canonical JSON."""
         return canonical_json(
             {
                 "version": VERSION,
@@ -64,7 +64,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Manifest":
-        """Parses and checks the form. Raises PrivacyRefusal: a party signs nothing that it cannot read whole."""
+        """Parses a manifest and checks its form. Raises PrivacyRefusal for a malformed one."""
         check_size("bytes in its manifest", len(data), LARGEST_MANIFEST_BYTES)
         try:
             value = json.loads(data)
@@ -92,9 +92,9 @@ class Manifest:
         return manifest
 
     def check_names(self) -> None:
-        """Checks that names are short and have no invisible characters. Raises PrivacyRefusal.
+        """Raises PrivacyRefusal if a name is too long or has invisible characters.
 
-        Called wherever a manifest is read, so that no other name is ever stored, shown or signed.
+        It is called wherever a manifest is read, so that no such name is ever stored, shown or signed.
         """
         task = self.task if isinstance(self.task, Mapping) else {}
         labels, generators, columns = (task.get(key, ()) for key in ("labels", "generators", "columns"))
@@ -145,16 +145,16 @@ class Manifest:
 
     @cached_property
     def hash(self) -> bytes:
-        """32 bytes; what is signed and what every private sum's sid contains."""
+        """Hash of the manifest, 32 bytes: parties sign it, and every private sum's session id (sid) contains it."""
         return tagged_hash("undersong manifest", self.to_bytes())
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The task's labels, in order; empty where it has none."""
+        """The task's labels, in order; () if the task has no labels."""
         return tuple(self.task.get("labels", ()))
 
     def sum_parameters(self, name: str, attempt: int) -> SumParameters:
-        """The secure-aggregation parameters of one attempt at the private sum ``name``."""
+        """Returns the secure-aggregation parameters of one attempt at the private sum ``name``."""
         planned = self.plan[name]
         quorum = self.plan.quorum
         return SumParameters(
@@ -174,7 +174,7 @@ class Manifest:
         )
 
     def verify(self) -> None:
-        """Recomputes every binding figure. Raises PrivacyRefusal for the first wrong one."""
+        """Recomputes every binding figure of the plan. Raises PrivacyRefusal that names the first wrong one."""
         names = [member.name for member in self.roster]
         if names != sorted(set(names)):
             raise PrivacyRefusal("the roster is not sorted or names a party twice")
@@ -205,7 +205,11 @@ class Manifest:
         return identity.sign(self.hash)
 
     def check_signatures(self, signatures: Mapping[str, bytes]) -> None:
-        """Checks that every party of the roster signed these bytes. Raises PeerFault naming one that did not."""
+        """Checks that every party of the roster signed this manifest. Raises PeerFault that names a party that did not.
+
+        Args:
+            signatures: Ed25519 signature (64 bytes) by party.
+        """
         for member in self.roster:
             try:
                 verified(member.identity, self.hash, signatures.get(member.name, b""))
@@ -303,12 +307,12 @@ WORDS = tuple(_LIST.split())
 
 
 def plan_words(manifest_hash: bytes) -> str:
-    """The nine words of a manifest's hash (32 bytes), separated by spaces. Takes some 0.05 s."""
+    """Returns nine words that stand for a manifest's hash (32 bytes), for people to compare; takes some 0.05 s."""
     digest = hashlib.scrypt(manifest_hash, salt=b"undersong plan words", dklen=16, **_COST)
     number = int.from_bytes(digest, "big")
     return " ".join(WORDS[(number >> (BITS * place)) % 2**BITS] for place in range(COUNT))
 
 
 def same_words(stated: str, shown: str) -> bool:
-    """Compares typed words with those of the plan; ignores case, commas and hyphens."""
+    """Returns True if the words that somebody typed are those of the plan, ignoring case, commas and hyphens."""
     return stated.lower().replace(",", " ").replace("-", " ").split() == shown.split()

@@ -1,8 +1,8 @@
-"""The plan: every private sum of a run, its sensitivity and its noise, fixed before anything is asked.
+"""The plan: every private sum of a run, its sensitivity and its noise, fixed before the first sum.
 
 A method lists :class:`SumRequest` values; :func:`plan_sums` calibrates their noise together so that the whole run
-spends exactly (epsilon, delta); the result is shown to the operator, approved by every party and hashed into the
-manifest. A party does not believe the plan: :meth:`Plan.verify` recomputes sensitivity, scale, modulus and epsilon.
+spends exactly (epsilon, delta). The result is shown to the operator, approved by every party and hashed into the
+manifest. A party trusts no figure of it: :meth:`Plan.verify` recomputes sensitivity, scale, modulus and epsilon.
 """
 
 import math
@@ -58,11 +58,12 @@ class Privacy:
 
     Attributes:
         epsilon, delta: the budget of the whole run; epsilon may be ``inf`` (research only: no privacy at all).
-        unit: whose presence is hidden: one record, one user (patient), or one whole party.
+        unit: the privacy unit: "sample" (one record), "user" (all records of one patient) or "party" (a whole party).
         max_per_unit: cap on a unit's records (1 for unit "sample").
         contribution: how a unit's records count together: their mean (same norm as one) or their sum (times the cap).
-        max_records: what the modulus is made for: each coordinate of a party's vector is clamped to what so many
-            records could reach. Clamping is 1-Lipschitz in every norm, so it costs no privacy.
+        max_records: largest number of records of a party that the modulus allows for: each coordinate of a party's
+            vector is clamped to what so many records reach. Clamping is 1-Lipschitz in every norm, so it costs no
+            privacy.
     """
 
     epsilon: float
@@ -74,7 +75,7 @@ class Privacy:
 
     @property
     def norm_factor(self) -> int:
-        """Largest norm of a unit's contribution, as a multiple of one record's."""
+        """Largest norm of a unit's contribution, as a multiple of one record's largest norm."""
         return self.max_per_unit if self.unit != "sample" and self.contribution == "sum" else 1
 
     @property
@@ -85,9 +86,15 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Quorum:
-    """Public shape of the federation: parties n, threshold T, tolerated dropouts D, colluders c, spare attempts.
+    """Numbers of parties that a run's sums need and tolerate; public.
 
-    ``post_quantum``: whether channels and masks are hybrid, X25519 and ML-KEM-768.
+    Attributes:
+        parties: n, all parties of the run.
+        threshold: T, parties that it takes to open a sum.
+        tolerated_dropouts: D, parties that may vanish during a sum.
+        colluders: c, parties that may share what they know with the coordinator.
+        spare_attempts: repeated attempts that the plan pays for.
+        post_quantum: True makes channels and masks hybrid, of X25519 and ML-KEM-768.
     """
 
     parties: int
@@ -103,18 +110,18 @@ class SumRequest:
     """One private sum that a method will make.
 
     Attributes:
-        name: unique in the run and stable, such as ``votes/1``; the journal's key.
-        statistic: its public parameters and bounds.
-        budget_share: its part of the Gaussian budget (mu squared) relative to the other sums'.
-        sampling_rate: Poisson rate q of the units each party lets take part (1 = all), by its own secret coins.
-        law: "gaussian", or "laplace" for discrete Laplace noise by the L1 sensitivity, which is epsilon-private alone.
-        epsilon: a Laplace sum's own, fixed epsilon; the Gaussian sums are calibrated to what it leaves. None divides
-            the run's epsilon among the Laplace sums by ``budget_share``, where no sum is Gaussian.
-        noise_multiplier: a Gaussian sum's own, fixed noise over its L2 sensitivity (a paper's figure), which the other
-            Gaussian sums are calibrated around. None calibrates it too. Both are kept in a run that promises no
-            privacy, which alone may have a multiplier of 0.
-        first_rung_s: the first rung of the ladder at whose rungs parties send this sum's vectors (limits.py); a higher
-            one, for a sum that takes long to compute, shows less of how long.
+        name: name of the sum, such as ``votes/1``; unique in the run, and the same if the run is started again.
+        statistic: the statistic with its public parameters.
+        budget_share: part of the Gaussian budget (mu squared) for this sum, relative to the other sums.
+        sampling_rate: probability with which each privacy unit takes part, drawn in secret by its party; 1 takes all.
+        law: "gaussian", or "laplace" for discrete Laplace noise by the L1 sensitivity, which is pure epsilon-DP.
+        epsilon: fixed epsilon of a Laplace sum; the Gaussian sums are calibrated to what it leaves. None divides the
+            run's epsilon among the Laplace sums by ``budget_share``, if no sum is Gaussian.
+        noise_multiplier: fixed noise of a Gaussian sum over its L2 sensitivity, such as a paper's figure; the other
+            Gaussian sums are calibrated around it. None calibrates this sum too. Only a run that promises no privacy
+            may have 0.
+        first_rung_s: first rung, in seconds after the request, at which parties send this sum's vectors (limits.py).
+            A later first rung, for a sum that takes long to compute, shows less of the time it took.
     """
 
     name: str
@@ -129,13 +136,13 @@ class SumRequest:
 
 @dataclass(frozen=True)
 class PlannedSum:
-    """One private sum with its noise. Sensitivities and ``sigma`` are natural units (one vote, one count = 1).
+    """One private sum of a plan with its noise. Sensitivities and ``sigma`` are in natural units, such as one vote.
 
-    ``sigma`` is the standard deviation that is charged; the noise really drawn has integer variance
-    ``sigma_integer**2 + 4`` (docs/privacy.md, "Noise"). Where ``law`` is "laplace", sigma is
-    sqrt(2) times the scale of the discrete Laplace noise, which is charged as what it is.
+    ``sigma`` is the standard deviation that is charged; the noise drawn has the variance ``sigma_integer**2 + 4`` in
+    integer units (docs/privacy.md, "Noise"). If ``law`` is "laplace", ``sigma`` is sqrt(2) times the scale of the
+    discrete Laplace noise, and that noise itself is charged.
 
-    ``source`` is the SHA-256 (hex) of the source of another package's statistic, "" for this program's own.
+    ``source`` is the SHA-256 (hex) of the source of another package's statistic; "" for this program's own statistics.
     """
 
     name: str
@@ -159,20 +166,20 @@ class PlannedSum:
 
     @property
     def drawn_sigma_integer(self) -> float:
-        """Standard deviation, integer units, that the honest survivors' noise must reach together."""
+        """Standard deviation, in integer units, that the noise of all honest survivors together must reach."""
         if self.law == "laplace" or not self.sigma_integer:
             return self.sigma_integer
         return math.sqrt(accounting.sampled_variance(self.sigma_integer))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able fields; without ``source`` if it is empty."""
+        """Returns the fields as JSON values, without ``source`` if it is empty."""
         value = asdict(self)
         return value if self.source else {key: each for key, each in value.items() if key != "source"}
 
     def build(self) -> statistics.Statistic:
-        """The statistic, rebuilt from its wire name and public parameters.
+        """Makes the statistic from its name and public parameters.
 
-        Raises PrivacyRefusal where the statistic of that name here is another one than the plan's.
+        Raises PrivacyRefusal if the program's statistic of that name has another source than the plan's.
         """
         if self.source != statistics.source(self.statistic):
             raise PrivacyRefusal(
@@ -183,7 +190,7 @@ class PlannedSum:
         return statistics.build(self.statistic, self.parameters)
 
     def event(self) -> accounting.Gaussian | accounting.DiscreteLaplace:
-        """The privacy event that is charged for this sum (multiplier 0, epsilon infinity, without privacy)."""
+        """Returns the privacy event that is charged for this sum; one with infinite epsilon if the sum has no noise."""
         if self.law == "laplace":
             largest = math.floor(self.l1 * self.scale * (1.0 + INTEGER_NORM_TOLERANCE))
             scale = noise_share.laplace_scale(self.sigma_integer)
@@ -191,12 +198,12 @@ class PlannedSum:
         return accounting.Gaussian(self.sigma / self.l2, sampling_rate=self.sampling_rate)
 
     def event_alone(self, quorum: Quorum) -> accounting.Event:
-        """The privacy event of one vector against everyone else together, protected by the party's own noise alone.
+        """Returns the privacy event of a party's vector if all others collude and subtract all noise but its own.
 
-        The least that it ever keeps is component 0 (``noise_share.NoisePlan``), variance sigma_i^2, charged as a
-        continuous Gaussian of sqrt(sigma_i^2 - 4): the rounding is given away in this share, not once in the sum of
-        all (docs/privacy.md, "Noise"). A single share of Laplace noise is mostly zero and gives no guarantee that could
-        be stated, unless it is the whole noise.
+        A vector always keeps noise component 0 (``noise_share.NoisePlan``), of variance sigma_i^2. It is charged as a
+        continuous Gaussian of standard deviation sqrt(sigma_i^2 - 4), because the rounding costs its 4 in every
+        single share here (docs/privacy.md, "Noise"). One share of Laplace noise is mostly zero and gives no guarantee,
+        unless it is the whole noise.
         """
         if self.law == "laplace":
             whole = quorum.parties - quorum.tolerated_dropouts - quorum.colluders == 1
@@ -211,7 +218,7 @@ class PlannedSum:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every private sum of a run, in order, with the promise they keep together."""
+    """Every private sum of a run, in order, with the privacy guarantee of all of them together."""
 
     privacy: Privacy
     quorum: Quorum
@@ -233,40 +240,40 @@ class Plan:
 
     @property
     def usable_delta(self) -> float:
-        """The declared delta minus the samplers' statistical distance from their law.
+        """The declared delta minus the statistical distance of the noise samplers from their exact laws, some 1e-25.
 
-        It costs some 1e-25 and mostly no more than the last bit of delta. Raises PrivacyRefusal where nothing is left.
+        Raises PrivacyRefusal if nothing is left.
         """
         return _usable_delta(self.privacy, self.quorum, [planned.dimension for planned in self.sums])
 
     @property
     def largest_reply_bytes(self) -> int:
-        """A generous bound on the bytes of an honest reply (a masked vector, everyone's shares, or the receipt)."""
+        """Generous upper bound on the bytes of an honest reply, be it a masked vector, shares or the receipt."""
         vector = 8 * max((planned.dimension for planned in self.sums), default=0)
         shares = REPLY_BYTES_A_PARTY * self.quorum.parties
         receipt = REPLY_BYTES_AN_ATTEMPT * (len(self.sums) + self.quorum.spare_attempts)
         return max(vector, shares, receipt) + REPLY_BYTES
 
     def epsilon_after(self, releases: int) -> float:
-        """Epsilon, at the plan's delta, after the first ``releases`` sums (information, not the limit)."""
+        """Returns epsilon, at the plan's delta, after the first ``releases`` sums; for information only."""
         return accounting.epsilon(_events(self.sums[:releases]), self.usable_delta)
 
     def epsilon(self) -> float:
-        """Epsilon of the whole plan, priced spare attempts included."""
+        """Returns epsilon of the whole plan at its delta, spare attempts included."""
         return accounting.epsilon(self.charged_events(), self.usable_delta)
 
     def epsilon_if_all_others_collude(self) -> float:
-        """Epsilon against a coalition of every other party and the coordinator, who can subtract all other noise.
+        """Returns epsilon against a coalition of the coordinator and all parties but one, who subtract their own noise.
 
-        Of every vector that may leave, void attempts included: see :meth:`alone_events`.
+        It counts every vector that may leave the one party, in void attempts too: see :meth:`alone_events`.
         """
         return accounting.epsilon(self.alone_events(), self.usable_delta)
 
     def alone_events(self) -> list[accounting.Event]:
-        """The privacy events, against everyone else together, of all vectors that may leave a party.
+        """Returns the privacy events, as seen by all others if they collude, of all vectors that may leave a party.
 
-        A coalition can make void what it has opened, so each sum counts 1 + ``VOIDED_VECTORS`` times. Each spare
-        attempt adds the dearest event of each kind of noise. With one party each sum counts once: nobody else signs.
+        A coalition can declare an attempt void after opening it, so each sum counts 1 + ``VOIDED_VECTORS`` times. Each
+        spare attempt adds the most expensive event of each kind of noise. With a single party each sum counts once.
         """
         once = [planned.event_alone(self.quorum) for planned in self.sums]
         times = 1 if self.quorum.parties == 1 else 1 + VOIDED_VECTORS
@@ -274,17 +281,23 @@ class Plan:
         return [*events, *_spare_events(once, self.quorum.spare_attempts)]
 
     def charged_events(self) -> list[accounting.Event]:
-        """Every release of the plan in order, priced spare attempts at the end."""
+        """Returns the privacy events of all sums in order, followed by those of the spare attempts."""
         events = _events(self.sums)
         return [*events, *_spare_events(events, self.quorum.spare_attempts)]
 
     def check_form(self) -> None:
-        """Every figure has its type and an upper bound; nothing is built. Raises PrivacyRefusal that names one."""
+        """Checks the type and the upper bound of every figure without building a statistic.
+
+        Raises PrivacyRefusal that names the first wrong figure.
+        """
         _check_form(self)
         _check_sizes(self)
 
     def verify(self) -> None:
-        """Recomputes every figure, as each party does before signing. Raises PrivacyRefusal for the first wrong one."""
+        """Recomputes every figure, as each party does before it signs.
+
+        Raises PrivacyRefusal that names the first wrong figure.
+        """
         self.check_form()
         names = [planned.name for planned in self.sums]
         if len(set(names)) != len(names):
@@ -347,7 +360,7 @@ class Plan:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form; infinite epsilon is written as null, since JSON has no infinity."""
+        """Returns the plan as JSON values, with None for an infinite epsilon."""
         privacy = asdict(self.privacy)
         privacy["epsilon"] = self.privacy.epsilon if math.isfinite(self.privacy.epsilon) else None
         return {"privacy": privacy, "quorum": asdict(self.quorum), "sums": [planned.to_json() for planned in self.sums]}
@@ -458,7 +471,10 @@ def _number(value: object, *, infinite: bool = False) -> bool:
 
 
 def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) -> Plan:
-    """Calibrates the noise of all ``requests`` together to (epsilon, delta). Raises ConfigurationError."""
+    """Makes the plan whose sums, with calibrated noise, together cost exactly the (epsilon, delta) of ``privacy``.
+
+    Raises ConfigurationError if there is no such plan, or for parameters out of range.
+    """
     if not requests:
         return Plan(privacy, quorum)
     private = math.isfinite(privacy.epsilon)

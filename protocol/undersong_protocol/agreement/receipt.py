@@ -1,7 +1,7 @@
-"""A party's receipt: its ledger's entries of one run, the head of a chain over them, signed by its identity key.
+"""A party's receipt: its ledger's entries of one run and the head of a hash chain over them, signed by the party.
 
-The chain is the run's own: it begins at the manifest and says nothing of other runs, of the data set or of the time, so
-a receipt is the same whatever the records are. A later receipt of the same run continues an earlier one's chain.
+The chain begins at the run's manifest and says nothing of other runs, of the data set or of the time, so that a receipt
+does not depend on the records. A later receipt of the same run continues an earlier one's chain.
 """
 
 import json
@@ -37,9 +37,9 @@ class Receipt:
 
     Attributes:
         charges: every attempt that was charged, oldest first.
-        withdrawn, voided: (sum, attempt) of those that cost nothing after all: withdrawn before a vector left, or void
-            by a certificate that the party has accepted.
-        closed: whether the run has ended at the party: it cannot have charged more.
+        withdrawn: (sum, attempt) of each charge that was withdrawn before its vector left.
+        voided: (sum, attempt) of each charge that is void by a certificate that the party has accepted.
+        closed: True if the run has ended at the party, so that nothing was charged for it later.
     """
 
     party: str
@@ -50,19 +50,19 @@ class Receipt:
 
     @property
     def left(self) -> list[Charge]:
-        """The charges of vectors that have left the party, void or not."""
+        """The charges whose vectors have left the party, void ones included."""
         return [charge for charge in self.charges if (charge.query, charge.attempt) not in self.withdrawn]
 
     @property
     def counted(self) -> list[Charge]:
-        """The charges that stand."""
+        """The charges that count: neither withdrawn nor void."""
         return [charge for charge in self.left if (charge.query, charge.attempt) not in self.voided]
 
     def uncharged(self, opened: Iterable[tuple[str, int, str]]) -> Iterator[str]:
-        """Yields a fault for each opened sum with this party's vector that no charge stands for.
+        """Yields a sentence for each opened sum that holds this party's vector without a charge that counts.
 
         Args:
-            opened: (sum, attempt, digest of its question, hex) of each sum that the vector is in.
+            opened: (name, attempt, hash of its question in hex) of each opened sum with a vector of this party.
         """
         counted = {(charge.query, charge.attempt): charge.question for charge in self.counted}
         for name, attempt, question in opened:
@@ -74,10 +74,10 @@ class Receipt:
 
 
 def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes) -> Receipt:
-    """Reads and checks a receipt against the manifest. Raises PeerFault that names the party and what is wrong.
+    """Reads a receipt and checks it against the manifest. Raises PeerFault that names the party and the fault.
 
-    Checked: signature, party, run and manifest; the chain over the entries; every charge against the plan (its sum, its
-    event). What it cannot show is that the party kept no second ledger.
+    It checks the signature; party, run and manifest; the chain over the entries; and the sum and the events of every
+    charge against the plan. It cannot show that the party kept no second ledger.
     """
     member = next((member for member in manifest.roster if member.name == party), None)
     if member is None:
@@ -105,7 +105,11 @@ def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes)
 
 
 def body(manifest: Manifest, party: str, entries: Sequence[Mapping[str, Any]]) -> bytes:
-    """The bytes that a party signs: canonical JSON of its ledger's entries of the run and the head of their chain."""
+    """Returns the bytes of a receipt for the party to sign: canonical JSON of the entries and the head of their chain.
+
+    Args:
+        entries: the ledger's entries of the run, as ``Ledger.run_entries`` returns them.
+    """
     return canonical_json(
         {
             "version": VERSION,
@@ -119,7 +123,7 @@ def body(manifest: Manifest, party: str, entries: Sequence[Mapping[str, Any]]) -
 
 
 def chain(manifest: Manifest, entries: Sequence[Mapping[str, Any]]) -> str:
-    """Head (hex) of the chain over a run's own entries, which begins at its manifest."""
+    """Returns the head (hex) of the hash chain over a run's ledger entries, which begins at the manifest's hash."""
     head = tagged_hash("undersong receipt chain", manifest.hash)
     for entry in entries:
         head = tagged_hash("undersong receipt entry", head, canonical_json(dict(entry)))

@@ -1,1 +1,1 @@
-"""Secure aggregation: sans-IO state machines and the primitives beneath them."""
+"""Secure aggregation: state machines without I/O, and the cryptographic primitives that they use."""

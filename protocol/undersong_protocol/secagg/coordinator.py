@@ -1,8 +1,9 @@
 """The coordinator's side of one attempt: a coroutine that yields requests and is sent the replies that arrived.
 
-It has no entropy and keeps no clock: the same replies give the same requests and the same sum, so a driver that
-journals replies before it sends them in can run it again after a crash. It learns the sum of the survivors' noisy
-vectors and nothing else, or raises :class:`SumAborted` with every fault that it could attribute to a party.
+It uses no randomness and no clock: the same replies give the same requests and the same sum. So a driver that journals
+replies before it sends them in can run the coroutine again after a crash. The coordinator learns the sum of the
+survivors' noisy vectors and nothing else, or the coroutine raises :class:`SumAborted` with every fault that it could
+attribute to a party.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
@@ -51,11 +52,11 @@ class Opened:
     """An opened private sum.
 
     Attributes:
-        values: int64 [d], the survivors' integer vectors and the noise, summed exactly.
-        survivors: names of the parties in the sum, roster order.
-        variance: of the noise in it, in squared integer units, all survivors' shares counted.
+        values: int64 [d], exact sum of the survivors' integer vectors and noise.
+        survivors: names of the parties whose vectors are in the sum, in roster order.
+        variance: variance of the noise in ``values``, of all survivors' shares, in squared integer units.
         evidence: the parties' signed statements on the survivors (``evidence.check_evidence``).
-        faults: protocol faults without which the attempt could go on; the parties at fault were dropped.
+        faults: protocol faults that did not end the attempt; the parties at fault were dropped.
     """
 
     values: Int64 = field(repr=False)
@@ -79,12 +80,16 @@ class _Dealt:
 
 
 def private_sum(parameters: SumParameters, question: Callable[[], bytes]) -> Generator[Requests, Replies, Opened]:
-    """Yield {party: request} for one round after another, take {party: reply}, return the opened sum.
+    """Runs one attempt: yields {party: request} per round, is sent {party: reply}, and returns the opened sum.
 
-    ``question`` gives q, the digest of the public inputs that every party was told (``public.question``); it is called
-    once the masked vectors have come, so that an attempt can be prepared before its inputs are known. A party that is
-    missing from the replies has dropped out for good. Raises SumAborted (a RoundAborted) where fewer parties are left
-    than the rules of ``transitions.COORDINATOR_RULES`` need, or a reconstructed secret is false.
+    A party that is missing from the replies has dropped out for good.
+
+    Args:
+        question: returns q, the digest (32 bytes) of the public inputs that every party was sent (``public.question``).
+            It is called after the masked vectors have come, so that an attempt can begin before its inputs are known.
+
+    Raises SumAborted (a RoundAborted) if fewer parties are left than ``transitions.COORDINATOR_RULES`` needs, or if a
+    reconstructed secret is wrong.
     """
     attempt = _Attempt(parameters, question)
     return (yield from attempt.run())

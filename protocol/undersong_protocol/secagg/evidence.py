@@ -1,6 +1,7 @@
-"""Signed evidence: that one set of survivors was opened, and that an attempt can never be opened (void certificates).
+"""Signed evidence that a sum of certain survivors was opened, and void certificates: an attempt can never be opened.
 
-The first is kept with a release and checked by anybody afterwards. After the second the slot in the plan is used again.
+Evidence of an opened sum is kept with a release, so that anybody can check it later. After a void certificate the sum
+is attempted again at no cost in the plan.
 """
 
 from collections.abc import Mapping
@@ -26,9 +27,12 @@ from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 @dataclass(frozen=True)
 class OpenedBy:
-    """The facts that evidence proves: the survivors in the sum, their signers (names, roster order) and the question.
+    """Facts that the evidence of an opened sum proves.
 
-    ``question`` is q, the digest (32 bytes) of the public inputs that all of them were asked.
+    Attributes:
+        survivors: names of the parties whose vectors are in the sum, in roster order.
+        signers: names of the parties that signed, in roster order.
+        question: q, the digest (32 bytes) of the public inputs that all of them answered.
     """
 
     survivors: tuple[str, ...]
@@ -44,7 +48,12 @@ def evidence_bytes(
     survivors: tuple[int, ...],
     signatures: Mapping[int, bytes],
 ) -> bytes:
-    """The signed step 3 statements of an opened sum, serialised."""
+    """Serialises the statements on the survivors (step 3) that parties signed, as evidence of an opened sum.
+
+    Args:
+        sharers, survivors: roster indices of the parties that shared keys and of those in the sum.
+        signatures: Ed25519 signature (64 bytes) by roster index.
+    """
     size = parameters.size
     return wire.Evidence(
         version=sid.VERSION,
@@ -59,7 +68,10 @@ def evidence_bytes(
 
 
 def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
-    """Check every signature of an evidence. Raises PeerFault naming the coordinator or the false signer."""
+    """Checks every signature of an opened sum's evidence and returns what it proves.
+
+    Raises PeerFault that names the coordinator for malformed evidence, or the party whose signature is false.
+    """
     message = wire.Evidence()
     try:
         message.ParseFromString(evidence)
@@ -104,13 +116,12 @@ def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
 
 
 def statements_needed(parameters: SumParameters) -> int:
-    """The number of parties that must sign that they released nothing: more than n - T + c
-    (docs/secagg.md, "Void attempts").
+    """Returns the number of parties that must sign a void certificate (docs/secagg.md, "Void attempts").
 
-    With c of them lying, fewer than T parties can then have released shares; in direct mode at least one honest
-    vector was never sent. On the k-regular graph a threshold T' counts neighbours, so it is asked besides that all
-    releases together stay below what opening the at least n - D parties of the sum would take:
-    (n - m + c) k < (n - D) T'.
+    Each signs that it released nothing. The number m is above n - T + c: then even if c of them lie, fewer than T
+    parties can have released shares; in direct mode at least one honest vector was never sent. On the k-regular graph
+    a threshold T' counts neighbours. There all releases together must also stay below what it takes to open the at
+    least n - D parties of the sum: (n - m + c) k < (n - D) T'.
     """
     n, c = parameters.size, parameters.colluders
     needed = n - parameters.threshold + c + 1
@@ -121,7 +132,11 @@ def statements_needed(parameters: SumParameters) -> int:
 
 
 def check_void_certificate(parameters: SumParameters, statements: Mapping[str, bytes]) -> None:
-    """Raise PrivacyRefusal unless enough of ``statements`` {party: reply payload} are valid for this very attempt."""
+    """Raises PrivacyRefusal unless enough parties signed valid statements that they released nothing in this attempt.
+
+    Args:
+        statements: payload of each party's reply, by name.
+    """
     signed = 0
     problems: list[str] = []
     for name, payload in statements.items():
@@ -143,7 +158,7 @@ def check_void_certificate(parameters: SumParameters, statements: Mapping[str, b
 
 
 def is_void(parameters: SumParameters, statements: Mapping[str, bytes]) -> bool:
-    """True if ``statements`` prove that this attempt can never be opened (:func:`check_void_certificate`)."""
+    """Returns True if ``statements`` prove that this attempt can never be opened (:func:`check_void_certificate`)."""
     try:
         check_void_certificate(parameters, statements)
     except PrivacyRefusal:

@@ -42,11 +42,11 @@ _SEED = b"undersong/graph-seed/1\x00"
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Degree and threshold for stated rates.
+    """Degree and threshold of a k-regular mask graph.
 
     Attributes:
-        degree: k, neighbours of each party.
-        threshold: T, shares that give a secret.
+        degree: k, number of neighbours of each party.
+        threshold: T, number of shares that reconstruct a secret.
     """
 
     degree: int
@@ -61,10 +61,10 @@ def choose_neighbourhood(
     secrecy_bits: int = SECRECY_BITS,
     recovery_bits: int = RECOVERY_BITS,
 ) -> Neighbourhood:
-    """The least even degree, and its least threshold, that meet the three conditions above for these counts.
+    """Returns the least even degree with a threshold that meets the module's three conditions, and the least threshold.
 
-    Raises ConfigurationError where no degree below n - 1 does: then only the complete graph will serve; and where none
-    up to ``LARGEST_DEGREE`` does.
+    Raises ConfigurationError if no degree below n - 1 meets them, so that only the complete graph is safe, or no degree
+    up to ``LARGEST_DEGREE``.
 
     >>> best = choose_neighbourhood(1000, 100, 100)
     >>> best.degree, best.threshold
@@ -117,9 +117,9 @@ def _upper_tails(population: int, marked: int, drawn: int) -> list[int]:
 
 
 def graph_seed(sid: bytes, nonces: Sequence[bytes]) -> bytes:
-    """H(sid', nonces): the permutation's 32-byte seed, from 32-byte nonces of all parties in roster order.
+    """Returns the 32-byte seed of the permutation, H(sid', nonces), from 32-byte nonces of all parties in roster order.
 
-    The nonces are committed to before any is revealed, so no coalition that misses one honest party steers it.
+    All parties commit to their nonces before any is revealed, so one honest party suffices to make the seed random.
     Raises InternalError for a nonce of another length.
     """
     if any(len(nonce) != 32 for nonce in nonces):
@@ -128,7 +128,7 @@ def graph_seed(sid: bytes, nonces: Sequence[bytes]) -> bytes:
 
 
 def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
-    """A uniform order of 0..n-1 from a 32-byte seed: Fisher-Yates from the top, exact.
+    """Returns a uniformly random order of 0..n-1 from a 32-byte seed: Fisher-Yates from the top, exact.
 
     The index below i + 1 is a little-endian 64-bit word of the seed's stream modulo i + 1; words at or above the
     largest multiple of i + 1 are skipped.
@@ -148,9 +148,9 @@ def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
 
 @lru_cache(maxsize=16)
 def survivors_per_run(parties: int, colluders: int, run: int) -> int:
-    """The least x with parties * P[at least x colluders in ``run`` neighbouring places] < 2^-40.
+    """Returns the number of survivors among ``run`` neighbouring places that surely include an honest party.
 
-    So many survivors in the run contain an honest party, but for that chance.
+    It is the least x with parties * P[at least x colluders in ``run`` neighbouring places] < 2^-40.
 
     >>> survivors_per_run(1000, 100, 48)
     27
@@ -165,7 +165,7 @@ def survivors_per_run(parties: int, colluders: int, run: int) -> int:
 
 
 class Topology:
-    """The mask graph of one attempt over the whole roster; public."""
+    """The mask graph of one attempt: an edge joins two parties that share a pairwise mask. It is public."""
 
     def __init__(self, parties: int, colluders: int, plan: Neighbourhood | None, order: tuple[int, ...]) -> None:
         """The complete graph without a ``plan``, else a circulant over ``order``, a permutation of 0..n-1.
@@ -183,16 +183,16 @@ class Topology:
 
     @classmethod
     def of(cls, parties: int, colluders: int, plan: Neighbourhood | None, seed: bytes) -> "Topology":
-        """The complete graph, or the k-regular one of a 32-byte seed; cached, for it is the same at every party."""
+        """Returns the complete graph (``plan`` None), or the k-regular one from a 32-byte seed; results are cached."""
         return _topology(parties, colluders, plan, b"" if plan is None else seed)
 
     @property
     def complete(self) -> bool:
-        """True if everybody masks with everybody."""
+        """True if every two parties share a mask."""
         return self._plan is None
 
     def neighbours(self, party: int, among: Collection[int]) -> tuple[int, ...]:
-        """Those of ``among`` with whom ``party`` has a mask, ascending, itself left out. A set is fastest."""
+        """Returns the parties in ``among`` that share a mask with ``party``, ascending. A set is fastest."""
         if self._plan is None:
             return tuple(sorted(other for other in among if other != party))
         kept = among if isinstance(among, (Set, Mapping)) else frozenset(among)
@@ -202,19 +202,26 @@ class Topology:
         return tuple(other for other in around if other in kept)
 
     def holders(self, dealer: int, among: Collection[int]) -> tuple[int, ...]:
-        """Holders of ``dealer``'s shares: its neighbours, and on the complete graph itself too; ascending."""
+        """Returns the parties in ``among`` that hold shares of ``dealer``'s secrets, ascending.
+
+        They are its neighbours, and on the complete graph also the dealer.
+        """
         if self._plan is None:
             return tuple(sorted(among))
         return self.neighbours(dealer, among)
 
     def check(self, party: int, remaining: Collection[int], what: str) -> None:
-        """Raise PrivacyRefusal where ``remaining`` would leave ``party``'s vector too few honest masks."""
+        """Raises PrivacyRefusal if too few honest masks protect ``party``'s vector in a sum over ``remaining``.
+
+        Args:
+            what: beginning of the error, which names the set.
+        """
         kept = frozenset(remaining)
         self.check_around(party, kept, what)
         self.check_runs(kept, what)
 
     def check_around(self, party: int, remaining: Collection[int], what: str) -> None:
-        """The first rule: enough neighbours of one party."""
+        """Raises PrivacyRefusal if ``remaining`` holds fewer neighbours of ``party`` than the threshold."""
         if self._plan is None:
             return
         around = len(self.neighbours(party, remaining))
@@ -225,7 +232,7 @@ class Topology:
             )
 
     def check_runs(self, remaining: Collection[int], what: str) -> None:
-        """The second rule: enough survivors on every run of k/2 places."""
+        """Raises PrivacyRefusal if a run of k/2 places on the circle holds too few of ``remaining``."""
         if self._plan is None:
             return
         run = self._plan.degree // 2

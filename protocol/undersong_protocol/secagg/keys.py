@@ -1,4 +1,4 @@
-"""Keys of one attempt: X25519 agreement, HKDF-SHA256, authenticated shares, identity signatures (ML-KEM: ``kem``).
+"""Keys of one attempt: X25519 and ML-KEM-768, HKDF-SHA256, encryption of shares, identity signatures.
 
 Two fresh X25519 keys per party: the *channel* key carries shares, the *mask* key makes pairwise masks. One key for both
 would let a reconstructed mask secret open the shares that its owner dealt.
@@ -53,7 +53,7 @@ _NONCE = bytes(12)
 
 
 def hkdf(salt: bytes, secret: bytes, info: bytes) -> bytes:
-    """HKDF-SHA256 (RFC 5869), 32 bytes. The salt is public."""
+    """Returns 32 bytes of HKDF-SHA256 (RFC 5869). The salt is public."""
     begun, outside = _salted(salt)
     inner, outer = begun.copy(), outside.copy()
     inner.update(secret)
@@ -78,12 +78,12 @@ def _salted(salt: bytes) -> "tuple[_Hash, _Hash]":
 
 
 def public_key(secret: bytes) -> bytes:
-    """The X25519 public key of a 32-byte secret."""
+    """Returns the X25519 public key of a 32-byte secret."""
     return Agreement(secret).public
 
 
 def check_public_key(party: str, key: bytes) -> None:
-    """Raise PeerFault naming ``party`` unless ``key`` is a canonical X25519 public key of large order."""
+    """Raises PeerFault that names ``party`` unless ``key`` is a canonical X25519 public key of large order."""
     if len(key) != KEY_BYTES or int.from_bytes(key, "little") >= _FIELD:
         raise PeerFault(party, "advertised a malformed X25519 key", "it must make fresh keys with a correct program")
     if key in _LOW_ORDER:
@@ -96,7 +96,7 @@ _DER_HEAD = bytes.fromhex("302a300506032b656e032100")
 
 
 class Agreement:
-    """One X25519 secret key, agreed with many public keys; shows nothing of itself."""
+    """One X25519 secret key that computes shared secrets with many public keys; its ``repr`` hides it."""
 
     __slots__ = ("_secret",)
 
@@ -108,11 +108,11 @@ class Agreement:
 
     @property
     def public(self) -> bytes:
-        """Its public key, 32 bytes."""
+        """The public key, 32 bytes."""
         return self._secret.public_key().public_bytes_raw()
 
     def shared(self, party: str, public: bytes) -> bytes:
-        """The raw shared secret with ``party``'s key. Raises PeerFault for a key of low order."""
+        """Returns the raw shared secret, 32 bytes, with ``party``'s key. Raises PeerFault for a key of low order."""
         try:
             return self._secret.exchange(load_der_public_key(_DER_HEAD + public))  # type: ignore[arg-type]
         except ValueError:
@@ -123,38 +123,39 @@ _TWO_PARTIES = struct.Struct("<2I").pack
 
 
 def mask_key(transcript: bytes, question: bytes, shared: bytes, one: int, other: int) -> bytes:
-    """Key of the pairwise mask of two parties that were asked the same question, the same at both.
+    """Returns the key (32 bytes) of the pairwise mask of two parties, ``one`` and ``other``, equal at both.
 
     HKDF(shared, "mask" | sid' | q | lo | hi): the masks of two parties that were asked different questions do not
-    cancel. ``shared``: X25519 of the mask keys; where the masks are post-quantum, the pair's secret behind it.
+    cancel. ``shared`` is the X25519 secret of the mask keys, followed by the pair's secret if masks are post-quantum.
     """
     pair = _TWO_PARTIES(one, other) if one < other else _TWO_PARTIES(other, one)
     return hkdf(transcript, shared, b"mask" + question + pair)
 
 
 def share_key(transcript: bytes, shared: bytes, dealer: int, holder: int) -> bytes:
-    """Key that seals one dealer's shares for one holder: HKDF(shared, "share" | sid' | i -> j).
+    """Returns the key that encrypts one dealer's shares for one holder: HKDF(shared, "share" | sid' | i -> j).
 
-    ``shared``: X25519 of the channel keys; post-quantum: what the dealer encapsulated to the holder behind it.
+    ``shared`` is the X25519 secret of the channel keys, followed by the secret that the dealer encapsulated to the
+    holder if channels are post-quantum.
     """
     return hkdf(transcript, shared, b"share" + _TWO_PARTIES(dealer, holder))
 
 
 def pair_seal_key(transcript: bytes, shared: bytes, dealer: int, holder: int) -> bytes:
-    """Key that seals the secret of one pair: HKDF(shared, "pair seal" | sid' | i -> j).
+    """Returns the key that encrypts the secret of a pair for its holder: HKDF(shared, "pair seal" | sid' | i -> j).
 
-    ``shared``: X25519 of the mask keys, which nobody but the two can compute today, and behind it what the dealer
-    encapsulated to the holder. Anybody can encapsulate to a public key: without X25519 a coordinator could deal the
-    holder a secret of its own, and X25519 alone would hide the pair's mask from then on.
+    ``shared`` is the X25519 secret of the mask keys, followed by the secret that the dealer encapsulated to the holder.
+    It needs X25519 because anybody can encapsulate to a public key: otherwise a coordinator could deal the holder a
+    secret of its own, and then X25519 alone would hide the pair's mask.
     """
     return hkdf(transcript, shared, b"pair seal" + _TWO_PARTIES(dealer, holder))
 
 
 class ShareHasher:
-    """Public hashes of shares under one transcript: H("share", transcript, kind, dealer, holder, share).
+    """Computes public hashes of shares under one transcript: H("share", transcript, kind, dealer, holder, share).
 
-    A hash says nothing of a uniform share, and shows whether the dealer or the holder of a wrong one is at fault. The
-    common beginning is hashed once.
+    A hash reveals nothing of a uniform share. If a share is wrong, its hash shows whether the dealer or the holder is
+    at fault. The common beginning is hashed once.
     """
 
     __slots__ = ("_begun",)
@@ -163,13 +164,13 @@ class ShareHasher:
         self._begun = {kind: hashlib.sha256(encode("share", (transcript, kind))) for kind in ("self", "mask", "pair")}
 
     def one(self, kind: str, dealer: int, holder: int, share: bytes) -> bytes:
-        """The 32-byte hash of one share; ``kind`` is "self" or "mask", or "pair" for the secret of a pair."""
+        """Returns the 32-byte hash of one share; ``kind`` is "self" or "mask", or "pair" for the secret of a pair."""
         hasher = self._begun[kind].copy()
         hasher.update(_SHARE_FIELDS(8, dealer, 8, holder, len(share)) + share)
         return hasher.digest()
 
     def both(self, dealer: int, holder: int, self_share: bytes, mask_share: bytes) -> bytes:
-        """The hashes of one holder's two shares, 33 bytes each, side by side: 64 bytes."""
+        """Returns the hashes of a holder's two shares (33 bytes each) side by side, 64 bytes."""
         place = _SHARE_FIELDS(8, dealer, 8, holder, SHARE_BYTES)
         first, second = self._begun["self"].copy(), self._begun["mask"].copy()
         first.update(place + self_share)
@@ -182,16 +183,20 @@ _SHARE_FIELDS = struct.Struct("<5Q").pack
 
 
 def seal(key: bytes, transcript: bytes, dealer: int, holder: int, plain: bytes, public: bytes) -> bytes:
-    """Encrypts one dealer's shares for one holder, AES-256-GCM; associated data (sid', dealer, holder) and ``public``.
+    """Encrypts one dealer's shares for one holder with AES-256-GCM.
 
-    ``public``: the ML-KEM ciphertext that travels before it, where there is one, and the hashes of ``plain``; both of
-    fixed length in an attempt.
+    The associated data are sid', dealer, holder and ``public``.
+
+    Args:
+        plain: the shares.
+        public: the ML-KEM ciphertext, if channels are post-quantum, and the hashes of ``plain``, which travel in
+            clear; of fixed length in an attempt.
     """
     return AESGCM(key).encrypt(_NONCE, plain, transcript + _TWO_PARTIES(dealer, holder) + public)
 
 
 def unseal(key: bytes, transcript: bytes, dealer: int, holder: int, sealed: bytes, public: bytes) -> bytes | None:
-    """The plain bytes, or None if the ciphertext or its associated data were changed."""
+    """Decrypts what :func:`seal` returned; None if the ciphertext or its associated data were changed."""
     try:
         return AESGCM(key).decrypt(_NONCE, sealed, transcript + _TWO_PARTIES(dealer, holder) + public)
     except InvalidTag:
@@ -199,7 +204,7 @@ def unseal(key: bytes, transcript: bytes, dealer: int, holder: int, sealed: byte
 
 
 def self_mask_commitment(sid: bytes, party: int, seed: bytes) -> bytes:
-    """H(b_i), bound to the sum and the party."""
+    """Returns the commitment (32 bytes) to a party's self-mask seed b_i, a hash bound to the attempt and the party."""
     return digest("self mask", sid, party, seed)
 
 
@@ -209,17 +214,17 @@ def _statement(sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
 
 @lru_cache(maxsize=1 << 14)
 def verified(key: bytes, statement: bytes, signature: bytes) -> None:
-    """Raise InvalidSignature (or ValueError: :func:`check_identity`) unless the Ed25519 signature is valid.
+    """Raises InvalidSignature unless the Ed25519 signature of ``statement`` is valid; ValueError as check_identity.
 
-    Successes are remembered, failures are not: many simulated parties in one process read the same adverts.
+    Only successes are cached, because many simulated parties in one process read the same adverts.
     """
     _identity(key).verify(signature, statement)
 
 
 def check_identity(key: bytes) -> None:
-    """Raise ValueError unless ``key`` is a canonical Ed25519 public key that is not of low order.
+    """Raises ValueError unless ``key`` is a canonical Ed25519 public key that is not of low order.
 
-    Anybody can make signatures that verify under a key of low order: it would be an identity of everybody.
+    Anybody can make signatures that verify under a key of low order.
     """
     y = int.from_bytes(key, "little") & (2**255 - 1)
     if len(key) != KEY_BYTES or y >= _FIELD or y in _LOW_ORDER_IDENTITIES:
@@ -234,14 +239,18 @@ def _identity(key: bytes) -> Ed25519PublicKey:
 
 
 def sign(identity: Ed25519PrivateKey, sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
-    """Signature of a reply's body, by its SHA-256, in its place; 64 bytes, deterministic (RFC 8032)."""
+    """Signs a reply: the SHA-256 of its body together with sid, stage and party. 64 bytes, deterministic (RFC 8032)."""
     return identity.sign(_statement(sid, stage, party, body_digest))
 
 
 def check_signature(
     key: bytes, name: str, sid: bytes, stage: int, party: int, body: bytes, signature: bytes, what: str
 ) -> None:
-    """Raise PeerFault naming ``name`` unless ``signature`` is its own on exactly this statement."""
+    """Raises PeerFault that names ``name`` unless ``signature`` is by ``key`` on exactly this reply (:func:`sign`).
+
+    Args:
+        what: name of the statement in the error.
+    """
     try:
         verified(key, _statement(sid, stage, party, body_hash(body)), signature)
     except (InvalidSignature, ValueError):
@@ -266,12 +275,15 @@ Encapsulate = Callable[[bytes], tuple[bytes, bytes]]
 
 
 def encapsulate(public: bytes) -> tuple[bytes, bytes]:
-    """The library's, with the operating system's randomness: see ``Encapsulate``."""
+    """Encapsulates a fresh secret to an ML-KEM-768 public key (1184 bytes): (secret of 32 bytes, ciphertext of 1088).
+
+    Raises ValueError for a malformed key.
+    """
     return MLKEM768PublicKey.from_public_bytes(public).encapsulate()
 
 
 class KemSecretKey:
-    """The ML-KEM-768 key of a 32-byte seed: d || z = HKDF-SHA256(seed, "ml-kem-768"), 64 bytes; shows nothing."""
+    """The ML-KEM-768 secret key of a 32-byte seed: d || z = HKDF-SHA256(seed, "ml-kem-768"), 64 bytes."""
 
     __slots__ = ("_secret",)
 
@@ -284,21 +296,30 @@ class KemSecretKey:
 
     @property
     def public(self) -> bytes:
-        """1184 bytes."""
+        """The public key, 1184 bytes."""
         return self._secret.public_key().public_bytes_raw()
 
     def decapsulate(self, ciphertext: bytes) -> bytes:
-        """32 bytes. A false ciphertext of 1088 bytes gives other bytes and no error (implicit rejection)."""
+        """Returns the encapsulated secret, 32 bytes.
+
+        A false ciphertext of 1088 bytes gives other bytes and no error (implicit rejection).
+        """
         return self._secret.decapsulate(ciphertext)
 
 
 def kem_key_hash(public: bytes) -> bytes:
-    """The hash of a key that an advert carries. Equal keys of two parties have equal hashes, so copies are found."""
+    """Returns the hash (32 bytes) of an ML-KEM-768 public key, which the party's advert carries.
+
+    It does not depend on the party, so that copied keys are found.
+    """
     return digest("ml-kem-768 key", public)
 
 
 def check_kem_key(party: str, public: bytes, expected: bytes) -> None:
-    """Raise PeerFault naming ``party`` unless ``public`` is a canonical key of the hash that it signed."""
+    """Raises PeerFault that names ``party`` unless ``public`` is a canonical ML-KEM-768 key with the hash ``expected``.
+
+    The party has signed that hash in its advert.
+    """
     if kem_key_hash(public) != expected:
         raise PeerFault(party, "sent another ML-KEM-768 key than the one whose hash it signed")
     try:
@@ -308,6 +329,6 @@ def check_kem_key(party: str, public: bytes, expected: bytes) -> None:
 
 
 def malformed(party: str) -> PeerFault:
-    """The fault of a key that is not canonical (FIPS 203, section 7.2)."""
+    """Returns the error for a party whose ML-KEM-768 key is not canonical (FIPS 203, section 7.2)."""
     remedy = "it must make fresh keys with a correct program"
     return PeerFault(party, "advertised a malformed ML-KEM-768 key", remedy, code="malformed-key")

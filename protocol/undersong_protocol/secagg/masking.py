@@ -1,12 +1,11 @@
-"""Mask keys of one party, and the one pass from noisy integers to masked wire bytes.
+"""A party's mask keys, and the masking of its noisy vector into bytes for the wire.
 
-Where the masks are post-quantum, everything of a party's masks follows from one 32-byte seed: its X25519 key, its
-ML-KEM-768 key, and the secret r_ij that it deals to each neighbour j of a higher index. So a party that dropped out is
-rebuilt from the seed alone, and the seed gives nothing of anybody else's beyond what its owner could read itself.
+If masks are post-quantum, all masks of a party follow from one 32-byte seed: its X25519 key, its ML-KEM-768 key, and
+the secret r_ij that it deals to each neighbour j of a higher index. So the masks of a party that dropped out are
+rebuilt from its seed alone. The seed reveals nothing of other parties that its owner could not read.
 
-A chunk of the vector stays in the cache while every key's stream passes over it and is packed and hashed at once, so a
-vector of ten million coordinates costs its wire bytes and one chunk of memory, and the cipher is nearly all of the
-time.
+A chunk of the vector stays in the processor's cache while the masks of all keys are added, and is then packed and
+hashed at once. So a vector of ten million coordinates needs memory for its wire bytes and one chunk.
 """
 
 import hashlib
@@ -46,11 +45,10 @@ _WORDS: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype("<u4"), 8: np.dty
 
 
 def add_masks(accumulator: Ring, masks: Iterable[tuple[bytes, Sign]]) -> None:
-    """Adds (sign 1) or subtracts (-1) the masks of many keys, in place; uint32 or uint64 [d], contiguous.
+    """Adds (sign 1) or subtracts (-1) the masks of many 32-byte keys to ``accumulator``, in place.
 
-    Chunks are the outer loop: a chunk of the accumulator stays in the cache while every key's stream passes over it,
-    which keeps the cost close to that of the cipher alone for vectors of any length. Memory beyond the accumulator is
-    one chunk of 128 KiB.
+    The accumulator is contiguous, uint32 or uint64 [d]. Chunks are the outer loop, so that a chunk stays in the cache
+    and the cost is close to that of the cipher alone. Further memory is one chunk of 128 KiB.
 
     Raises InternalError for another dtype, a non-contiguous accumulator, a key that is not 32 bytes or another sign.
     """
@@ -65,7 +63,7 @@ def add_masks(accumulator: Ring, masks: Iterable[tuple[bytes, Sign]]) -> None:
 
 
 class MaskStreams:
-    """The masks of many keys, added chunk after chunk to successive parts of one vector."""
+    """Adds the masks of many keys to one vector, chunk after chunk."""
 
     def __init__(self, masks: Iterable[tuple[bytes, Sign]], dtype: np.dtype[np.generic], count: int) -> None:
         """Start every key's stream for a vector of ``count`` words; all its parts but the last are ``words`` long.
@@ -102,7 +100,7 @@ class MaskStreams:
         self._source: npt.NDArray[np.generic] = np.frombuffer(self._window, dtype=word)
 
     def add_to(self, target: Ring) -> None:
-        """Add the next ``len(target)`` words of every mask, in place."""
+        """Adds the next ``len(target)`` words of every mask to ``target``, in place."""
         if self._short is not None:
             streams, combines = self._short
             for combine, _ in zip(combines, streams.each_into(self._room), strict=True):
@@ -121,7 +119,7 @@ class MaskStreams:
             combine(target, source, target)
 
     def close(self) -> None:
-        """Forget the masks."""
+        """Forgets the masks and overwrites their buffers."""
         if self._short is not None:
             self._short[0].close()
         self._heads, self._streams, self._short = [], [], None
@@ -129,7 +127,7 @@ class MaskStreams:
 
 
 def aligned_bytes(size: int) -> memoryview:
-    """A zeroed buffer that begins at a cache line: adding from it is a quarter faster than from an odd address."""
+    """Returns a zeroed buffer of ``size`` bytes that begins at a cache line, so that adding from it is faster."""
     buffer = np.zeros(size + _CACHE_LINE_BYTES, dtype=np.uint8)
     start = -buffer.ctypes.data % _CACHE_LINE_BYTES
     return buffer[start : start + size].data
@@ -141,7 +139,7 @@ SEALED_PAIR_BYTES = keys.CIPHERTEXT_BYTES + PAIR_SECRET_BYTES + 16
 
 
 class MaskKeys:
-    """The keys of a mask secret: the X25519 secret itself, or, post-quantum, the seed of both keys."""
+    """The mask keys of one party, from its mask secret: an X25519 key, and if post-quantum also an ML-KEM-768 key."""
 
     def __init__(self, secret: bytes, post_quantum: bool) -> None:
         self._seed = secret
@@ -161,7 +159,10 @@ class MaskKeys:
         return keys.Agreement(self._secret)
 
     def agreed(self, party: str, public: bytes) -> bytes:
-        """X25519 with ``party``'s mask key, computed once. Raises PeerFault for a key of low order."""
+        """Returns the X25519 secret with ``party``'s mask key, computed once per key.
+
+        Raises PeerFault for a key of low order.
+        """
         known = self._agreed.get(public)
         if known is None:
             known = self._agreed[public] = self._agreement.shared(party, public)
@@ -173,13 +174,21 @@ class MaskKeys:
         return keys.KemSecretKey(self._seed)
 
     def pair_secret(self, transcript: bytes, other: int) -> bytes:
-        """r_ij, which this party deals to the neighbour ``other`` of a higher index: HKDF(s_i, "pair" | sid' | j)."""
+        """Returns r_ij, 32 bytes, which this party deals to the neighbour ``other`` of a higher index.
+
+        It is HKDF(s_i, "pair" | sid' | j).
+        """
         return keys.hkdf(transcript, self._seed, b"pair" + other.to_bytes(4, "little"))
 
     def open_pair(
         self, transcript: bytes, agreed: bytes, dealer: int, me: int, sealed: bytes, hashed: bytes
     ) -> bytes | None:
-        """r_ji that ``dealer`` sealed for this party, or None where it does not open. ``agreed``: with the dealer."""
+        """Decrypts the pair secret that ``dealer`` sealed for this party; None if it was changed.
+
+        Args:
+            agreed: X25519 secret with the dealer's mask key.
+            hashed: hash of the pair secret, which the dealer published.
+        """
         ciphertext, rest = sealed[: keys.CIPHERTEXT_BYTES], sealed[keys.CIPHERTEXT_BYTES :]
         key = keys.pair_seal_key(transcript, agreed + self.kem.decapsulate(ciphertext), dealer, me)
         return keys.unseal(key, transcript, dealer, me, rest, ciphertext + hashed)
@@ -194,9 +203,12 @@ def seal_pair(
     secret: bytes,
     hashed: bytes,
 ) -> bytes:
-    """The block in which r_ij travels: ML-KEM ciphertext, then AES-256-GCM.
+    """Encrypts a pair secret r_ij for its holder: ML-KEM ciphertext, followed by AES-256-GCM ciphertext.
 
-    ``agreed``: X25519 of the pair's mask keys; ``encapsulated``: of ``keys.Encapsulate``, to the holder's.
+    Args:
+        agreed: X25519 secret of the pair's mask keys.
+        encapsulated: result of ``keys.Encapsulate`` for the holder's ML-KEM key.
+        hashed: hash of ``secret``, which is published.
     """
     shared, ciphertext = encapsulated
     key = keys.pair_seal_key(transcript, agreed + shared, dealer, holder)
@@ -204,9 +216,12 @@ def seal_pair(
 
 
 def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: int) -> tuple[list[bytes], bytes]:
-    """(packed low ``bits`` bits of ``noisy`` plus masks, their SHA-256); ``noisy`` int64 [d], masks as in ``prg``.
+    """Returns the masked vector, packed to ``bits`` bits per coordinate, as parts of bytes, and the SHA-256 of them.
 
-    The bytes, in parts, are those of ``ring.pack`` over ``prg.add_masks``; whoever sends them joins them once.
+    The parts joined are ``ring.pack`` of the vector after :func:`add_masks`.
+
+    Args:
+        masks: (32-byte key, 1 to add or -1 to subtract) of each mask.
     """
     values = noisy.values
     dtype = ring.ring_dtype(bits)

@@ -1,4 +1,4 @@
-"""Parsing and writing of messages: versions, lengths and stages are checked here, meanings in the state machines."""
+"""Parses and writes messages. It checks versions, lengths and stages; the state machines check the meaning."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ COORDINATOR = "coordinator"
 
 
 class SumAborted(RoundAborted):
-    """This attempt opened nothing. ``faults`` holds every protocol fault found, ``stage`` where it ended."""
+    """An attempt that opened nothing. ``faults`` holds all protocol faults found, ``stage`` the round that ended it."""
 
     def __init__(self, stage: str, problem: str, remedy: str, faults: tuple[PeerFault, ...] = ()) -> None:
         named = "; ".join(str(fault.args[0]).splitlines()[0] for fault in faults)
@@ -41,7 +41,7 @@ REQUEST_BYTES_A_PARTY = 8192  # an advert with its keys, sealed shares and their
 
 @dataclass(frozen=True)
 class Advert:
-    """A party's public values of one attempt, with the signed bytes they came from."""
+    """A party's public keys and commitments for one attempt, with the signed bytes that they were read from."""
 
     party: int
     channel_key: bytes
@@ -56,7 +56,7 @@ class Advert:
 
 
 class Parsed(NamedTuple):
-    """A reply whose signature is its party's; ``kem_keys`` come with an advert, outside of what is signed."""
+    """A reply whose signature is valid; ``kem_keys`` accompany an advert and are not signed (their hashes are)."""
 
     body: bytes
     signature: bytes
@@ -64,7 +64,7 @@ class Parsed(NamedTuple):
 
 
 def check_version(version: int, sender: str) -> None:
-    """Raise PeerFault unless a message is of this program's version of the protocol."""
+    """Raises PeerFault that names ``sender`` unless a message has this program's version of the protocol."""
     if version != VERSION:
         raise PeerFault(
             sender,
@@ -74,13 +74,13 @@ def check_version(version: int, sender: str) -> None:
 
 
 def request_bytes(parameters: SumParameters, **stage: object) -> bytes:
-    """A Request of one stage, serialised: ``request_bytes(parameters, share=wire.ShareRequest(...))``."""
+    """Serialises the request of one stage: ``request_bytes(parameters, share=wire.ShareRequest(...))``."""
     message = wire.Request(version=VERSION, sid=parameters.sid, **stage)  # type: ignore[arg-type]
     return message.SerializeToString(deterministic=True)
 
 
 def advertise_request(parameters: SumParameters) -> bytes:
-    """The first request: the same for every party, and known to each before any message arrives."""
+    """Returns the first request of an attempt, which is the same for every party and follows from the parameters."""
     return request_bytes(
         parameters,
         advertise=wire.AdvertiseRequest(
@@ -100,9 +100,9 @@ def advertise_request(parameters: SumParameters) -> bytes:
 
 
 def parse_request(parameters: SumParameters, data: bytes) -> tuple[Stage, int, wire.Request]:
-    """(stage, roll, message) of a request for this attempt; roll is 0 but for repeated nonce rounds.
+    """Parses a request into (stage, roll, message); ``roll`` numbers repeated nonce rounds and is 0 for other stages.
 
-    Raises PeerFault for bytes that are no request or of another version, PrivacyRefusal for another attempt's sid.
+    Raises PeerFault for malformed bytes or another version, PrivacyRefusal for another attempt's session id.
     """
     allowed = REQUEST_BYTES + REQUEST_BYTES_A_PARTY * parameters.size
     if len(data) > allowed:
@@ -134,10 +134,10 @@ def reply_bytes(
     signature: bytes,
     kem_keys: bytes = b"",
 ) -> bytes:
-    """A Reply, serialised; its body comes in parts.
+    """Serialises a reply whose ``body`` is given in parts.
 
-    Written in parts itself, because the body may be tens of megabytes and each pass through a message object copies it:
-    protobuf's wire format is its fields one after the other, here in ascending order as the library writes them.
+    It writes protobuf's wire format itself, field by field in ascending order as the library does, because each pass of
+    a body of tens of megabytes through a message object copies it.
     """
     head = wire.Reply(version=VERSION, sid=parameters.sid, party=party, stage=int(stage))  # type: ignore[arg-type]
     parts = [head.SerializeToString(deterministic=True)]
@@ -162,7 +162,10 @@ def _varint(value: int) -> bytes:
 
 
 def parse_reply(parameters: SumParameters, name: str, data: bytes, stage: Stage) -> Parsed:
-    """The reply of party ``name`` to ``stage``, its signature checked. Raises PeerFault."""
+    """Parses the reply of party ``name`` to ``stage`` and checks its signature.
+
+    Raises PeerFault that names the party for a malformed reply or a false signature.
+    """
     message = wire.Reply()
     try:
         message.ParseFromString(data)
@@ -187,7 +190,10 @@ def parse_reply(parameters: SumParameters, name: str, data: bytes, stage: Stage)
 
 
 def parse_advert(parameters: SumParameters, party: int, body: bytes, signature: bytes) -> Advert:
-    """The advert of a roster index, its contents checked but not its signature. Raises PeerFault naming the party."""
+    """Parses the advert of the party with this roster index and checks its contents, not its signature.
+
+    Raises PeerFault that names the party.
+    """
     name = parameters.name(party)
     message = wire.Advert()
     try:
@@ -227,7 +233,7 @@ def parse_advert(parameters: SumParameters, party: int, body: bytes, signature: 
 
 
 def check_fresh(name: str, advert: Advert, seen: set[bytes]) -> None:
-    """Raise PeerFault naming the party when one of its keys or commitments was ``seen``; else add them."""
+    """Adds an advert's keys and commitments to ``seen``; raises PeerFault that names the party if one is known."""
     values = [advert.channel_key, advert.mask_key, advert.commitment, advert.noise_anchor, advert.nonce_commitment]
     values = [value for value in (*values, advert.channel_kem, advert.mask_kem) if value]
     if len(set(values)) != len(values) or not seen.isdisjoint(values):
@@ -236,7 +242,7 @@ def check_fresh(name: str, advert: Advert, seen: set[bytes]) -> None:
 
 
 def adverts_to_wire(adverts: Iterable[Advert]) -> list[wire.SignedAdvert]:
-    """Adverts in a request, ascending."""
+    """Returns adverts as a request carries them, ascending by roster index."""
     return [
         wire.SignedAdvert(party=advert.party, body=advert.body, signature=advert.signature)
         for advert in sorted(adverts, key=lambda advert: advert.party)
@@ -246,12 +252,12 @@ def adverts_to_wire(adverts: Iterable[Advert]) -> list[wire.SignedAdvert]:
 def adverts_from_wire(
     parameters: SumParameters, signed: Sequence[wire.SignedAdvert], own: tuple[int, bytes, bytes]
 ) -> dict[int, Advert]:
-    """Every advert of a request with enrolment, signature, contents and freshness of keys checked, by party.
+    """Parses and checks all adverts in a request (enrolment, signature, contents, fresh keys); by roster index.
 
     Args:
-        own: roster index, body and signature of the reader's advert; what it signed itself it does not verify.
+        own: roster index, body and signature of the reader's own advert, whose signature is not verified again.
 
-    Raises PeerFault naming whose advert is wrong, or the coordinator for a list that is not strictly ascending.
+    Raises PeerFault that names the party of a wrong advert, or the coordinator if indices are not strictly ascending.
     """
     adverts: dict[int, Advert] = {}
     seen: set[bytes] = set()
@@ -272,14 +278,17 @@ def adverts_from_wire(
 
 
 def split_blocks(data: bytes, size: int, count: int, sender: str, what: str) -> list[bytes]:
-    """``data`` as ``count`` blocks of ``size`` bytes. Raises PeerFault naming ``sender`` for another length."""
+    """Splits ``data`` into ``count`` blocks of ``size`` bytes.
+
+    Raises PeerFault that names ``sender`` for another length; ``what`` names the data in it.
+    """
     if len(data) != size * count:
         raise PeerFault(sender, f"{what}: expected {count} blocks of {size} bytes, got {len(data)} bytes")
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
 def to_bitmap(parties: Iterable[int], size: int) -> bytes:
-    """The bitmap of ``parties`` over a roster of ``size``: bit i % 8 of byte i / 8 is party i.
+    """Returns the bitmap of roster indices ``parties`` for a roster of ``size``: bit i % 8 of byte i / 8 is party i.
 
     >>> to_bitmap({0, 9}, 10).hex()
     '0102'
@@ -291,7 +300,10 @@ def to_bitmap(parties: Iterable[int], size: int) -> bytes:
 
 
 def from_bitmap(data: bytes, size: int, sender: str, what: str) -> tuple[int, ...]:
-    """Ascending members of a bitmap. Raises PeerFault naming ``sender`` for another length or padding bits set."""
+    """Returns the roster indices in a bitmap, ascending.
+
+    Raises PeerFault that names ``sender`` for another length or set padding bits.
+    """
     bits = int.from_bytes(data, "little")
     if len(data) != (size + 7) // 8 or bits >> size:
         raise PeerFault(sender, f"{what} is no set over a roster of {size} parties")

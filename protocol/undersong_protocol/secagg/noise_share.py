@@ -1,8 +1,8 @@
-"""Noise shares whose excess can be taken back: XNoise (Jiang et al. 2024, Dordis), with one opening for a whole tail.
+"""Noise shares of parties, of which the excess is removed after few dropouts: XNoise (Jiang et al. 2024, Dordis).
 
 Of n parties at most D drop out and c collude. A party adds component 0 of variance sigma^2 / (n - c) and components
-k = 1..D of sigma^2 / ((n - c - k + 1)(n - c - k)), which telescope: components 0..r are sigma^2 / (n - c - r), so
-after r dropouts the n - r survivors need exactly those, and components r + 1..D are taken back.
+k = 1..D of sigma^2 / ((n - c - k + 1)(n - c - k)). Their sums telescope: components 0..r have sigma^2 / (n - c - r). So
+after r dropouts the n - r survivors need exactly components 0..r, and components r + 1..D are removed from the sum.
 
 The removable components' seeds come from a hash chain: V_1 is fresh, V_{k+1} = H("chain", V_k), component k is drawn
 from H("seed", V_k), and the anchor V_{D+1} is advertised. Opening V_{r+1} gives components r + 1..D, is checked
@@ -40,21 +40,21 @@ _SMALLEST_VARIANCE = Fraction(SMALLEST_SHARE_SIGMA) ** 2
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """The split of sigma^2 among n parties of which D may drop out and c collude. Public; all in integer units.
+    """Split of a noise variance sigma^2 among n parties of which D may drop out and c collude; public.
 
-    ``sigma`` is the deviation that the n - D - c honest survivors reach in any case: what is *sampled*. To charge a
-    continuous Gaussian for it, see :meth:`charged`. ``sigma`` 0 is no noise at all (epsilon infinite): no components.
+    ``sigma`` is the standard deviation of the *drawn* noise that at least n - D - c honest survivors reach together.
+    :meth:`charged` makes the plan for a charged one. ``sigma`` 0 is no noise (epsilon infinite), without components.
 
     Attributes:
         sigma: planned standard deviation of the honest survivors' sum, integer units.
         parties: n, every party of the roster.
         dropouts: D, tolerated.
         colluders: c, tolerated.
-        rounding_variance: added to sigma^2 exactly (4 where sigma is the charged one).
+        rounding_variance: added to sigma^2 exactly; 4 if ``sigma`` is the charged standard deviation.
         law: "laplace" deals discrete Laplace noise of scale sigma / sqrt(2) instead, in shares that no removal changes:
             every party adds NB(r, p) - NB(r, p) with r = 1 / (n - D - c), and what more survivors bring stays.
-        components: variances of a party's components, exact; one entry where nothing is removable.
-        removal: whether components 1..D exist. False for D = 0, and where one of them or component 0 would have a
+        components: exact variances of a party's components; one entry if nothing is removable.
+        removal: True if components 1..D exist. False for D = 0, and if one of them or component 0 would have a
             deviation below 3 units: then there is a single component sigma^2 / (n - D - c) and the excess stays.
     """
 
@@ -102,40 +102,40 @@ class NoisePlan:
 
     @classmethod
     def charged(cls, sigma_charged: float, parties: int, dropouts: int = 0, colluders: int = 0) -> "NoisePlan":
-        """The plan whose honest noise may be charged as a continuous Gaussian of ``sigma_charged``: sigma^2 + 4."""
+        """Makes the plan charged as a continuous Gaussian of ``sigma_charged``; its drawn variance is 4 larger."""
         return cls(sigma_charged, parties, dropouts, colluders, ROUNDING_VARIANCE if sigma_charged > 0 else 0)
 
     @property
     def variance(self) -> Fraction:
-        """The honest survivors' planned variance, exact."""
+        """The exact variance that the honest survivors' noise reaches together."""
         return Fraction(self.sigma) ** 2 + self.rounding_variance
 
     @property
     def share_variance(self) -> Fraction:
-        """Variance of one party's noise before any is removed: the sum of its components."""
+        """Variance of one party's noise before removal, the sum over its components."""
         return sum(self.components, Fraction(0))
 
     def component_law(self, index: int) -> IntegerNoise:
-        """The distribution of component ``index``."""
+        """Returns the distribution of component ``index`` of a party's noise."""
         return self._laplace_share() if self.law == "laplace" else _gaussian(self.components[index])
 
     def _laplace_share(self) -> DiscreteLaplaceShare:
         return DiscreteLaplaceShare(laplace_scale(self.sigma), self.parties - self.dropouts - self.colluders)
 
     def opened_components(self, dropped: int) -> range:
-        """Indices of the components taken back after ``dropped`` dropouts; empty where nothing is removable.
+        """Returns the indices of the components that are removed after ``dropped`` dropouts; empty if none can be.
 
-        Raises InternalError beyond the tolerated dropouts: the caller aborts before it asks.
+        Raises InternalError for more dropouts than tolerated; callers abort the attempt before.
         """
         if not 0 <= dropped <= self.dropouts:
             raise InternalError(f"{dropped} dropouts where {self.dropouts} are tolerated", code="too-many-dropouts")
         return range(dropped + 1, self.dropouts + 1) if self.removal else range(0)
 
     def opened_variance(self, dropped: int, unopened: int = 0) -> Fraction:
-        """Variance of the noise left in the opened sum after ``dropped`` dropouts, all survivors' shares counted.
+        """Returns the variance of all survivors' noise in the opened sum after r = ``dropped`` dropouts.
 
-        With removal sigma^2 (n - r) / (n - r - c), and the excess of each of ``unopened`` survivors whose chain value
-        is missing; without, (n - r) sigma^2 / (n - D - c).
+        With removal it is sigma^2 (n - r) / (n - r - c), plus the excess of each of the ``unopened`` survivors whose
+        chain value is missing. Without removal it is (n - r) sigma^2 / (n - D - c).
         """
         removed = sum((self.components[k] for k in self.opened_components(dropped)), Fraction(0))
         survivors = self.parties - dropped
@@ -146,7 +146,7 @@ class NoisePlan:
 
 @lru_cache(maxsize=128)
 def noise_plan(sigma: float, parties: int, dropouts: int, colluders: int, law: Law = "gaussian") -> NoisePlan:
-    """A cached :class:`NoisePlan`: its fractions take as long to compute as the keys of an attempt."""
+    """Returns a cached :class:`NoisePlan`, because its fractions take as long to compute as the keys of an attempt."""
     return NoisePlan(sigma, parties, dropouts, colluders, law=law)
 
 
@@ -156,12 +156,12 @@ def _gaussian(variance: Fraction) -> DiscreteGaussian:
 
 
 def laplace_scale(sigma: float) -> float:
-    """Scale b of the Laplace law that is named by its continuous standard deviation sigma = sqrt(2) b."""
+    """Returns the scale b = sigma / sqrt(2) of the Laplace law with standard deviation ``sigma``."""
     return sigma / math.sqrt(2.0)
 
 
 def smallest_sigma(parties: int, dropouts: int, colluders: int, removal: bool = False) -> float:
-    """The least sigma, in integer units, that a plan accepts (or, with ``removal``, with which it can take back).
+    """Returns the least sigma, in integer units, that a noise plan accepts; with ``removal``, that allows removal.
 
     >>> smallest_sigma(10, 3, 0), round(smallest_sigma(10, 3, 0, removal=True), 2)
     (7.937253933193772, 28.46)
@@ -177,10 +177,10 @@ def smallest_sigma(parties: int, dropouts: int, colluders: int, removal: bool = 
 
 @dataclass(frozen=True, repr=False)
 class NoiseSeeds:
-    """One party's secret noise seeds for one attempt; never reused, never in a repr.
+    """One party's secret noise seeds for one attempt, never used again.
 
     Attributes:
-        own: 32 bytes, the stream of component 0; never leaves the party.
+        own: 32 bytes, seed of component 0; never leaves the party.
         root: 32 bytes, V_1 of the chain.
     """
 
@@ -196,22 +196,22 @@ class NoiseSeeds:
 
     @classmethod
     def fresh(cls, entropy: Entropy) -> "NoiseSeeds":
-        """New seeds; ``entropy`` is called for 32 bytes (own), then 32 bytes (root)."""
+        """Makes new seeds; calls ``entropy`` for 32 bytes (own), then for 32 bytes (root)."""
         return cls(entropy(SEED_BYTES), entropy(SEED_BYTES))
 
     def anchor(self, plan: NoisePlan) -> bytes:
-        """V_{D+1}, 32 bytes: what is advertised, and binds the removable components. Also valid without removal."""
+        """Returns the chain's end V_{D+1}, 32 bytes, which is advertised and commits to the removable components."""
         return _advance(self.root, plan.dropouts)
 
     def opening(self, plan: NoisePlan, dropped: int) -> bytes | None:
-        """V_{r+1}, 32 bytes, which opens components r+1..D and no other; None where there is nothing to take back."""
+        """Returns V_{r+1}, 32 bytes, which opens components r+1..D after r = ``dropped`` dropouts; None without any."""
         if not plan.opened_components(dropped):
             return None
         return _advance(self.root, dropped)
 
 
 def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVector:
-    """The vector plus all of this party's components; a new int64 [d], drawn and added in chunks."""
+    """Returns a new int64 [d]: the vector plus all components of this party's noise, drawn in chunks."""
     values = grid.values.copy()
     value = seeds.root
     for index in range(len(plan.components)):
@@ -225,7 +225,7 @@ def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVect
 
 
 def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, party: str) -> None:
-    """Raise PeerFault naming ``party`` unless ``value`` is the chain's V_{r+1} for its advertised ``anchor``."""
+    """Raises PeerFault that names ``party`` unless ``value`` is V_{r+1} of the chain that ends at its ``anchor``."""
     steps = len(plan.opened_components(dropped))
     if not steps:
         raise PeerFault(party, "opened noise where the plan takes none back", code="noise-not-taken-back")
@@ -236,7 +236,7 @@ def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, pa
 
 
 def remove_opened(total: Target, plan: NoisePlan, dropped: int, value: bytes) -> None:
-    """Subtract the components opened by a checked ``value`` from ``total``, int64 or ring words [d], in place."""
+    """Subtracts the components that a checked ``value`` opens from ``total``, int64 or ring words [d], in place."""
     for index in plan.opened_components(dropped):
         plan.component_law(index).add_to(total, KeyStream(_hash(_SEED, value)), sign=-1)
         value = _hash(_CHAIN, value)

@@ -28,7 +28,7 @@ class Member:
 
 
 def defaults(n: int) -> tuple[int, int, int]:
-    """(threshold T, tolerated dropouts D, colluders c) for ``n`` parties (docs/secagg.md, "Manifest").
+    """Returns the default threshold T, dropouts D and colluders c for n parties (docs/secagg.md, "Manifest").
 
     >>> [defaults(n) for n in (1, 2, 3, 4, 10)]
     [(1, 0, 0), (2, 0, 0), (2, 1, 0), (3, 1, 1), (6, 1, 1)]
@@ -39,12 +39,12 @@ def defaults(n: int) -> tuple[int, int, int]:
 
 
 def default_threshold(n: int, colluders: int) -> int:
-    """T = floor((n + c) / 2) + 1, the smallest that no two disjoint groups of honest parties can both reach."""
+    """Returns T = floor((n + c) / 2) + 1, the least threshold that two disjoint honest groups cannot both reach."""
     return (n + colluders) // 2 + 1
 
 
 def check_quorum(n: int, t: int, d: int, c: int) -> None:
-    """Raises ConfigurationError unless T, D and c fit ``n`` parties (docs/secagg.md, "Manifest")."""
+    """Raises ConfigurationError unless threshold t, dropouts d and colluders c suit n parties (docs/secagg.md)."""
     if min(d, c) < 0:
         raise ConfigurationError(f"tolerated_dropouts {d} and colluders {c} must not be negative")
     if 2 * t <= n + c:
@@ -65,29 +65,30 @@ def check_quorum(n: int, t: int, d: int, c: int) -> None:
 
 
 def check_graph(n: int, d: int, c: int) -> None:
-    """Raises ConfigurationError where ``n`` parties need a k-regular graph and none withstands ``d`` and ``c``."""
+    """Raises ConfigurationError if n parties need a k-regular graph and none withstands d dropouts and c colluders."""
     if n > COMPLETE_UP_TO:
         choose_neighbourhood(n, c, d)
 
 
 @dataclass(frozen=True)
 class SumParameters:
-    """One attempt of one private sum.
+    """Public parameters of one attempt at one private sum.
 
     Attributes:
         manifest_hash: SHA-256 of the manifest that every party signed, 32 bytes.
-        run, query, attempt: which sum of which run, and which try of it (0, 1, ...).
-        roster: all n parties, in the manifest's order; a party is its index here.
-        threshold: T, shares and signatures that open anything.
+        run, query: names of the run and of the private sum.
+        attempt: number of the attempt, from 0.
+        roster: all n parties, in the manifest's order; messages name a party by its index here.
+        threshold: T, number of shares, or of signatures, that it takes to open the sum.
         tolerated_dropouts: D; with fewer than n - D survivors nothing is opened.
-        colluders: c, parties that may stand with the coordinator.
+        colluders: c, parties that may share what they know with the coordinator.
         dimension: d, coordinates of the sum.
         modulus_bits: bits of a coordinate on the wire, 1 to 64 (``ring.modulus_bits``).
-        sigma: standard deviation, in integer units, that the honest survivors' noise reaches without the colluders';
-            0.0 only in the mode that is not private. For ``law`` "laplace" sqrt(2) times the Laplace scale.
+        sigma: standard deviation, in integer units, that the honest survivors' noise reaches together; 0.0 only in a
+            run without privacy. For ``law`` "laplace" it is sqrt(2) times the Laplace scale.
         graph_above: rosters larger than this use the k-regular graph.
-        law: of the noise, discrete "gaussian" or "laplace" (``NoisePlan``).
-        post_quantum: whether channel and masks are hybrid, X25519 and ML-KEM-768.
+        law: law of the noise, discrete "gaussian" or "laplace" (``NoisePlan``).
+        post_quantum: True if channels and masks are hybrid, of X25519 and ML-KEM-768.
 
     Raises ConfigurationError for parameters that docs/secagg.md, "Manifest", refuses.
     """
@@ -134,51 +135,52 @@ class SumParameters:
 
     @property
     def size(self) -> int:
-        """n, parties in the roster."""
+        """n, number of parties in the roster."""
         return len(self.roster)
 
     @property
     def quorum(self) -> int:
-        """n - D, the fewest survivors of which a sum is opened."""
+        """n - D, the least number of survivors for which a sum is opened."""
         return self.size - self.tolerated_dropouts
 
     @property
     def direct(self) -> bool:
-        """Pairwise masks only, nothing shared: where no dropout is tolerated and there is a peer to share with.
+        """True in direct mode: only pairwise masks and no shares, because no dropout is tolerated.
 
-        A single party keeps its self mask, so that its vector too leaves masked and is opened in a step of its own.
+        A single party is not in direct mode: it keeps its self mask, so that its vector too leaves masked and is opened
+        in a separate step.
         """
         return self.tolerated_dropouts == 0 and self.size > 1
 
     @property
     def deals(self) -> bool:
-        """True if the attempt has the share-keys round: shares are dealt, or secrets of pairs, or both."""
+        """True if the attempt has the share-keys round, in which parties deal shares, secrets of pairs, or both."""
         return self.post_quantum or not self.direct
 
     @property
     def kem_keys_bytes(self) -> int:
-        """Bytes of a party's ML-KEM-768 keys, of channel and mask (in direct mode of the mask); else 0."""
+        """Bytes of a party's ML-KEM-768 public keys, for channel and mask (in direct mode only mask), or 0."""
         return keys.KEM_KEY_BYTES * (1 if self.direct else 2) if self.post_quantum else 0
 
     @cached_property
     def graph(self) -> Neighbourhood | None:
-        """Degree and neighbourhood threshold of the k-regular graph; None for the complete graph."""
+        """Degree and threshold of the k-regular graph; None for the complete graph."""
         if self.size <= self.graph_above:
             return None
         return choose_neighbourhood(self.size, self.colluders, self.tolerated_dropouts)
 
     @property
     def share_threshold(self) -> int:
-        """Shares that give one secret: T on the complete graph, the neighbourhood's threshold on the k-regular one."""
+        """Number of shares that reconstruct a secret: T on the complete graph, else the neighbourhood's threshold."""
         return self.threshold if self.graph is None else self.graph.threshold
 
     def topology(self, transcript: bytes) -> Topology:
-        """The mask graph; ``transcript`` is the jointly derived seed of a k-regular one."""
+        """Returns the mask graph; ``transcript`` is the jointly derived 32-byte seed of a k-regular one."""
         return Topology.of(self.size, self.colluders, self.graph, transcript)
 
     @property
     def traits(self) -> frozenset[str]:
-        """The words by which ``transitions`` tells the modes apart."""
+        """The attempt's mode as the words that rules in ``transitions`` name, such as "direct" and "hybrid"."""
         return frozenset(
             {
                 "complete" if self.graph is None else "graph",
@@ -189,12 +191,12 @@ class SumParameters:
 
     @cached_property
     def noise_plan(self) -> NoisePlan:
-        """The parties' noise shares and the excess that is removed; it has no components if sigma is 0."""
+        """Split of the noise among the parties; it has no components if sigma is 0."""
         return noise_plan(self.sigma, self.size, self.tolerated_dropouts, self.colluders, self.law)
 
     @property
     def dtype(self) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
-        """The ring's word."""
+        """dtype of the words in which the sum is computed."""
         return ring.ring_dtype(self.modulus_bits)
 
     @cached_property
@@ -212,7 +214,7 @@ class SumParameters:
 
     @cached_property
     def terms(self) -> bytes:
-        """SHA-256 of every public number of this attempt; each advert carries it under its signature."""
+        """SHA-256 of all public numbers of this attempt, which each party signs in its advert."""
         return digest(
             "terms",
             self.sid,
@@ -233,12 +235,12 @@ class SumParameters:
         return {member.name: index for index, member in enumerate(self.roster)}
 
     def index(self, name: str) -> int:
-        """Roster index of a party. Raises ConfigurationError for a name that the manifest does not list."""
+        """Returns the roster index of a party. Raises ConfigurationError for a name that the manifest does not list."""
         try:
             return self._indices[name]
         except KeyError:
             raise ConfigurationError(f"{name!r} is not in the roster of this sum", "check the manifest") from None
 
     def name(self, index: int) -> str:
-        """Name of the party at a roster index; ``party 7`` for an index beyond the roster."""
+        """Returns the name of the party at a roster index; "party 7" if 7 is beyond the roster."""
         return self.roster[index].name if 0 <= index < self.size else f"party {index}"

@@ -1,9 +1,14 @@
 """One party's side of one attempt of a private sum: requests in, replies out, no I/O, no clock, no hidden randomness.
 
-The caller keeps this order, or a crash could make it send two different vectors under the same masks: where a vector
-is wanted, the ledger's charge, then ``provide``; for every reply ``journal(machine.snapshot())``; where it carries a
-vector (``Reply.vector``), the ledger's note of its hash; then send. A repeated request gets the same bytes again; a
-different request for a stage that is done, or any failed check, ends the attempt with a tombstone.
+The caller must keep this order, or a crash could make it send two different vectors under the same masks:
+
+1. If a vector is wanted, charge the ledger, then call ``provide``.
+2. Journal ``machine.snapshot()`` for every reply.
+3. If the reply carries a vector (``Reply.vector``), record its hash in the ledger.
+4. Send.
+
+A repeated request gets the same bytes again. A different request for a stage that is done, or any failed check, ends
+the attempt for this party: it becomes a *tombstone*, which keeps no secrets and answers nothing any more.
 """
 
 import copy
@@ -48,9 +53,10 @@ _CHECKED_AT_ONCE = 1 << 15
 
 @dataclass(frozen=True)
 class Reply:
-    """Bytes for the coordinator. ``vector``: they carry the masked vector, whose hash the ledger notes first.
+    """A reply for the coordinator.
 
-    Every copy of a masked vector says so, repeated ones too: a machine cannot know whether the ledger was written.
+    ``vector`` is True if the payload carries the masked vector, whose hash the ledger must record before it is sent. A
+    repeated reply says so too, because the machine cannot know whether the ledger was written.
     """
 
     payload: bytes = field(repr=False)
@@ -59,7 +65,10 @@ class Reply:
 
 @dataclass(frozen=True)
 class WantsInput:
-    """The masked-input request is verified: charge the ledger, then call ``provide``. ``parties``: U2."""
+    """Answer to a valid masked-input request: the caller must charge the ledger and then call ``provide``.
+
+    ``parties`` are the names of the set U2, the parties that shared their keys.
+    """
 
     parties: tuple[str, ...]
 
@@ -75,7 +84,7 @@ class _Pending:
 class PartyMachine:
     """State machine of one party in one attempt.
 
-    A wrong request raises PeerFault or PrivacyRefusal that names the fault, and tombstones the attempt.
+    A wrong request raises PeerFault or PrivacyRefusal that names the fault, and ends the attempt (tombstone).
     """
 
     def __init__(
@@ -111,10 +120,13 @@ class PartyMachine:
         entropy: Entropy,
         encapsulate: keys.Encapsulate = keys.encapsulate,
     ) -> "PartyMachine":
-        """Starts an attempt. ``entropy`` is called eight times for 32 bytes, in the order of ``transitions.SECRETS``.
+        """Starts an attempt at the party ``me``.
 
-        ``encapsulate`` is called while keys are shared: post-quantum only, twice for each peer at most.
-        Raises ConfigurationError when ``me`` is not in the roster or ``identity`` is not its key.
+        Args:
+            entropy: returns random bytes; called eight times for 32 bytes, in the order of ``transitions.SECRETS``.
+            encapsulate: called in the share-keys round if post-quantum, at most twice for each peer.
+
+        Raises ConfigurationError if ``me`` is not in the roster or ``identity`` is not its key.
         """
         secrets = {name: bytearray(entropy(32)) for name in SECRETS}
         if any(len(secret) != 32 for secret in secrets.values()):
@@ -133,10 +145,14 @@ class PartyMachine:
         encapsulate: keys.Encapsulate = keys.encapsulate,
         replies: Replies = lambda _stage, _roll: None,
     ) -> "PartyMachine":
-        """Resumes from :meth:`snapshot`: bit-identically, but for what ``encapsulate`` draws in a share-keys reply.
+        """Resumes from :meth:`snapshot`; all later replies have the same bits as without the interruption.
 
-        That reply is made anew only where no snapshot holds it, so where it never left. ``replies`` finds those that
-        were kept beside the snapshot. Raises ConfigurationError for a damaged or foreign snapshot, or a missing reply.
+        Only a share-keys reply that never left is made anew, with fresh randomness of ``encapsulate``.
+
+        Args:
+            replies: returns a reply, by stage and roll, that was left out of the snapshot.
+
+        Raises ConfigurationError for a damaged or foreign snapshot, or a missing reply.
         """
         state = PartyState.from_bytes(parameters, parameters.index(me), snapshot, replies)
         return cls(parameters, me, identity, state, encapsulate)
@@ -146,44 +162,45 @@ class PartyMachine:
 
     @property
     def phase(self) -> Phase:
-        """The last thing this party answered."""
+        """The last request that this party answered."""
         return self._state.phase
 
     @property
     def tombstone(self) -> str:
-        """The reason for which this attempt was ended at this party; empty while it is open."""
+        """The reason why this attempt was ended at this party; "" while it is open."""
         return self._state.tombstone
 
     @property
     def released(self) -> bool:
-        """True once a share (in direct mode: the vector) was sent, so that the attempt cannot be called void."""
+        """True once this party has sent a share (in direct mode: the vector), so that it cannot sign it void."""
         return self._state.released
 
     @property
     def answered(self) -> dict[tuple[Stage, int], bytes]:
-        """Every reply that was given, by stage and roll; none once the attempt was ended. No secrets: they are sent."""
+        """Every reply given so far, by stage and roll; empty once the attempt was ended."""
         return {place: answer.reply for place, answer in self._state.answered.items()}
 
     def snapshot(self, *, without: Collection[tuple[Stage, int]] = ()) -> bytes:
-        """Serialises this party's whole state: secret, encrypt it at rest.
+        """Serialises this party's whole state, which is secret: encrypt it at rest.
 
         Args:
-            without: replies, by stage and roll, that are left out and kept by whoever journals it: each is then written
-                once, not with every later state, of which the masked vector would be most.
+            without: replies, by stage and roll, to leave out. The caller stores them once, so that a masked vector is
+                not written again with every later state.
         """
         return self._state.to_bytes(self._parameters, self._me, without)
 
     def advertise(self) -> Reply:
-        """The reply to the request every attempt begins with, so that adverts can be published ahead."""
+        """Returns the reply to the first request of an attempt, before that request comes."""
         reply = self.receive(advertise_request(self._parameters))
         assert isinstance(reply, Reply)
         return reply
 
     def receive(self, request: bytes) -> Reply | WantsInput:
-        """Check one request of the coordinator and answer it.
+        """Checks one request of the coordinator and answers it.
 
-        Raises PeerFault for a malformed or forged message and PrivacyRefusal for a request that would open more than
-        was approved; any failed check of a request for this sid leaves a tombstone, which the caller journals too.
+        Raises PeerFault for a malformed or forged message, and PrivacyRefusal for a request that would open more than
+        was approved. Any failed check of a request for this session id ends the attempt (tombstone); the caller
+        journals that state too.
         """
         stage, roll, message = parse_request(self._parameters, request)
         self._check_alive()
@@ -218,12 +235,17 @@ class PartyMachine:
             raise
 
     def provide(self, grid: GridVector, question: bytes) -> Reply:
-        """The masked vector for the request that wanted it.
+        """Masks the vector and returns the reply to the masked-input request.
 
-        ``grid`` is int64 [dimension], ``question`` q, the 32-byte digest of the public inputs it answers
-        (``public.question``). The result is determined by the snapshot, the request, the vector and q, so a crash
-        before the journal is written loses nothing. Raises InternalError without a verified request, for another
-        shape or dtype or for no digest, ConfigurationError for a value beyond the ring's bound; none ends the attempt.
+        The result is determined by the snapshot, the request and the arguments, so that a crash before the journal is
+        written loses nothing.
+
+        Args:
+            grid: int64 [dimension].
+            question: q, the 32-byte digest of the public inputs that the vector answers (``public.question``).
+
+        Raises InternalError without a verified request, or for another shape, dtype or length of ``question``;
+        ConfigurationError for a value beyond the ring's bound. These errors do not end the attempt.
         """
         pending = self._pending
         if pending is None:
@@ -250,9 +272,9 @@ class PartyMachine:
         return self._commit(rule, 0, pending.request, state, body, digest)
 
     def void_statement(self, reason: str = "the coordinator asked to void this attempt") -> Reply:
-        """A signed statement that this party released no share for this sid and never will: it is tombstoned.
+        """Ends the attempt and returns a signed statement that this party has released no share and never will.
 
-        Journal before sending, as every reply. Raises PrivacyRefusal when a share (in direct mode: the vector) was
+        Journal it before sending, as every reply. Raises PrivacyRefusal if a share (in direct mode: the vector) was
         released already.
         """
         if self._state.released:
@@ -266,7 +288,7 @@ class PartyMachine:
         return Reply(self._signed(Stage.VOID, (), sid.body_hash(b"")), False)
 
     def end(self, reason: str) -> None:
-        """Tombstone: erase everything but the reason. A finished party keeps its replies, it has nothing to erase."""
+        """Ends the attempt: erases everything except ``reason``. Does nothing if the attempt is finished already."""
         self._pending = None
         if self._state.phase is Phase.DONE:
             return

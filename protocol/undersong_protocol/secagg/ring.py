@@ -1,7 +1,7 @@
-"""The minimal ring: how many bits the largest sum needs, and words of that many bits on the wire.
+"""Sums modulo 2^b for the smallest b that holds the largest sum, and the packing of b-bit words for the wire.
 
-Arithmetic runs in Z_2^32 or Z_2^64 with wrap-around; Z_2^b is a quotient of both, so a vector is reduced to its low
-``b`` bits when it is packed and the sum is exact modulo 2^b. The wire form is the little-endian bit string: word ``i``
+Arithmetic runs in words of 32 or 64 bits that wrap around. A vector is reduced to its low ``b`` bits when it is packed,
+and the sum is exact modulo 2^b. The wire form is the little-endian bit string: word ``i``
 occupies bits ``i*b .. i*b + b - 1``, the last byte is padded with zero bits.
 """
 
@@ -22,11 +22,14 @@ _CHUNK_WORDS = 1 << 17
 
 
 def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigma_total: float) -> int:
-    """Bits b of the smallest ring with 2^b >= 2 (n * max_records * Linf * scale + 12 sigma_total) + 1
-    (docs/secagg.md, "Ring").
+    """Returns the number b of bits that the largest possible sum needs (docs/secagg.md, "Ring").
 
-    ``linf`` is one unit's bound in natural units, ``scale`` integer units per natural unit, ``sigma_total`` the
-    standard deviation in integer units of all the noise that can be in the sum (before any of it is removed).
+    It is the least b with 2^b >= 2 (parties * max_records * linf * scale + 12 sigma_total) + 1.
+
+    Args:
+        linf: largest coordinate of one unit's contribution, in natural units.
+        scale: integer units per natural unit.
+        sigma_total: standard deviation, in integer units, of all noise in the sum before removal.
 
     Raises ConfigurationError for values that are not positive (sigma_total: negative) or not finite, or a sum that 64
     bits cannot hold.
@@ -52,18 +55,18 @@ def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigm
 
 
 def ring_dtype(bits: int) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
-    """The word in which ``bits``-bit sums are computed: uint32 up to 32 bits, uint64 up to 64."""
+    """Returns the dtype in which sums of ``bits`` bits are computed: uint32 up to 32 bits, uint64 up to 64."""
     _checked_bits(bits)
     return np.dtype(np.uint32) if bits <= 32 else np.dtype(np.uint64)
 
 
 def to_ring(values: npt.NDArray[np.integer], bits: int) -> Ring:
-    """Integers [d] as new ring words [d], wrapped around; the low ``bits`` bits are what counts."""
+    """Converts integers [d] to new ring words [d], wrapped around; only their low ``bits`` bits are meaningful."""
     return values.astype(np.uint32) if ring_dtype(bits) == np.uint32 else values.astype(np.uint64)
 
 
 def to_signed(values: Ring, bits: int) -> Int64:
-    """The centred lift: each word's residue modulo 2^bits in [-2^(bits-1), 2^(bits-1)), int64 [d].
+    """Converts ring words to signed integers, int64 [d]: the residue modulo 2^bits in [-2^(bits-1), 2^(bits-1)).
 
     >>> to_signed(np.array([1, 7, 4, 3 + 8], dtype=np.uint32), 3).tolist()
     [1, -1, -4, 3]
@@ -78,7 +81,7 @@ def to_signed(values: Ring, bits: int) -> Int64:
 
 
 def packed_bytes(bits: int, count: int) -> int:
-    """Length in bytes of ``count`` packed words of ``bits`` bits."""
+    """Returns the length in bytes of ``count`` packed words of ``bits`` bits."""
     _checked_bits(bits)
     return (bits * count + 7) // 8
 
@@ -93,7 +96,7 @@ def _native(bits: int) -> np.dtype[np.unsignedinteger] | None:
 
 
 def pack(values: Ring, bits: int) -> bytes:
-    """The low ``bits`` bits of every word of uint32 or uint64 [d], packed; ``packed_bytes(bits, d)`` bytes.
+    """Packs the low ``bits`` bits of every word, uint32 or uint64 [d], into ``packed_bytes(bits, d)`` bytes.
 
     Raises InternalError for a dtype other than uint32/uint64 or words narrower than ``bits``.
     """
@@ -138,10 +141,10 @@ def pack(values: Ring, bits: int) -> bytes:
 
 
 def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sender") -> Ring:
-    """``count`` words of ``bits`` bits from :func:`pack`'s bytes, as a new :func:`ring_dtype` array [count].
+    """Reads ``count`` words of ``bits`` bits that :func:`pack` wrote, as a new array [count] of :func:`ring_dtype`.
 
-    Raises PeerFault, naming ``sender``, for another length than ``packed_bytes(bits, count)`` or padding that is not
-    zero (every vector has one encoding).
+    Raises PeerFault that names ``sender`` for another length than ``packed_bytes(bits, count)``, and for padding that
+    is not zero, so that every vector has one encoding.
     """
     size = packed_bytes(bits, count)
     view = memoryview(data).cast("B")

@@ -21,7 +21,7 @@ Entropy = Callable[[int], bytes]
 
 
 def share(secret: bytes, threshold: int, points: Iterable[int], entropy: Entropy) -> dict[int, bytes]:
-    """Shares of ``secret`` (32 bytes) at ``points``, as {point: 33 bytes}.
+    """Splits ``secret`` (32 bytes) into shares at ``points``: {point: 33 bytes}.
 
     ``entropy`` is called once, for ``64 * (threshold - 1)`` bytes: 64 little-endian bytes per coefficient, reduced
     modulo p, lowest degree first. About 0.5 ms for 100 points and threshold 51.
@@ -71,7 +71,7 @@ def _checked_points(points: Iterable[int]) -> list[int]:
 
 
 def share_value(data: bytes, holder: str) -> int:
-    """The field element in a share received from ``holder``. Raises PeerFault naming it unless 33 bytes below p."""
+    """Reads the field element in a share. Raises PeerFault that names ``holder`` unless it is 33 bytes and below p."""
     if len(data) != SHARE_BYTES:
         raise PeerFault(holder, f"a share is {SHARE_BYTES} bytes, got {len(data)}")
     value = int.from_bytes(data, "little")
@@ -81,10 +81,10 @@ def share_value(data: bytes, holder: str) -> int:
 
 
 def lagrange_weights(points: Iterable[int]) -> dict[int, int]:
-    """Weights w with secret = sum of w[x] * share at x modulo p; compute once for a survivor set, use for each secret.
+    """Returns weights w with secret = sum over x of w[x] * (share at x) modulo p, for the set of ``points``.
 
-    One modular inversion in all (Montgomery's trick). Raises ConfigurationError for a repeated, absent or
-    out-of-range point.
+    The weights serve for every secret that is shared at these points. They need one modular inversion (Montgomery's
+    trick). Raises ConfigurationError for no point, and for a repeated or out-of-range one.
     """
     at = _checked_points(points)
     if not at:
@@ -111,14 +111,14 @@ def lagrange_weights(points: Iterable[int]) -> dict[int, int]:
 
 
 def combine(shares: Mapping[int, bytes], threshold: int, weights: Mapping[int, int] | None = None) -> bytes:
-    """The 32-byte secret from at least ``threshold`` shares {point: 33 bytes}.
+    """Reconstructs a 32-byte secret from at least ``threshold`` shares {point: 33 bytes}.
 
-    Without ``weights`` the ``threshold`` lowest points are used. With :func:`lagrange_weights` of a survivor set,
-    exactly its points are, and ``shares`` must hold them all. A wrong share gives a wrong secret or an error: the
-    caller checks the result against the dealer's commitment.
+    Without ``weights`` it uses the ``threshold`` lowest points. With :func:`lagrange_weights` it uses exactly their
+    points, and ``shares`` must hold them all. A wrong share gives a wrong secret or an error, so the caller must check
+    the result against the dealer's commitment.
 
-    Raises RoundAborted for too few shares or when the combination is no 32-byte string (some share is wrong);
-    PeerFault, naming the point, for a share of the wrong length or outside the field.
+    Raises RoundAborted for too few shares, or if a wrong share leads to no 32-byte string; PeerFault that names the
+    point for a share of the wrong length or outside the field.
     """
     if threshold < 1:
         raise ConfigurationError(f"threshold {threshold}", "a threshold is at least 1", code="threshold-out-of-range")

@@ -1,4 +1,4 @@
-"""The names that bind every message to one attempt of one private sum: sid, terms, sid', transcript.
+"""Hashes that bind every message to one attempt at one private sum: session id (sid), terms, sid' and transcript.
 
 Every hash is SHA-256 over a label and length-prefixed fields, so no two different inputs have the same encoding.
 """
@@ -17,7 +17,7 @@ Field = bytes | str | int
 
 
 def encode(label: str, fields: Iterable[Field]) -> bytes:
-    """The one encoding under all hashes and signatures: label and fields, each behind its 8-byte length.
+    """Returns the bytes under all hashes and signatures: label and fields, each preceded by its 8-byte length.
 
     Integers are 8 bytes little-endian, strings UTF-8.
 
@@ -44,17 +44,21 @@ def _labelled(label: str) -> bytes:
 
 
 def digest(label: str, *fields: Field) -> bytes:
-    """SHA-256 of :func:`encode`, 32 bytes."""
+    """Returns the SHA-256 of :func:`encode`, 32 bytes."""
     return hashlib.sha256(encode(label, fields)).digest()
 
 
 def sid(run: str, query: str, attempt: int, manifest_hash: bytes) -> bytes:
-    """sid = H(version, run, query, attempt, H(manifest)) (docs/secagg.md, "Names")."""
+    """Returns the session id of an attempt, H(version, run, query, attempt, H(manifest)) (docs/secagg.md, "Names")."""
     return digest("sid", VERSION, run, query, attempt, manifest_hash)
 
 
 def adverts_hash(sid: bytes, terms: bytes, adverts: Iterable[tuple[int, bytes]]) -> bytes:
-    """sid' = H(sid, sorted adverts): the signed bodies, ascending by roster index (docs/secagg.md, "Names")."""
+    """Returns sid', 32 bytes, the hash of sid, terms and all signed adverts (docs/secagg.md, "Names").
+
+    Args:
+        adverts: (roster index, body), ascending.
+    """
     fields: list[Field] = [sid, terms]
     for party, body in sorted(adverts):
         fields += [party, body]
@@ -62,22 +66,27 @@ def adverts_hash(sid: bytes, terms: bytes, adverts: Iterable[tuple[int, bytes]])
 
 
 def roll_hash(adverts: bytes, roll: int, present: bytes) -> bytes:
-    """The hash that binds the nonces of one roll: to sid', the roll's number and who was asked (a bitmap)."""
+    """Returns the hash (32 bytes) to which the nonces of one roll, a try at the joint permutation, are bound.
+
+    Args:
+        adverts: sid'.
+        present: bitmap of the parties that were asked.
+    """
     return digest("roll", adverts, roll, present)
 
 
 def advance(value: bytes, steps: int) -> bytes:
-    """``steps`` further along a nonce chain: each commitment is the hash of the nonce that opens it."""
+    """Hashes ``value`` ``steps`` times, along a nonce chain in which each nonce's hash is the commitment to it."""
     for _ in range(steps):
         value = digest("nonce", value)
     return value
 
 
 def opened_set(transcript: bytes, question: bytes, sharers: bytes, survivors: bytes) -> bytes:
-    """The digest that step 3 signs, H(sid', q, U2, U3): views of the public inputs and of both sets must agree."""
+    """Returns the digest that parties sign in step 3, H(sid', q, U2, U3), so that all agree on inputs and survivors."""
     return digest("opened", transcript, question, sharers, survivors)
 
 
 def body_hash(data: bytes | bytearray) -> bytes:
-    """SHA-256 of a reply's body, the part of a signature's message that may be megabytes long."""
+    """Returns the SHA-256 of a reply's body, which is signed in place of the body."""
     return hashlib.sha256(data).digest()

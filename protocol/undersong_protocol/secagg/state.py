@@ -1,4 +1,4 @@
-"""A party's state between messages, and its exact bytes: secret, so the caller encrypts them at rest."""
+"""A party's secret state between messages, and its serialisation, which the caller must encrypt at rest."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ Replies = Callable[[Stage, int], bytes | None]
 
 
 class Peer(NamedTuple):
-    """Keys and shares that this party holds of another one (of itself: its own shares).
+    """Keys and shares of another party that this party holds; for itself, the shares that it keeps.
 
-    ``agreed``: the X25519 secret of both channel keys, which opens the shares that it dealt.
+    ``agreed`` is the X25519 secret of both channel keys, with which the other party's shares are decrypted.
     """
 
     channel_key: bytes = b""
@@ -37,7 +37,7 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Answered:
-    """A request's SHA-256 and the one reply it ever gets."""
+    """A request's SHA-256 and the reply that every repetition of the request gets."""
 
     request: bytes
     reply: bytes
@@ -45,10 +45,10 @@ class Answered:
 
 @dataclass(repr=False)
 class PartyState:
-    """See ``Snapshot`` in secagg.proto. ``secrets`` are erased in place.
+    """The whole state of a party in one attempt; its fields are explained at ``Snapshot`` in secagg.proto.
 
-    ``mask_secrets``: what the mask of each pair is derived from; only between the request for a vector and the vector,
-    so never in a snapshot.
+    ``secrets`` are erased in place. ``mask_secrets`` holds, by roster index, the secret of each pairwise mask. It is
+    filled only between the request for a vector and the vector, and so is never in a snapshot.
     """
 
     phase: Phase
@@ -68,18 +68,22 @@ class PartyState:
     released: bool = False
 
     def secret(self, name: str) -> bytes:
-        """A secret that has not been erased."""
+        """Returns a secret by name; raises KeyError if it was erased."""
         return bytes(self.secrets[name])
 
     def erase(self, names: tuple[str, ...]) -> None:
-        """Overwrite and forget secrets. Python may hold copies elsewhere; these are the ones that live on."""
+        """Overwrites and forgets secrets by name. Python may hold further short-lived copies."""
         for name in names:
             secret = self.secrets.pop(name, None)
             if secret is not None:
                 secret[:] = bytes(len(secret))
 
     def to_bytes(self, parameters: SumParameters, me: int, without: Collection[tuple[Stage, int]]) -> bytes:
-        """The snapshot; the same state gives the same bytes. Replies in ``without`` the caller keeps beside it."""
+        """Serialises the state; equal states give equal bytes.
+
+        Args:
+            without: replies, by stage and roll, to leave out, which the caller stores beside the snapshot.
+        """
         return wire.Snapshot(
             version=VERSION,
             sid=parameters.sid,
@@ -124,10 +128,10 @@ class PartyState:
 
     @classmethod
     def from_bytes(cls, parameters: SumParameters, me: int, data: bytes, replies: Replies) -> "PartyState":
-        """The state of a snapshot. Raises ConfigurationError when it is damaged, of another version, sum or party.
+        """Reads a state. Raises ConfigurationError if it is damaged, or of another version, sum or party.
 
         Args:
-            replies: finds the replies that were kept beside it.
+            replies: returns a reply, by stage and roll, that was left out of the snapshot.
         """
         message = wire.Snapshot()
         try:

@@ -1,4 +1,4 @@
-"""The protocol's order as data: what a party answers in which phase, and what the coordinator needs to go on.
+"""The order of the protocol as tables: the requests that a party answers in each phase, and the coordinator's rounds.
 
 The machines look rules up here and docs/secagg.md's diagrams are drawn from here (``python -m
 tests.diagrams``).
@@ -10,7 +10,7 @@ from typing import Literal
 
 
 class Stage(IntEnum):
-    """A message round; values as in secagg.proto."""
+    """A round of messages; the values are those in secagg.proto."""
 
     ADVERTISE = 1
     REVEAL = 2
@@ -22,7 +22,7 @@ class Stage(IntEnum):
 
     @property
     def title(self) -> str:
-        """The round's name in messages to people."""
+        """Name of the round in messages to people."""
         return _TITLES[self]
 
 
@@ -38,7 +38,7 @@ _TITLES = {
 
 
 class Phase(IntEnum):
-    """The state of a party: the last request that it answered."""
+    """State of a party in an attempt: the last request that it answered."""
 
     OPENED = 0
     ADVERTISED = 1
@@ -52,11 +52,13 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True)
 class PartyRule:
-    """In ``phase`` a valid request for ``stage`` is answered, and the party is then in ``then``.
+    """Rule for a party: in ``phase`` it answers a valid request for ``stage``, and is then in the phase ``then``.
 
-    ``traits`` are the modes in which the rule holds (all of them must hold); ``erases`` names the secrets that are
-    gone afterwards; ``charged`` marks the reply before which the ledger is written, ``releases`` the one after which
-    the attempt cannot be called void.
+    Attributes:
+        traits: words of the mode (``SumParameters.traits``) that all must hold for the rule to apply.
+        charged: True if the ledger must be charged before this reply.
+        releases: True if the attempt can no longer become void after this reply.
+        erases: names of the secrets that are erased after this reply.
     """
 
     phase: Phase
@@ -100,7 +102,7 @@ PARTY_RULES: tuple[PartyRule, ...] = (
 
 
 def party_rule(phase: Phase, stage: Stage, traits: frozenset[str]) -> PartyRule | None:
-    """The rule for a request in this phase and mode, or None: the request is out of order."""
+    """Returns the rule for a request in this phase and mode; None if the request is out of order."""
     for rule in PARTY_RULES:
         if rule.phase == phase and rule.stage == stage and rule.traits <= traits:
             return rule
@@ -112,9 +114,9 @@ Need = Literal["n - D", "T", "n", "0"]
 
 @dataclass(frozen=True)
 class CoordinatorRule:
-    """One round of the coordinator: ``need`` valid replies take it to ``then``, fewer end the attempt.
+    """Rule of the coordinator: ``need`` valid replies in the round ``stage`` lead to the round ``then``, fewer to an abort.
 
-    ``then`` None is the opened sum.
+    ``then`` is None if the sum is opened next. ``traits`` are the words of the mode that must hold.
     """
 
     stage: Stage
@@ -146,7 +148,7 @@ COORDINATOR_RULES: tuple[CoordinatorRule, ...] = (
 
 
 def coordinator_rule(stage: Stage, traits: frozenset[str]) -> CoordinatorRule:
-    """The coordinator's rule for a round in this mode. Raises KeyError for a round the mode does not have."""
+    """Returns the coordinator's rule for a round in this mode. Raises KeyError if the mode has no such round."""
     for rule in COORDINATOR_RULES:
         if rule.stage == stage and rule.traits <= traits:
             return rule

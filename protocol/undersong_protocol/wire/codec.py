@@ -1,4 +1,4 @@
-"""Parsing and writing of messages, with the version checked; no other module parses what a peer sent."""
+"""Parses and writes messages and checks their version; no other module parses bytes from a peer."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ _KINDS: dict[type[UndersongError], wire.Refusal.Kind] = {
 
 
 def decode_request(data: bytes) -> wire.Request:
-    """Raises PeerFault (of the coordinator) for bytes that are no request of this version, or larger than its kind."""
+    """Parses a request. Raises PeerFault of the coordinator if it is malformed, too large or of another version."""
     _check_sizes(data, "coordinator")
     request = wire.Request()
     _parse(request, data, "coordinator")
@@ -54,17 +54,17 @@ def decode_request(data: bytes) -> wire.Request:
 
 
 def decode_reply(data: bytes, party: str) -> wire.Reply:
-    """Raises PeerFault that names ``party`` for bytes that are no reply of this version."""
+    """Parses a reply. Raises PeerFault that names ``party`` if it is malformed or of another version."""
     reply = wire.Reply()
     _parse(reply, data, party)
     return reply
 
 
 def introduction_digest(challenge: bytes, address: str, introduction: wire.Introduction) -> bytes:
-    """SHA-256 that a party signs when it introduces itself: valid for this challenge, at this address, only.
+    """Returns the SHA-256 that a party signs to introduce itself; it is valid for this challenge and address only.
 
     Args:
-        address: where the party is asked, as each side knows it by itself: :func:`flower_address`, or "".
+        address: address of the party as each side knows it by itself: :func:`flower_address` in Flower, else "".
     """
     own = introduction.name.encode(), introduction.identity, introduction.software.encode(), introduction.embedder
     known = [name.encode() for name in introduction.statistics]
@@ -72,12 +72,12 @@ def introduction_digest(challenge: bytes, address: str, introduction: wire.Intro
 
 
 def flower_address(run: int, node: int) -> str:
-    """Address of a SuperNode in one of Flower's runs."""
+    """Returns the address of a Flower SuperNode (``node``) in a Flower run, for :func:`introduction_digest`."""
     return f"flower/{run}/{node}"
 
 
 def batch(record: Mapping[str, object], key: str) -> list[bytes]:
-    """The messages in a record that Flower brought; none unless it holds a list of bytes: a node may send anything."""
+    """Returns the messages under ``key`` in a record from Flower; [] if the value is not a list of bytes."""
     found = record.get(key)
     return found if isinstance(found, list) and all(isinstance(each, bytes) for each in found) else []
 
@@ -130,7 +130,7 @@ def _blocks_bytes(body: memoryview, peer: str) -> int:
 
 
 def refusal(error: UndersongError) -> wire.Reply:
-    """Converts an error to a reply. The reply of an unexpected error does not describe it."""
+    """Converts an error to a reply for the coordinator; leaves out the message of an unexpected error."""
     kind = next((kind for known, kind in _KINDS.items() if isinstance(error, known)), None)
     if kind is None:
         return wire.Reply(
@@ -145,7 +145,7 @@ def refusal(error: UndersongError) -> wire.Reply:
 
 
 def raise_refusal(party: str, message: wire.Refusal) -> None:
-    """Raises the refusal that ``party`` sent as an error of the same kind that names the party."""
+    """Raises a refusal that ``party`` sent, as an error of the same class whose message names the party."""
     said, remedy = printable(message.problem, LONGEST_WORDS), printable(message.remedy, LONGEST_WORDS)
     problem = f"{party} refuses: {said}"
     if message.kind == wire.Refusal.CONFIGURATION:
@@ -160,13 +160,14 @@ def raise_refusal(party: str, message: wire.Refusal) -> None:
 
 
 def field_sizes(data: bytes | memoryview, peer: str, *, most: int) -> list[tuple[int, memoryview]]:
-    """(number, content) of every field of the outermost message, in order; a number's own bytes are its content.
+    """Lists (field number, content) of every field of a protobuf message, in order, without parsing inner messages.
 
     Args:
-        most: fields that are looked at.
+        peer: sender, for errors.
+        most: largest number of fields.
 
     Raises:
-        PeerFault: more fields than ``most``, or bytes that are no message.
+        PeerFault: the message has more fields than ``most``, or is malformed.
     """
     view = memoryview(data)
     found: list[tuple[int, memoryview]] = []

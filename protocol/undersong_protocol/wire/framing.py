@@ -1,8 +1,8 @@
-"""Framing of messages: cut, sent once, reassembled after any interruption (sans-IO; both ends use it).
+"""Cuts messages into frames and reassembles them after any interruption, without I/O; both ends use it.
 
-A message travels as one ``Transfer`` and, above CHUNK_BYTES, as chunks that are named by the SHA-256 of the whole. What
-a receiver holds of an interrupted message survives the stream: it says so in its first frame (``held``), and the sender
-leaves those chunks out.
+A message travels as one ``Transfer`` frame and, above CHUNK_BYTES, as chunks that are named by the SHA-256 of the
+whole. A receiver keeps the chunks of an interrupted message after the stream ends. It lists them in its first frame on
+the next stream (``held``), and the sender leaves them out.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ _EVEN = 1.07  # ML-KEM keys, whose bytes come from numbers below 3 329, have 1.0
 
 
 def flow_control(unread_bytes: int) -> list[tuple[str, int]]:
-    """gRPC's options for a stream on which the peer may send so many bytes before they are read.
+    """Returns gRPC options for a stream on which the peer may send ``unread_bytes`` before they are read.
 
-    Otherwise gRPC measures the path with pings beside nearly every message, each of which wakes both ends.
+    A fixed number avoids that gRPC measures the path with pings, each of which wakes both ends.
     """
     return [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", unread_bytes)]
 
@@ -48,36 +48,36 @@ class Limits:
     """Limits on what a receiver accepts from one peer.
 
     Attributes:
-        message_bytes: of one message, on the wire and inflated.
-        held_bytes: of all messages that arrived in part; the least recently touched ones are dropped beyond it.
+        message_bytes: largest size of one message, both on the wire and inflated.
+        held_bytes: largest total size of all unfinished messages; beyond it the least recently used one is dropped.
     """
 
     message_bytes: int = 128 * 2**20
     held_bytes: int = 256 * 2**20
 
     def reply_bytes(self, planned: int | None) -> int:
-        """Largest size of one reply, whatever carries it.
+        """Returns the largest size of one reply in bytes.
 
         Args:
-            planned: of a reply to the run, as its plan states it; None where no plan is known.
+            planned: bound on a reply from the run's plan (``Plan.largest_reply_bytes``); None if no plan is known.
         """
         return self.message_bytes if planned is None else min(planned, self.message_bytes)
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """One whole message: what a receiver hands on and what a sender cuts. ``repr`` shows no content."""
+    """One whole message with its id. ``repr`` hides the content."""
 
     id: bytes
     data: bytes = field(repr=False)
 
 
 class Arrived:
-    """A message of which every byte is here, as it travelled: nothing is joined, hashed or inflated before `open`.
+    """A message that has arrived completely but is not yet joined, checked or inflated; :meth:`open` does that.
 
     Attributes:
-        ids: every id under which it was announced.
-        plain_size: bytes after inflation, as announced.
+        ids: all ids (16 bytes) under which the message was announced.
+        plain_size: announced number of bytes after inflation.
     """
 
     def __init__(self, peer: str, ids: Sequence[bytes], announced: "_Announced", pieces: Sequence[bytes]) -> None:
@@ -91,10 +91,10 @@ class Arrived:
         return f"Arrived({self.plain_size} bytes)"
 
     def open(self) -> bytes:
-        """The message, for all its ids. Takes time and memory in proportion to ``plain_size``.
+        """Returns the content of the message, in time and memory proportional to ``plain_size``.
 
         Raises:
-            PeerFault: hash or encoding do not hold.
+            PeerFault: the hash or the compression is wrong.
         """
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         if hashlib.sha256(body).digest() != self._announced.content:
@@ -107,14 +107,14 @@ Frame = wire.Transfer | wire.Chunk
 
 
 class Outgoing:
-    """One message on its way out; the same object sends it again after a reconnect.
+    """A message to send, compressed if that helps; after a reconnect the same object sends the missing chunks.
 
     Args:
         id: 16 bytes.
         data: the message.
 
     Raises:
-        ConfigurationError: an id of another length.
+        ConfigurationError: ``id`` has another length.
     """
 
     def __init__(self, id: bytes, data: bytes) -> None:
@@ -130,20 +130,20 @@ class Outgoing:
 
     @property
     def size(self) -> int:
-        """Bytes as they travel."""
+        """Number of bytes on the wire, after compression."""
         return len(self._body)
 
     def under(self, id: bytes) -> "Outgoing":
-        """The same message for another peer, under an id of its own: not hashed or deflated again."""
+        """Returns the same message under another id, for another peer, without hashing or compressing it again."""
         same = Outgoing.__new__(Outgoing)
         vars(same).update(vars(self), id=id)
         return same
 
     def frames(self, held: Mapping[bytes, bytes] | None = None) -> Iterator[Frame]:
-        """The transfer and the chunks that the receiver does not hold.
+        """Yields the transfer frame and the chunks that the receiver does not hold.
 
         Args:
-            held: bitmaps of held chunks by content, as the peer's first frame stated them (``held_by``).
+            held: bitmap of the chunks that the receiver holds, by the message's SHA-256 (:func:`held_by`).
         """
         whole = self.size <= CHUNK_BYTES
         yield wire.Transfer(
@@ -165,14 +165,14 @@ class Outgoing:
 
 
 def held_by(statements: Sequence[wire.Held]) -> dict[bytes, bytes]:
-    """The peer's ``held`` as ``Outgoing.frames`` reads it; excess entries are ignored (they only cost bytes)."""
+    """Converts the ``held`` list of a peer's first frame for :meth:`Outgoing.frames`; ignores excess entries."""
     return {part.content: part.chunks for part in list(statements)[:MAX_HELD_PARTS] if len(part.content) == 32}
 
 
 class SharedRoom:
-    """Bytes that the unfinished messages of several peers may take together.
+    """Limits the memory for unfinished messages of several peers together.
 
-    Beyond it the peer that holds most gives way, so that no peer crowds out those that hold little.
+    Beyond ``largest_bytes`` the peer with the most bytes loses its oldest message, so that no peer displaces others.
     """
 
     def __init__(self, largest_bytes: int) -> None:
@@ -187,18 +187,18 @@ class SharedRoom:
         self._members.append(member)
 
     def make(self) -> None:
-        """Drops messages in part until the rest fits."""
+        """Drops unfinished messages until the rest fits into the limit."""
         while self.held_bytes > self._largest_bytes:
             max(self._members, key=lambda member: member.held_bytes).drop_oldest()
 
 
 class Reassembler:
-    """Puts one peer's messages together; lives longer than a stream, so that nothing is sent twice.
+    """Reassembles the messages of one peer from frames, over one stream after the other.
 
     Args:
-        peer: who is named in errors about malformed frames.
-        limits: what the peer may send.
-        room: shared with other peers' reassemblers.
+        peer: name of the peer in errors.
+        limits: largest sizes that the peer may send.
+        room: memory limit that several peers' reassemblers share.
     """
 
     def __init__(self, peer: str, limits: Limits | None = None, room: SharedRoom | None = None) -> None:
@@ -215,18 +215,18 @@ class Reassembler:
         return f"Reassembler({self._peer!r}, {len(self._parts)} in part)"
 
     def held(self) -> list[wire.Held]:
-        """Chunks of unfinished messages that are held, for the first frame of a new stream."""
+        """Lists the chunks of unfinished messages that are here, for the first frame of a new stream."""
         parts = list(self._parts.items())[-MAX_HELD_PARTS:]
         return [wire.Held(content=content, chunks=bytes(part.bitmap)) for content, part in parts if part.count_held]
 
     def transfer(self, frame: wire.Transfer, *, largest_bytes: int | None = None) -> Arrived | None:
-        """Begins a message; returns it if it is whole already.
+        """Takes the first frame of a message; returns the message if it is complete already, else None.
 
         Args:
-            largest_bytes: what this message may have, where it is known; else any message's limit.
+            largest_bytes: largest size of this message; None takes the limit of any message.
 
         Raises:
-            PeerFault: a size is not allowed, or the same content is announced otherwise.
+            PeerFault: a size is not allowed, or the same content was announced with other sizes.
         """
         announced = self._announced(frame, largest_bytes)
         if frame.size <= CHUNK_BYTES:
@@ -251,7 +251,10 @@ class Reassembler:
         return self._finished(frame.content, part)
 
     def decline(self, frame: wire.Transfer) -> None:
-        """Discards a message that nobody waits for: nothing of it is kept. Raises PeerFault as :meth:`transfer`."""
+        """Takes the first frame of a message that is not wanted, and discards its chunks.
+
+        Raises PeerFault as :meth:`transfer`.
+        """
         self._announced(frame, None)
         part = self._parts.get(frame.content)
         if frame.size > CHUNK_BYTES and (part is None or not part.ids):
@@ -262,10 +265,10 @@ class Reassembler:
                 del self._declined[next(iter(self._declined))]
 
     def chunk(self, frame: wire.Chunk) -> Arrived | None:
-        """One chunk; returns the message where it completes one.
+        """Takes one chunk; returns the message if this chunk completes it, else None.
 
         Raises:
-            PeerFault: it belongs to no announced message, or has a wrong length.
+            PeerFault: the chunk belongs to no announced message, or has a wrong length or place.
         """
         if frame.content in self._declined:
             return None
@@ -281,13 +284,13 @@ class Reassembler:
         return self._finished(frame.content, part)
 
     def new_stream(self) -> None:
-        """Begins a new stream: drops the old one's announcements, keeps the chunks that are held."""
+        """Begins a new stream: forgets the announcements of the old one and keeps its chunks."""
         self._declined.clear()
         for part in self._parts.values():
             part.ids.clear()
 
     def drop_oldest(self) -> None:
-        """Forgets the message in part that was touched least recently."""
+        """Drops the unfinished message that was used least recently."""
         self._drop(next(iter(self._parts)))
 
     def _announced(self, frame: wire.Transfer, largest_bytes: int | None) -> "_Announced":
@@ -386,7 +389,7 @@ def _inflated(peer: str, body: bytes, plain_size: int) -> bytes:
 
 
 def worth_deflating(data: bytes) -> bool:
-    """True if a sample from the middle shrinks: masked vectors and packed blocks do not."""
+    """Returns True if compression shrinks a sample from the middle; masked vectors and packed blocks do not shrink."""
     if len(data) < 512:
         return False
     middle = max(0, len(data) // 2 - _SAMPLE_BYTES // 2)

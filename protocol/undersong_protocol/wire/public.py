@@ -1,4 +1,4 @@
-"""Public data on its way to the parties: blocks named by their hash, sent once, referred to ever after."""
+"""Public data for the parties, in blocks that are named by their hash, sent once, and later referred to by the hash."""
 
 import hashlib
 import math
@@ -45,9 +45,9 @@ class Block:
 
     Attributes:
         id: SHA-256 of the serialised block, 32 bytes.
-        values: float32 [n, d] quantised embeddings, or float64 of any shape, or None for texts.
-        labels: int64 [n] for embeddings (index into the task's labels, -1 = none), else None.
-        texts: the strings of a text block, else empty.
+        values: float32 [n, d] for quantised embeddings, float64 of any shape for numbers, None for texts.
+        labels: int64 [n] for embeddings, indices into the task's labels or -1 for no label; else None.
+        texts: the strings of a text block; else ().
     """
 
     id: bytes
@@ -61,12 +61,12 @@ class Block:
 
     @property
     def width(self) -> int:
-        """Numbers per row."""
+        """Number of values per row."""
         return 0 if self.values is None or not len(self.values) else self.values.size // len(self.values)
 
     @cached_property
     def text_bytes(self) -> Int64:
-        """UTF-8 bytes of each text, int64 [n]; empty for numbers."""
+        """Number of UTF-8 bytes of each text, int64 [n]; empty for a block of numbers."""
         return np.array([len(text.encode("utf-8")) for text in self.texts], dtype=np.int64)
 
     def __repr__(self) -> str:
@@ -75,10 +75,10 @@ class Block:
 
 
 def encode_embeddings(embeddings: Float32, labels: Int64) -> bytes:
-    """Serialised block of public embeddings (``embedding.publishable``), float32 [n, d], and labels, int64 [n].
+    """Serialises a block of public embeddings (``embedding.publishable``), float32 [n, d], and labels, int64 [n].
 
-    Less than 5 bits per coordinate of a unit vector of 384. Raises InternalError for numbers off the public grid: who
-    published them would go on with others than the parties get.
+    A coordinate of a unit vector of 384 takes less than 5 bits. Raises InternalError for numbers that are not on the
+    public grid, because the parties would receive other numbers.
     """
     grid = (embeddings * np.float32(PUBLIC_GRID)).astype(np.int16)
     if not np.array_equal(grid, embeddings * np.float32(PUBLIC_GRID)):
@@ -100,9 +100,9 @@ def encode_embeddings(embeddings: Float32, labels: Int64) -> bytes:
 
 
 def encode_texts(texts: Sequence[str]) -> bytes:
-    """Serialised block of strings without zero bytes (vocabulary terms, keywords).
+    """Serialises a block of strings without zero bytes, such as vocabulary terms.
 
-    Raises ConfigurationError where no party would take so many or so long ones.
+    Raises ConfigurationError for more or longer strings than a party accepts.
     """
     joined = "".join(f"{text}\0" for text in texts).encode("utf-8")
     if problem := _texts_problem(joined, len(texts)):
@@ -114,7 +114,7 @@ def encode_texts(texts: Sequence[str]) -> bytes:
 
 
 def encode_numbers(values: Float64) -> bytes:
-    """Serialised block of float64 numbers."""
+    """Serialises a block of float64 numbers of any shape."""
     data = np.ascontiguousarray(values, dtype="<f8")
     return _serialised(wire.Block(kind=wire.Block.NUMBERS, shape=list(data.shape), payload=data.tobytes()))
 
@@ -124,9 +124,9 @@ def block_id(data: bytes) -> bytes:
 
 
 def decode_block(data: bytes) -> Block:
-    """Raises PeerFault (of the coordinator, the only one who sends blocks) for anything malformed or too large.
+    """Parses a block. Raises PeerFault of the coordinator, its only sender, if it is malformed or too large.
 
-    Sizes are looked at first: the memory taken is a small multiple of the block's bytes.
+    Sizes are checked first, so that the memory used is a small multiple of the block's bytes.
     """
     if len(data) > LARGEST_BLOCK_BYTES:
         raise PeerFault("coordinator", f"sent a public block of {len(data)} bytes; {LARGEST_BLOCK_BYTES} are allowed")
@@ -220,7 +220,7 @@ def _inflate(data: bytes, largest: int) -> bytes:
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows of one block, in order; ``rows`` None means all of them."""
+    """Chosen rows of the block with the id ``block``, in order; ``rows`` None means all rows."""
 
     block: bytes
     rows: tuple[int, ...] | None = None
@@ -228,7 +228,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Input:
-    """One named public input of a statistic: the concatenation of its segments."""
+    """One named public input of a statistic, the concatenation of segments of blocks."""
 
     name: str
     segments: tuple[Segment, ...]
@@ -251,10 +251,10 @@ class Input:
 
 
 def question(inputs: Iterable[Input]) -> bytes:
-    """q, 32 bytes: the digest of a private sum's public inputs, in the order in which they are named.
+    """Returns q, the digest (32 bytes) of a private sum's public inputs, in the given order.
 
-    Blocks are named by the hash of their content, so q stands for every number and word of the inputs. It is in the
-    seeds of the pairwise masks and in what parties sign on the survivors (docs/secagg.md).
+    Blocks are named by the hash of their content, so q commits to every number and word of the inputs. It enters the
+    keys of the pairwise masks and the parties' signatures on the survivors (docs/secagg.md).
 
     >>> question([Input("a", (Segment(bytes(32)),))]).hex()[:16]
     'c794b8ea541bd063'
@@ -269,20 +269,20 @@ def question(inputs: Iterable[Input]) -> bytes:
 
 
 class HeldBlocks(Protocol):
-    """Blocks by their id; a dictionary of them will do."""
+    """Interface for reading blocks by id; a dictionary has it."""
 
     def get(self, identity: bytes, /) -> Block | None: ...
 
 
 class BlockStore(HeldBlocks, Protocol):
-    """A store of the blocks that a party has seen."""
+    """Interface of a party's store of blocks."""
 
     def add(self, data: bytes) -> Block: ...
 
 
 @dataclass
 class MemoryBlocks:
-    """Blocks in memory; simulated parties share one, since blocks are public and named by their content."""
+    """Keeps blocks in memory; simulated parties share one store, because blocks are public."""
 
     _blocks: dict[bytes, Block] = field(default_factory=dict)
 
@@ -298,7 +298,7 @@ class MemoryBlocks:
 
 
 def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
-    """The inputs that a request names. Raises PeerFault for more of them than any sum has."""
+    """Reads the inputs that a request names. Raises PeerFault for more inputs than any sum has."""
     segments = sum(len(given.segments) for given in inputs)
     rows = sum(len(part.rows) for given in inputs for part in given.segments) if segments <= LARGEST_SEGMENTS else 0
     if len(inputs) > LARGEST_INPUTS or segments > LARGEST_SEGMENTS or rows > LARGEST_INPUT_ROWS:
@@ -313,7 +313,7 @@ def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
 
 
 def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockStore) -> None:
-    """Stores the blocks that came with ``inputs``. Raises PeerFault for a block to which no input refers."""
+    """Stores the blocks that came with a request. Raises PeerFault for a block to which none of ``inputs`` refers."""
     wanted = set(named_blocks(inputs))
     for data in blocks:
         if block_id(data) not in wanted:
@@ -324,9 +324,9 @@ def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockSto
 
 
 def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
-    """Checks that every row exists and that all references together, repeated ones included, are not too large.
+    """Checks that every referenced row exists and that all references, repeated ones too, are not too many.
 
-    Raises PeerFault if they are, or if a block is not held.
+    Raises PeerFault otherwise, and if ``store`` lacks a block.
     """
     rows = numbers = text_bytes = 0
     for given in inputs:
@@ -350,20 +350,20 @@ def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
 
 
 def named_blocks(inputs: Iterable[Input]) -> list[bytes]:
-    """Ids, each once and in order, that ``inputs`` refer to."""
+    """Returns the ids of the blocks to which ``inputs`` refer, each once and in order."""
     return list(dict.fromkeys(segment.block for given in inputs for segment in given.segments))
 
 
 def missing_blocks(inputs: Iterable[Input], store: HeldBlocks) -> list[bytes]:
-    """Ids, each once and in order, that ``inputs`` refer to and ``store`` does not hold."""
+    """Returns the ids of the blocks to which ``inputs`` refer and that ``store`` lacks, each once and in order."""
     return [identity for identity in named_blocks(inputs) if store.get(identity) is None]
 
 
 def resolve(inputs: Iterable[Input], store: HeldBlocks) -> PublicInputs:
-    """The inputs as a statistic reads them.
+    """Assembles the inputs for a statistic from the blocks in ``store``.
 
-    Raises PeerFault (of the coordinator) for rows that do not exist or are too many, two inputs of one name and kind,
-    and segments that do not make one array.
+    Raises PeerFault of the coordinator for rows that do not exist or are too many, for two inputs of one name and kind,
+    and for segments whose shapes or kinds differ.
     """
     inputs = tuple(inputs)
     check_inputs(inputs, store)
