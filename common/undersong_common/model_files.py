@@ -93,8 +93,8 @@ def check_language_model(folder: Path, place: str) -> None:
     Args:
         place: name of the setting that asks for the model; errors begin with it.
 
-        Raises ConfigurationError if the folder holds no model or has such a setting (CVE-2026-4372, CVE-2026-5241). The
-        files are not hashed as an embedder's are.
+    Raises ConfigurationError if the folder holds no model or has such a setting (CVE-2026-4372, CVE-2026-5241). The
+    files are not hashed as an embedder's are.
     """
     if not (folder / "config.json").is_file():
         raise ConfigurationError(

@@ -95,8 +95,8 @@ class Ledger:
                 :meth:`declare`.
             at: time now, seconds since the epoch.
 
-            Raises:
-                PrivacyRefusal: the file is another data set's ledger, or a line's hash is wrong (it names the line).
+        Raises:
+            PrivacyRefusal: the file is another data set's ledger, or a line's hash is wrong (it names the line).
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         ledger = cls(path)

@@ -114,7 +114,7 @@ Need = Literal["n - D", "T", "n", "0"]
 
 @dataclass(frozen=True)
 class CoordinatorRule:
-    """Rule of the coordinator: ``need`` valid replies in the round ``stage`` lead to the round ``then``, fewer to an abort.
+    """Rule of the coordinator: ``need`` valid replies in the round ``stage`` lead to the round ``then``; fewer abort.
 
     ``then`` is None if the sum is opened next. ``traits`` are the words of the mode that must hold.
     """

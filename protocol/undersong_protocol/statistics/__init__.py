@@ -1,4 +1,4 @@
-"""Statistics: the integer vectors that private sums open, each with its own tight sensitivity.
+"""Statistics: kinds of integer vectors that private sums add up, each with its own tight sensitivity.
 
 A new statistic is one file with one registered, frozen dataclass; nothing else changes. Every module of this folder is
 imported here, so that a plan may name any of them. Statistics of other packages are registered by the programs

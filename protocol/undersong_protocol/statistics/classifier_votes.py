@@ -1,6 +1,5 @@
-"""Questions about public classifiers: which of K label a record correctly, and which of two corpora teaches it better.
-
-The votes are centred, in K coordinates. A comparison of two corpora has two coordinates, whatever the corpora are.
+"""Statistics on public classifiers: which of K classifiers label records correctly, and which of two corpora trains
+better ones.
 """
 
 import math
@@ -46,19 +45,21 @@ NEVER = -COEFFICIENTS.largest  # bias of a label that a classifier has not seen
 @register
 @dataclass(frozen=True)
 class ClassifierVotes(Statistic, question="classifiers"):
-    """A record's row is s - mean(s), s_k in [0, 1] the probability that classifier k gives to the record's label.
+    """Compares K public classifiers by the probability s_k in [0, 1] that each gives to a record's own label.
 
-    Centred, since only the differences between classifiers tell them apart: for s in [0, 1]^K the centred vector is
-    longest at a vertex of the cube with half of the classifiers right, so L2 <= sqrt(floor(K/2) ceil(K/2) / K), about
-    sqrt(K) / 2 instead of sqrt(K). A record without label casts nothing.
+    A record's row is s - mean(s), float64 [K]. It is centred because only differences tell classifiers apart, which
+    halves the noise: for s in [0, 1]^K the centred vector is longest at a vertex of the cube with half of the
+    classifiers right, so L2 <= sqrt(floor(K/2) ceil(K/2) / K), about sqrt(K) / 2 instead of sqrt(K). A record without
+    label has no row.
 
     Attributes:
         classifiers: K, at least 2.
         labels: labels of the task, C, at least 2.
-        hard: whether s is 1 for a correct and 0 for a wrong answer instead of the probability.
+        hard: True makes s_k 1 for a correct and 0 for a wrong answer instead of the probability.
 
-    Public input: numbers "classifiers", [K, d + 1, C], on the grid ``inputs.COEFFICIENTS``: weights, then the bias as
-    the last row; a label that a classifier never saw has the bias ``NEVER``.
+    Public input: numbers "classifiers", [K, d + 1, C], on the grid ``inputs.COEFFICIENTS``: weights on the d
+    coordinates of an embedding, then the bias as the last row. A label that a classifier never saw has the bias
+    ``NEVER``.
     """
 
     name: ClassVar[str] = "classifier_votes"
@@ -74,7 +75,7 @@ class ClassifierVotes(Statistic, question="classifiers"):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """Norms at the longest vertex: h right of K gives h (K - h) / K squared.
+        """The norms of the longest row; a row with h of K classifiers right has the squared L2 norm h (K - h) / K.
 
         >>> ClassifierVotes(classifiers=4, labels=2).sensitivity.l2
         1.0
@@ -129,13 +130,15 @@ class ClassifierVotes(Statistic, question="classifiers"):
 @register
 @dataclass(frozen=True)
 class ClassifierVotesInBlocks(ClassifierVotes):
-    """The row of :class:`ClassifierVotes` in the block of the record's label, of C blocks of K coordinates.
+    """Compares K public classifiers separately for groups of labels: C blocks of K coordinates, one block per group.
 
-    Which labels share a block is public and is said when the sum is asked for: all labels in one block are the sum of
-    :class:`ClassifierVotes` and nothing beside it, a block for each label tells classifiers apart label by label. A
-    record stands in one block whatever is published, so the bounds stay.
+    A record's row is that of :class:`ClassifierVotes` in the block of its label, zero elsewhere. The public inputs
+    assign labels to blocks: with all labels in one block the sum is that of :class:`ClassifierVotes`; with one block
+    per label it compares the classifiers label by label. A record counts in one block only, so the bounds are those of
+    the base class.
 
-    Public inputs: "classifiers", as there; numbers "blocks", [C], the block of each label, a whole number below C.
+    Public inputs: "classifiers", as in the base class; numbers "blocks", [C], the block of each label, whole and below
+    C.
     """
 
     name: ClassVar[str] = "classifier_votes_in_blocks"
@@ -183,9 +186,9 @@ SQUARE = 0.5  # weight of the second coordinate: it only says how precise the fi
 
 
 def word_features(text: str) -> Int64:
-    """Sorted distinct buckets of a text's words, pairs of words and character 3- and 4-grams within words.
+    """Returns the sorted distinct hash buckets of a text's words, word pairs and character 3- and 4-grams, int64 [k].
 
-    The hash is CRC-32, which every platform computes alike. A text without a word has none.
+    The hash is CRC-32, which every platform computes alike. A text without a word has no bucket.
 
     >>> len(word_features("to be")), word_features("").tolist()
     (9, [])
@@ -199,10 +202,10 @@ def word_features(text: str) -> Int64:
 
 
 def word_labels(classifier: Float64, texts: Sequence[str]) -> Int64:
-    """The label that a word classifier, float64 [BUCKETS + 1, C], gives each text, int64 [n].
+    """Returns the label that a linear classifier of hashed words, float64 [BUCKETS + 1, C], gives each text, int64 [n].
 
-    Logits are the sum over the text's features divided by the root of their number, plus the bias (the last row). Sums
-    of numbers on the grid are exact, so that a label does not depend on what else is computed.
+    A text's logits are the sum of its features' rows divided by the square root of their number, plus the bias, which
+    is the last row. Sums of numbers on the grid are exact, so that a label does not depend on the other texts.
     """
     found = np.zeros(len(texts), dtype=np.int64)
     for row, text in enumerate(texts):
@@ -215,12 +218,12 @@ def word_labels(classifier: Float64, texts: Sequence[str]) -> Int64:
 @register
 @dataclass(frozen=True)
 class CorpusComparison(Statistic, question="classifiers"):
-    """A record's row is (d, SQUARE d^2), d the second corpus's gain over the first one in labelling the record.
+    """Compares two public corpora by the accuracy on the records of classifiers that each of them trained.
 
-    Each corpus trains a linear head on embeddings and a linear classifier of hashed words. d is the mean over both
-    kinds of (right by the second corpus) - (right by the first): -1, -1/2, 0, 1/2 or 1. The sum of d over the number
-    of records is the gain in accuracy; the sum of d^2 says how far the gain of other records would lie from it. A
-    record without label casts nothing.
+    Each corpus has trained a linear head on embeddings and a linear classifier of hashed words. A record's row is
+    (g, SQUARE g^2), where its gain g is the mean over both kinds of (right by the second corpus) - (right by the
+    first): -1, -1/2, 0, 1/2 or 1. The sum of g over the number of records is the gain in accuracy; the sum of g^2 gives
+    its sampling variance. A record without label has no row.
 
     Attributes:
         labels: labels of the task, C, at least 2.
@@ -240,7 +243,7 @@ class CorpusComparison(Statistic, question="classifiers"):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """The row of d = 1 is the longest.
+        """The norms of the longest row, that of gain 1.
 
         >>> round(CorpusComparison(labels=2).sensitivity.l2, 3)
         1.118

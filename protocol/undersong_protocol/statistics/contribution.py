@@ -1,11 +1,11 @@
-"""One integer vector from rows: clip every row, average or sum each unit's rows, round toward zero, sum the units.
+"""Makes a party's integer vector from rows: clips each row, averages or sums each unit's rows, rounds, sums the units.
 
-The bound of a unit's integer contribution is ``scale x sensitivity`` (times ``max_per_unit`` for sums), whatever the
-rows hold: a statistic with a wrong formula loses utility here, never privacy (docs/privacy.md, "Statistics").
+A unit's integer contribution is bounded by ``scale x sensitivity`` (times ``max_per_unit`` for sums), whatever the rows
+hold. So a statistic with a wrong formula loses utility, never privacy (docs/privacy.md, "Statistics").
 
-Nothing here is refused because of what the records are, since a refusal would tell: a coordinate that is not finite
-counts as zero, and a unit that would still pass its bound, or has too many rows, contributes nothing. What becomes of a
-unit depends on its own rows alone, to the last bit.
+No records are refused, since a refusal would reveal something of them. A coordinate that is not finite counts as zero.
+A unit that would still exceed its bound, or has too many rows, contributes nothing. A unit's contribution depends on
+its own rows alone, to the last bit.
 """
 
 import math
@@ -41,17 +41,17 @@ def contribute(
     max_per_unit: int = 1,
     max_records: int | None = None,
 ) -> GridVector:
-    """One party's exact integer contribution to a private sum.
+    """Returns one party's exact integer vector for a private sum, before noise.
 
     Args:
-        statistic: whose bound every row is clipped to.
+        statistic: the statistic, to whose bound every row is clipped.
         rows: R rows in natural units, with the unit of each; R = 0 gives zeros.
-        scale: integer units per natural unit (for means: the plan's, a multiple of max_per_unit).
+        scale: integer units per natural unit; for means, a multiple of ``max_per_unit``.
         unit_contribution: how a unit's rows count together. A mean of rows within the bound stays within it.
-        max_per_unit: rows a unit may have; one with more contributes nothing.
-        max_records: each coordinate is clamped to what so many rows at the bound reach, which the modulus is made for.
-            Two vectors that differ by one unit are no further apart after it, in any norm; dropping records to reach
-            that number instead would let one unit displace another and double the distance.
+        max_per_unit: largest number of rows of a unit; a unit with more contributes nothing.
+        max_records: each coordinate is clamped to what so many rows at the bound reach, for which the modulus is
+            large enough. Clamping moves two vectors that differ by one unit no further apart, in any norm. Dropping
+            records instead would let one unit displace another and double the distance.
 
     Returns:
         int64 [dimension]; the sum over units of trunc(scale x mean or sum of the unit's clipped rows), clamped.

@@ -1,4 +1,4 @@
-"""The sum of the records' unit embeddings: their mean direction, and from its length their mean pairwise similarity."""
+"""Statistic that sums the records' unit embeddings, for their mean direction and their mean pairwise similarity."""
 
 import math
 from dataclasses import dataclass
@@ -30,14 +30,15 @@ EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.emb
 @register
 @dataclass(frozen=True)
 class EmbeddingSum(Statistic, question="directions"):
-    """S = sum of x over the records: L1 sqrt(d), L2 1, Linf 1, since quantised embeddings have norm at most 1.
+    """Sums the records' embeddings x, of norm at most 1: S = sum of x, with L1 sqrt(d), L2 1 and Linf 1.
 
-    E|S + noise|^2 = |S|^2 + d sigma^2 and |S|^2 = n + sum of the cosines of all n(n-1) ordered pairs. With ``labels``
-    there is one such sum per label, each in coordinates of its own: a record stands in one of them, so the norms stay.
+    The direction of S is the records' mean direction. Its length gives their mean similarity: |S|^2 = n + the sum of
+    the cosines of all n(n-1) ordered pairs, and E|S + noise|^2 = |S|^2 + d sigma^2. With ``labels`` there is one such
+    sum per label, each in its own coordinates. A record counts in one of them, so the norms stay.
 
     Attributes:
-        size: coordinates of an embedding, d.
-        labels: labels to tell apart, where a record without label counts nowhere; 0 sums all records.
+        size: d, coordinates of an embedding.
+        labels: number of labels with a sum each, where a record without label does not count; 0 sums all records.
     """
 
     name: ClassVar[str] = "embedding_sum"

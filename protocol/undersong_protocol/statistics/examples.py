@@ -1,7 +1,7 @@
-"""Example inputs of statistics: what a coordinator might publish, drawn at random for tests of privacy.
+"""Draws random example inputs of statistics, as a coordinator might publish them, for tests of privacy.
 
-A statistic draws its own examples (:meth:`Statistic.example`). The test harness then spoils them, holds two parties
-with different records against each other, and tries to exceed the statistic's bound.
+A statistic draws its own examples (:meth:`Statistic.example`). The test harness then damages them, compares two parties
+with different records, and tries to exceed the statistic's bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _Option = TypeVar("_Option")
 
 @dataclass(frozen=True, eq=False)
 class GridNumbers:
-    """Public numbers and the grid on which the statistic wants them."""
+    """Public numbers and the grid on which the statistic requires them."""
 
     values: Float64
     grid: Grid
@@ -34,10 +34,10 @@ Inputs = tuple[tuple[str, Piece], ...]
 
 
 class Chooser:
-    """Random choices of an example, extreme ones included.
+    """Draws the random parts of an example, extreme ones included.
 
     Args:
-        below: draws an integer of [0, n) for its argument n; a test may steer it.
+        below: draws an integer of [0, n) for its argument n; a test may replace it.
     """
 
     def __init__(self, below: Callable[[int], int]) -> None:
@@ -45,7 +45,7 @@ class Chooser:
         self.rng = np.random.default_rng(below(2**32))
 
     def integer(self, least: int, most: int) -> int:
-        """An integer of [least, most]."""
+        """Draws an integer of [least, most]."""
         return least + self._below(most - least + 1)
 
     def one_of(self, options: Sequence[_Option]) -> _Option:
@@ -55,11 +55,14 @@ class Chooser:
         return self._below(2) == 1
 
     def labels(self, facts: PublicFacts) -> int:
-        """The number of labels that a statistic is planned for: the task's, or 0."""
+        """Draws the number of labels for which a statistic is planned: the task's number, or 0."""
         return self.one_of(sorted({0, facts.labels}))
 
     def embeddings(self, count: int, facts: PublicFacts, *, labelled: bool = False) -> LabelledEmbeddings:
-        """Random, repeated, extreme or zero directions with any label of the task or, unless ``labelled``, without."""
+        """Draws ``count`` embeddings: random, repeated, extreme or zero, each with a label of the task.
+
+        Unless ``labelled``, they may also have no label.
+        """
         values = self.rng.normal(size=(count, facts.embedding_size))
         if self.yes() and count > 1:
             values[self.rng.integers(0, count)] = values[0]
@@ -71,7 +74,7 @@ class Chooser:
         return LabelledEmbeddings(publishable(values), labels.astype(np.int64))
 
     def numbers(self, shape: Sequence[int], grid: Grid) -> GridNumbers:
-        """Ordinary numbers; or, at any place, the largest, the smallest and zero."""
+        """Draws numbers on a grid: either ordinary ones, or the largest, the smallest and zero at any places."""
         values = self.rng.normal(size=tuple(shape)) * self.one_of([0.0, 0.05, 1.0, grid.largest])
         if values.size:
             step = 2.0**-grid.bits
@@ -81,6 +84,6 @@ class Chooser:
         return GridNumbers(grid.quantised(values), grid)
 
     def terms(self, count: int) -> tuple[str, ...]:
-        """At most ``count`` different terms of one to three words."""
+        """Draws at most ``count`` different terms of one to three words."""
         drawn = (" ".join(self.rng.choice(WORDS, self.rng.integers(1, 4))) for _ in range(8 * count))
         return tuple(dict.fromkeys(drawn))[:count]

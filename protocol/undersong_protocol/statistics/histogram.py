@@ -1,4 +1,4 @@
-"""Histograms of public bins, one or several side by side: each record counts at most once in each."""
+"""Histogram statistics over public bins, one or several side by side; a record counts at most once in each."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,10 @@ MOST_EDGES = 1024
 @register
 @dataclass(frozen=True)
 class LabelHistogram(Statistic, question="counts"):
-    """Records per label; a record without label (-1) counts nowhere. ``labels``: how many labels the task has."""
+    """Counts the records per label; a record without label (-1) does not count.
+
+    ``labels`` is the number of labels of the task.
+    """
 
     name: ClassVar[str] = "label_histogram"
     whole: ClassVar[bool] = False
@@ -74,9 +77,10 @@ class LabelHistogram(Statistic, question="counts"):
 @register
 @dataclass(frozen=True)
 class LengthHistogram(Statistic, question="counts"):
-    """Records by number of words (white space separated) between public ``edges`` e_0 < e_1 < ... < e_b.
+    """Counts the records by number of words (separated by white space), in bins between public ``edges``.
 
-    Bin i counts lengths of [e_i, e_(i+1)); shorter texts count in the first bin and longer ones in the last.
+    Of edges e_0 < e_1 < ... < e_b, bin i counts lengths in [e_i, e_(i+1)); shorter texts count in the first bin and
+    longer ones in the last.
     """
 
     name: ClassVar[str] = "length_histogram"
@@ -111,12 +115,15 @@ class LengthHistogram(Statistic, question="counts"):
 
 
 def one_hot(bins: Int64, units: Int64, dimension: int) -> Rows:
-    """One count per record at its bin, int64 [M]; a bin outside [0, dimension) counts nowhere."""
+    """Returns rows with a 1 at each record's bin, from ``bins`` and ``units``, int64 [M].
+
+    A record whose bin is outside [0, dimension) does not count.
+    """
     return Rows(at_columns(labels_within(bins, dimension)[:, None], np.ones(1), dimension), units)
 
 
 def length_bins(texts: Iterable[str], edges: npt.ArrayLike, bins: int) -> Int64:
-    """Bin of each text by its number of words, int64 [M]; texts beyond the edges count in the outer bins."""
+    """Returns the bin of each text by its number of words, int64 [M]; texts beyond the edges are in the outer bins."""
     words = np.array([len(text.split()) for text in texts], dtype=np.int64)
     return np.clip(np.searchsorted(np.asarray(edges), words, side="right") - 1, 0, bins - 1)
 
@@ -124,20 +131,21 @@ def length_bins(texts: Iterable[str], edges: npt.ArrayLike, bins: int) -> Int64:
 @register
 @dataclass(frozen=True)
 class MetadataHistograms(Statistic, question="counts"):
-    """Up to three histograms side by side; a record counts at most once in each: of h, L1 h, L2 sqrt(h), Linf 1.
+    """Counts the records by label, by length and by nearest keyword: up to three histograms side by side.
 
-    In this order: records per label (one coordinate for all records where the task has no labels); records by number of
-    words, white space separated, where lengths below or above the edges count in the outer bins; votes for the nearest
-    keyword of the record's label, by embedding. A record without label in a task with labels counts by length only.
+    A record counts at most once in each of the h histograms: L1 h, L2 sqrt(h), Linf 1. Their order is: records per
+    label (one coordinate for all records if the task has no labels); records by number of words, where lengths beyond
+    the edges count in the outer bins; records by the nearest keyword of their label, by embedding. A record without
+    label in a task with labels counts by length only.
 
     Source: Sun et al. 2025 (DPGA-TextSyn), private metadata. Deviation: the histograms are one vector of one release,
     of L2 sensitivity sqrt(3), and not three releases that each take a third of a budget.
 
     Attributes:
-        labels: labels of the task; 0 where it has none.
-        length_bins: bins the plan allows for; where fewer are published the coordinates after them stay empty.
-        keywords: keywords the plan allows for, likewise.
-        count_labels: whether the label histogram is among them.
+        labels: number of labels of the task; 0 for a task without labels.
+        length_bins: largest number of length bins; if fewer are published, the coordinates after them stay 0.
+        keywords: largest number of keywords; if fewer are published, the coordinates after them stay 0.
+        count_labels: True includes the label histogram.
 
     Public inputs: whole numbers "length_edges", e_0 < e_1 < ... (with ``length_bins``); embeddings "keywords" with a
     label each (with ``keywords``).
@@ -178,7 +186,7 @@ class MetadataHistograms(Statistic, question="counts"):
         return Sensitivity(float(self.histograms), math.sqrt(self.histograms), 1.0)
 
     def split(self, values: Float64) -> tuple[Float64, Float64, Float64]:
-        """An opened vector [dimension] as its label, length and keyword parts (empty where not among them)."""
+        """Splits an opened vector [dimension] into label, length and keyword parts; unplanned parts are empty."""
         first, second = self.label_bins, self.label_bins + self.length_bins
         return values[:first], values[first:second], values[second:]
 
@@ -253,22 +261,22 @@ MOST_VALUES = 2**20  # of one attribute
 @register
 @dataclass(frozen=True)
 class AttributeMarginals(Statistic, question="counts"):
-    """A histogram of each of h attributes, side by side; a record counts once in each: L1 h, L2 sqrt(h).
+    """Counts the records by value of each of h attributes: h histograms side by side, with L1 h and L2 sqrt(h).
 
-    An attribute is the record's label, a public list of values of which the nearest by embedding is the record's, or a
-    column of the record with a public list of its values, of which the last stands for a missing or any other value.
-    The lists are published with the question, so a record's attributes are a function of it and of public inputs.
-    A record without label counts in no bin of the label.
+    There are three kinds of attributes: the record's label; a public list of values, of which the record has the
+    nearest by embedding; and a column of the record with a public list of its values, of which the last one stands for
+    a missing or any other value. The lists are published with the question, so that a record's attributes are a
+    function of the record and of public inputs. A record without label counts in no bin of the label.
 
     Private tables of attributes ground the generation of text in Chien et al. 2026 (MAPLE) and Hu et al. 2025
     (ACTG-ARL). Deviation: the tables of one question are one vector of one release.
 
     Attributes:
-        labels: labels of the task, which are the first attribute; 0 where they are none.
-        lists: how many values each public list has.
-        columns: how many values each column has, the missing one included.
+        labels: number of labels of the task, the first attribute; 0 leaves this attribute out.
+        lists: number of values of each public list.
+        columns: number of values of each column, the last one, for missing and other values, included.
 
-    Public inputs: embeddings named "values", where there are lists; texts named "columns", where there are columns.
+    Public inputs: embeddings named "values" if there are lists; texts named "columns" if there are columns.
 
     >>> AttributeMarginals(labels=10, lists=(6, 4)).sensitivity
     Sensitivity(l1=3.0, l2=1.7320508075688772, linf=1.0)
@@ -295,7 +303,7 @@ class AttributeMarginals(Statistic, question="counts"):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of values of each attribute: the label, the lists, the columns."""
+        """Numbers of values of the attributes, in the order label, lists, columns."""
         return (*((self.labels,) if self.labels else ()), *self.lists, *self.columns)
 
     @property
@@ -325,10 +333,10 @@ class AttributeMarginals(Statistic, question="counts"):
         return cls(labels, lists, columns), tuple(inputs)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
-        """Raises ConfigurationError unless the inputs hold every list's and every column's values.
+        """Raises ConfigurationError unless the inputs hold all values of every list and every column.
 
-        "values" has list after list, each value with its list's number; "columns" each column's name and values but the
-        missing one, column after column.
+        "values" holds list after list, with the number of its list as each value's label. "columns" holds column after
+        column: the column's name, then its values without the last one, for missing and other values.
         """
         embeddings, texts = (VALUES,) if self.lists else (), (COLUMNS,) if self.columns else ()
         check_names(self.name, public, embeddings=embeddings, texts=texts)

@@ -1,8 +1,8 @@
-"""Checks of public inputs before any record is read: names, shapes, labels, magnitudes and grids.
+"""Checks public inputs before any record is read: names, shapes, labels, magnitudes and grids.
 
-Every error here follows from public facts alone, so that it is the same whatever the records are. Numbers lie on a
-stated grid of a stated size: a record's products with them are then exact in float64, whatever kernel, block or number
-of threads computes them, so that a record's row is the same beside any other records.
+Every error follows from public facts alone, so that it does not depend on the records. Numbers lie on a stated grid up
+to a stated size: a record's products with them are then exact in float64, whatever kernel, block or number of threads
+computes them, so that a record's row does not depend on the other records.
 """
 
 from collections.abc import Collection
@@ -26,7 +26,7 @@ _REMEDY = "publish what the plan's statistic asks for, on its grid (the coordina
 
 @dataclass(frozen=True)
 class Grid:
-    """Multiples of 2^-bits of magnitude at most ``largest``, a power of two.
+    """The set of multiples of 2^-``bits`` whose magnitude is at most ``largest``, a power of two.
 
     >>> Grid(bits=1, largest=2.0).quantised(np.array([0.3, 0.2, -9.0])).tolist()
     [0.5, 0.0, -2.0]
@@ -36,7 +36,7 @@ class Grid:
     largest: float
 
     def quantised(self, values: npt.ArrayLike) -> Float64:
-        """``values`` on the grid: rounded to the nearest multiple, and no larger than the largest.
+        """Rounds values to the nearest number of the grid, float64 of the same shape.
 
         Raises InternalError for a value that is not finite.
         """
@@ -47,7 +47,7 @@ class Grid:
         return np.rint(clipped * 2.0**self.bits) / 2.0**self.bits
 
     def check(self, name: str, values: Float64) -> None:
-        """Raises ConfigurationError where a value is not finite, too large or off the grid."""
+        """Raises ConfigurationError if a value of the input ``name`` is not finite, too large or off the grid."""
         # One comparison refuses NaN, infinities and 1e308 before anything is multiplied.
         if not (np.abs(values) <= self.largest).all():
             raise ConfigurationError(
@@ -60,10 +60,11 @@ class Grid:
             raise ConfigurationError(f"public numbers {name!r} are not all multiples of 2^-{self.bits}", _REMEDY)
 
     def check_exact(self, *, record_bits: int, record_norm: float) -> None:
-        """Raises InternalError unless products with records are exact: for a grid's definition, not for its values.
+        """Raises InternalError unless inner products of grid numbers with records are exact in float64.
 
-        A partial sum of a product with a record on the grid 2^-record_bits is a multiple of 2^-(bits + record_bits) no
-        larger than the record's norm times that of ``LARGEST_EMBEDDING`` values.
+        Call it where a grid is defined. A partial sum of such a product with a record on the grid 2^-``record_bits`` is
+        a multiple of 2^-(bits + record_bits), and no larger than ``record_norm`` times the norm of
+        ``LARGEST_EMBEDDING`` values.
         """
         largest = record_norm * self.largest * LARGEST_EMBEDDING**0.5 + self.largest
         if largest * 2.0 ** (self.bits + record_bits) > 2.0**EXACT_BITS:
@@ -83,7 +84,7 @@ def check_names(
     numbers: Collection[str] = (),
     texts: Collection[str] = (),
 ) -> None:
-    """Raises ConfigurationError unless the public inputs are exactly those of these names and kinds."""
+    """Raises ConfigurationError unless the public inputs have exactly these names of each kind."""
     for kind, given, wanted in (
         ("embeddings", public.embeddings, embeddings),
         ("numbers", public.numbers, numbers),
@@ -96,7 +97,7 @@ def check_names(
 
 
 def check_task_labels(statistic: str, planned: int, facts: PublicFacts) -> None:
-    """Raises ConfigurationError where the task has more labels than the statistic has places for (0: it needs none)."""
+    """Raises ConfigurationError if the task has more than ``planned`` labels; ``planned`` 0 allows any number."""
     if planned and facts.labels > planned:
         raise ConfigurationError(
             f"{statistic} is planned for {planned} labels, the task has {facts.labels}",
@@ -106,7 +107,7 @@ def check_task_labels(statistic: str, planned: int, facts: PublicFacts) -> None:
 
 
 def check_embedding_size(statistic: str, facts: PublicFacts) -> None:
-    """Raises ConfigurationError where embeddings are longer than products with them are exact for."""
+    """Raises ConfigurationError if embeddings have more coordinates than ``LARGEST_EMBEDDING``."""
     if facts.embedding_size > LARGEST_EMBEDDING:
         raise ConfigurationError(
             f"{statistic}: embeddings of {facts.embedding_size} coordinates are longer than {LARGEST_EMBEDDING}",
@@ -123,8 +124,8 @@ def check_embeddings(
     Their grid and norm were checked when their block was decoded (:func:`undersong_protocol.wire.public.decode_block`).
 
     Args:
-        labels: of the statistic: a row's label is one of them or -1; 0 where it looks at no label.
-        most, least: how many the statistic takes.
+        labels: number of labels of the statistic, of which each row has one or -1; 0 ignores the rows' labels.
+        most, least: largest and smallest number of embeddings.
     """
     values = given.values
     if values.ndim != 2 or values.shape[1] != facts.embedding_size:
@@ -142,14 +143,14 @@ def check_embeddings(
 
 
 def check_labels(name: str, given: Int64, labels: int, *, least: int = NO_LABEL) -> None:
-    """Raises ConfigurationError unless every label is one of the statistic's (any number where it has none)."""
+    """Raises ConfigurationError unless every label is from ``least`` to ``labels`` - 1; ``labels`` 0 allows any."""
     largest = labels - 1 if labels else LARGEST_LABEL
     if len(given) and (given.min() < least or given.max() > largest):
         raise ConfigurationError(f"a label of public {name!r} is not one of the plan's {labels}", _REMEDY)
 
 
 def check_shape(name: str, values: Float64, shape: tuple[int, ...]) -> None:
-    """Raises ConfigurationError where published numbers have another shape."""
+    """Raises ConfigurationError if the published numbers ``name`` have another shape."""
     if values.shape != shape:
         raise ConfigurationError(
             f"public numbers {name!r} of shape {values.shape} are not of shape {shape}", _REMEDY, code="number-shape"
@@ -157,5 +158,5 @@ def check_shape(name: str, values: Float64, shape: tuple[int, ...]) -> None:
 
 
 def labels_within(labels: Int64, count: int) -> Int64:
-    """The records' labels, int64 [M], where one outside [0, count) counts as none (-1)."""
+    """Returns the records' labels, int64 [M], with -1 (no label) in place of any number outside [0, ``count``)."""
     return np.where((labels >= 0) & (labels < count), labels, NO_LABEL)
