@@ -38,7 +38,14 @@ import numpy as np
 from benchmarks.federation import cpu_seconds
 from tests.doubles.lossy import Lossy, LossyBatches
 from tests.doubles.votes import top_q_votes
-from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, PublicFileCache, publishable
+from undersong_common.embedding import (
+    CachedEmbedder,
+    Embedder,
+    EmbeddingCache,
+    MemoryCache,
+    PublicFileCache,
+    publishable,
+)
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.graph import COMPLETE_UP_TO
@@ -185,8 +192,10 @@ def measure(
         made = SimulatedParties(task, workspace.state, 0, None)
         made.draw_keys(tables)
         embedder = Embedder.load()
-        cached = CachedEmbedder(embedder, _Copied(PublicFileCache(public_cache_path(os.environ)), made.shared_cache()))
+        cache = MemoryCache() if in_process else made.shared_cache()
+        cached = CachedEmbedder(embedder, _Copied(PublicFileCache(public_cache_path(os.environ)), cache))
         cached.encode(sorted({text for table in tables.values() for text in table.texts}))
+        cached = CachedEmbedder(embedder, cache)
         watch.start()
         begun = time.perf_counter()
         rng = np.random.default_rng(1)
@@ -305,14 +314,16 @@ def _task(folder: Path, parties: int, records: int) -> Path:
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
     rng = np.random.default_rng(0)
-    rows = [notes[row] for row in rng.integers(0, len(notes), parties * records)]
+    drawn = rng.integers(0, len(notes), parties * records)
+    # Equal records would be dealt to one party, and most parties would have none.
+    rows = [notes[row] | {"number": str(number)} for number, row in enumerate(drawn)]
     (folder / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     text = (CLINIC / "task.toml").read_text(encoding="utf-8")
     head, _, tail = text.partition("[data]")
     rest = tail[tail.index("[privacy]") : tail.index("[evaluation]")].replace('"data/', f'"{CLINIC}/data/')
     rest = rest.replace("parties = 5", f"parties = {parties}\nalpha = inf").replace('unit = "user"', 'unit = "sample"')
     rest = "\n".join(line for line in rest.splitlines() if not line.startswith(("max_per_user", "user_contribution")))
-    data = f'[data]\npath = "{folder}/notes.jsonl"\ntext = "text"\nlabel = "label"\n\n'
+    data = f'[data]\npath = "{folder}/notes.jsonl"\ntext = "text"\nlabel = "label"\nuser = "number"\n\n'
     (folder / "task.toml").write_text(head + data + rest, encoding="utf-8")
     return folder / "task.toml"
 

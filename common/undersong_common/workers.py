@@ -8,7 +8,7 @@ cores.
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
@@ -36,7 +36,8 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
 
     Numpy's products take one thread meanwhile.
     """
-    pool = _pool()
+    alone = isinstance(items, Sized) and len(items) < 2  # handing one piece of work on costs more than small ones take
+    pool = None if alone else _pool()
     with one_numpy_thread():
         yield from map(work, items) if pool is None else pool.map(work, items)
 

@@ -110,7 +110,10 @@ def check(plan: "Plan", roster: Sequence[Member], policy: Policy) -> None:
     """Raises PrivacyRefusal, which names the first broken bound, if a plan with these parties breaks the policy."""
     check_statistics(plan, policy)
     privacy, quorum = plan.privacy, plan.quorum
-    fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in roster}
+    names = dict(policy.required_parties)
+    fingerprints = {
+        member.name: party_fingerprint(member.name, member.identity) for member in roster if member.name in names
+    }
     absent = [each for each in policy.required_parties if fingerprints.get(each[0]) != each[1]]
     required, fingerprint = absent[0] if absent else ("", "")
     found = f"has the fingerprint {fingerprints[required]}" if required in fingerprints else "takes no part"

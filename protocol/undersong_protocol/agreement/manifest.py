@@ -3,9 +3,9 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -64,8 +64,16 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Manifest":
-        """Parses a manifest and checks its form. Raises PrivacyRefusal for a malformed one."""
+        """Parses a manifest and checks its form. Raises PrivacyRefusal for a malformed one.
+
+        Equal bytes give the same object, so that a thousand simulated parties read and hold one roster of a thousand.
+        """
         check_size("bytes in its manifest", len(data), LARGEST_MANIFEST_BYTES)
+        return cls._read(data)
+
+    @classmethod
+    @lru_cache(maxsize=2)
+    def _read(cls, data: bytes) -> "Manifest":
         try:
             value = json.loads(data)
             _check_counts(value)
@@ -155,6 +163,14 @@ class Manifest:
 
     def sum_parameters(self, name: str, attempt: int) -> SumParameters:
         """Returns the secure-aggregation parameters of one attempt at the private sum ``name``."""
+        return self._parameters_of(name, attempt)
+
+    @cached_property
+    def _parameters_of(self) -> Callable[[str, int], SumParameters]:
+        """:meth:`sum_parameters` of the last few attempts; a roster's are the same at every party."""
+        return lru_cache(maxsize=4)(self._computed_parameters)
+
+    def _computed_parameters(self, name: str, attempt: int) -> SumParameters:
         planned = self.plan[name]
         quorum = self.plan.quorum
         return SumParameters(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -9,7 +10,8 @@ from google.protobuf.message import DecodeError
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_protocol.secagg.keys import check_public_key, check_signature
 from undersong_protocol.secagg.parameters import SumParameters
-from undersong_protocol.secagg.sid import DIGEST_BYTES, VERSION
+from undersong_protocol.secagg.sid import DIGEST_BYTES, VERSION, adverts_hash
+from undersong_protocol.secagg.state import Peer
 from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
@@ -249,32 +251,83 @@ def adverts_to_wire(adverts: Iterable[Advert]) -> list[wire.SignedAdvert]:
     ]
 
 
-def adverts_from_wire(
-    parameters: SumParameters, signed: Sequence[wire.SignedAdvert], own: tuple[int, bytes, bytes]
-) -> dict[int, Advert]:
+Entry = tuple[int, bytes, bytes]
+"""Roster index, body and signature of an advert."""
+
+
+class Adverts(dict[int, Advert]):
+    """The adverts of one request by party, checked; public, and never changed once they are."""
+
+    def __init__(self, parameters: SumParameters, entries: Sequence[Entry], own: Entry) -> None:
+        """See :func:`adverts_from_wire`."""
+        super().__init__()
+        self._parameters = parameters
+        self._unverified = own
+        seen: set[bytes] = set()
+        last = -1
+        for party, body, signature in entries:
+            if not last < party < parameters.size:
+                raise PeerFault(COORDINATOR, "listed adverts out of order, twice, or of a party that is not enrolled")
+            last = party
+            if (party, body, signature) != own:
+                _check_advert(parameters, party, body, signature)
+            self[party] = parse_advert(parameters, party, body, signature)
+            check_fresh(parameters.name(party), self[party], seen)
+
+    def verify(self, own: Entry) -> None:
+        """Checks the signature that whoever read them first left out, because it was its own."""
+        if own != self._unverified and self._unverified[0] in self:
+            _check_advert(self._parameters, *self._unverified)
+
+    @cached_property
+    def hash(self) -> bytes:
+        """sid' of these adverts."""
+        return adverts_hash(
+            self._parameters.sid, self._parameters.terms, ((party, advert.body) for party, advert in self.items())
+        )
+
+    @cached_property
+    def peers(self) -> dict[int, Peer]:
+        """Their keys and commitments, as each party keeps those of the others."""
+        return {
+            party: Peer(
+                channel_key=advert.channel_key,
+                mask_key=advert.mask_key,
+                nonce_commitment=advert.nonce_commitment,
+                channel_kem=advert.channel_kem,
+                mask_kem=advert.mask_kem,
+            )
+            for party, advert in self.items()
+        }
+
+
+def _check_advert(parameters: SumParameters, party: int, body: bytes, signature: bytes) -> None:
+    member = parameters.roster[party]
+    check_signature(member.identity, member.name, parameters.sid, Stage.ADVERTISE, party, body, signature, "its advert")
+
+
+def adverts_from_wire(parameters: SumParameters, signed: Sequence[wire.SignedAdvert], own: Entry) -> Adverts:
     """Parses and checks all adverts in a request (enrolment, signature, contents, fresh keys); by roster index.
+
+    Equal requests for one attempt give the same object: the parties of a simulation are all shown the same adverts.
 
     Args:
         own: roster index, body and signature of the reader's own advert, whose signature is not verified again.
 
     Raises PeerFault that names the party of a wrong advert, or the coordinator if indices are not strictly ascending.
     """
-    adverts: dict[int, Advert] = {}
-    seen: set[bytes] = set()
-    last = -1
-    for entry in signed:
-        if not last < entry.party < parameters.size:
-            raise PeerFault(COORDINATOR, "listed adverts out of order, twice, or of a party that is not enrolled")
-        last = entry.party
-        body, signature = entry.body, entry.signature
-        member = parameters.roster[last]
-        if (last, body, signature) != own:
-            check_signature(
-                member.identity, member.name, parameters.sid, Stage.ADVERTISE, last, body, signature, "its advert"
-            )
-        adverts[last] = parse_advert(parameters, last, body, signature)
-        check_fresh(member.name, adverts[last], seen)
-    return adverts
+    entries = tuple([(entry.party, entry.body, entry.signature) for entry in signed])
+    shown = parameters.sid, parameters.terms, entries
+    known = _LAST.get(shown)
+    if known is None:
+        known = Adverts(parameters, entries, own)
+        _LAST.clear()
+        _LAST[shown] = known
+    known.verify(own)
+    return known
+
+
+_LAST: dict[tuple[bytes, bytes, tuple[Entry, ...]], Adverts] = {}  # the adverts that were read last
 
 
 def split_blocks(data: bytes, size: int, count: int, sender: str, what: str) -> list[bytes]:

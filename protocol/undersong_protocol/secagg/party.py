@@ -15,7 +15,7 @@ import copy
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -667,21 +667,8 @@ class PartyMachine:
         if adverts[self._me].body != draft.advert:
             raise PrivacyRefusal("the coordinator shows other keys for this party than it advertised (swapped keys)")
         draft.present = present
-        draft.adverts_hash = sid.adverts_hash(
-            self._parameters.sid, self._parameters.terms, ((party, advert.body) for party, advert in adverts.items())
-        )
-        draft.transcript = draft.adverts_hash
-        draft.peers = {
-            party: Peer(
-                channel_key=advert.channel_key,
-                mask_key=advert.mask_key,
-                nonce_commitment=advert.nonce_commitment,
-                channel_kem=advert.channel_kem,
-                mask_kem=advert.mask_kem,
-            )
-            for party, advert in adverts.items()
-            if party != self._me
-        }
+        draft.transcript = draft.adverts_hash = adverts.hash
+        draft.peers = {party: peer for party, peer in adverts.peers.items() if party != self._me}
 
     def _meet(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
         """Fix the transcript: from the adverts on the complete graph, from the last roll's nonces on the other."""
@@ -695,11 +682,12 @@ class PartyMachine:
             raise PeerFault(COORDINATOR, "showed adverts again after the nonces were revealed")
         nonces = split_blocks(request.nonces, sid.DIGEST_BYTES, len(draft.present), COORDINATOR, "revealed nonces")
         roll = draft.rolls - 1
-        for party, nonce in zip(draft.present, nonces, strict=True):
+        committed = _commitments(request.nonces, roll + 1)
+        for party, nonce, commitment in zip(draft.present, nonces, committed, strict=True):
             if party == self._me:
                 if nonce != self._nonce(draft, roll):
                     raise PrivacyRefusal("the coordinator shows another nonce for this party than it revealed")
-            elif sid.advance(nonce, roll + 1) != draft.peers[party].nonce_commitment:
+            elif commitment != draft.peers[party].nonce_commitment:
                 raise PeerFault(own.name(party), "its nonce is not the one it committed to", "start a new attempt")
         present = to_bitmap(draft.present, own.size)
         draft.transcript = graph_seed(sid.roll_hash(draft.adverts_hash, roll, present), nonces)
@@ -776,3 +764,10 @@ class PartyMachine:
                 "a new attempt needs fresh keys",
                 code="attempt-ended",
             )
+
+
+@lru_cache(maxsize=1)
+def _commitments(nonces: bytes, steps: int) -> tuple[bytes, ...]:
+    """What revealed nonces were committed to as, in their order; the parties of a simulation are shown the same."""
+    starts = range(0, len(nonces), sid.DIGEST_BYTES)
+    return tuple([sid.advance(nonces[start : start + sid.DIGEST_BYTES], steps) for start in starts])

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -362,11 +363,24 @@ def missing_blocks(inputs: Iterable[Input], store: HeldBlocks) -> list[bytes]:
 def resolve(inputs: Iterable[Input], store: HeldBlocks) -> PublicInputs:
     """Assembles the inputs for a statistic from the blocks in ``store``.
 
+    The same rows of the same blocks are put together once as long as somebody holds them: simulated parties share them.
+
     Raises PeerFault of the coordinator for rows that do not exist or are too many, for two inputs of one name and kind,
     and for segments whose shapes or kinds differ.
     """
     inputs = tuple(inputs)
     check_inputs(inputs, store)
+    made_of = question(inputs), *map(store.get, named_blocks(inputs))
+    known = _RESOLVED.get(made_of)
+    if known is None:
+        known = _RESOLVED[made_of] = _resolved(inputs, store)
+    return known
+
+
+_RESOLVED: "WeakValueDictionary[tuple[object, ...], PublicInputs]" = WeakValueDictionary()
+
+
+def _resolved(inputs: tuple[Input, ...], store: HeldBlocks) -> PublicInputs:
     embeddings: dict[str, LabelledEmbeddings] = {}
     numbers: dict[str, Float64] = {}
     texts: dict[str, Sequence[str]] = {}

@@ -28,9 +28,9 @@ from tests.doubles.secagg import (
     vector_of,
 )
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
-from undersong_protocol.secagg import keys, sid
+from undersong_protocol.secagg import keys, messages, sid
 from undersong_protocol.secagg.coordinator import SumAborted
-from undersong_protocol.secagg.messages import advertise_request, from_bitmap, to_bitmap
+from undersong_protocol.secagg.messages import advertise_request, adverts_from_wire, from_bitmap, to_bitmap
 from undersong_protocol.secagg.parameters import Member, SumParameters
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
 from undersong_protocol.secagg.transitions import Phase, Stage
@@ -517,6 +517,7 @@ def test_a_party_verifies_every_signature_but_its_own(monkeypatch: pytest.Monkey
     def receive(request: bytes) -> Reply | WantsInput:
         with monkeypatch.context() as patched:
             patched.setattr(keys, "verified", noted)
+            patched.setattr(messages, "_LAST", {})  # in a process of its own it has read no adverts before
             return PartyMachine.receive(victim, request)
 
     monkeypatch.setattr(victim, "receive", receive)
@@ -524,6 +525,19 @@ def test_a_party_verifies_every_signature_but_its_own(monkeypatch: pytest.Monkey
     adverts = [name for name in names_of(10) if name != VICTIM]
     signers = [name for name in names_of(6) if name != VICTIM]
     assert verified == [identity_of(name).public_key().public_bytes_raw() for name in adverts + signers]
+
+
+def test_the_one_signature_that_the_first_reader_left_out_is_checked_by_the_next() -> None:
+    parameters = parameters_of(10)
+    shown: list[wire.Request] = []
+    play(parameters, Stage.SHARE, shown.append)
+    forged, other = (_advert_of(shown[0], party) for party in (3, 4))
+    forged.signature = other.signature
+    adverts = shown[0].share.adverts
+    read = adverts_from_wire(parameters, adverts, (forged.party, forged.body, forged.signature))
+    assert tuple(read) == tuple(range(10))
+    with pytest.raises(PeerFault, match="p03: its advert"):
+        adverts_from_wire(parameters, adverts, (other.party, other.body, other.signature))
 
 
 def test_signatures_of_parties_outside_u3() -> None:
