@@ -53,6 +53,7 @@ ACTIONS = {
     for command in commands.split("|")
 }
 PAGE_ROWS = 50
+LOOSENING_S = 24 * 3600.0  # longest time until a second person agrees that fewer approve
 LOG_BYTES = 32_768
 AWAY = "This party's daemon does not run: nothing is answered, and what stands here is what it left."
 
@@ -97,6 +98,7 @@ class HospitalPage:
     def __init__(self, site: Site, paths: PartyPaths) -> None:
         self._paths = paths
         self._home = paths.home
+        self._loosening = ("", "", 0.0)  # account that asks for fewer approvals, which of the choices, and when
         Stream(site, lambda _topic: self._pulse())
         site.routes(
             {
@@ -366,6 +368,7 @@ class HospitalPage:
             "policy": lambda: {
                 "found": (found := rules.show(self._home)),
                 "questions": statistics.QUESTIONS,
+                "loosening": self._asked_to_loosen(),
                 "guesses": [(epsilon, _cases(epsilon, found.allowed.total_delta)) for epsilon in (1, 4, 8)],
             },
             "packages": lambda: {"packages": rules.installed(self._home)},
@@ -375,6 +378,13 @@ class HospitalPage:
     def _set_policy(self, visit: Visit) -> str:
         required = [line.strip() for line in visit.form.get("required_parties", "").splitlines() if line.strip()]
         approval = visit.form.get("approval", "each")
+        first, chosen = self._asked_to_loosen()
+        agreed = chosen == approval and first != visit.person.name
+        if approval != "two" and rules.show(self._home).allowed.two_people and not agreed:
+            self._loosening = visit.person.name, approval, time.time()
+            visit.note("policy set", "asks for fewer than two approvals; a second account has to agree")
+            return visit.go("/policy", "Nothing is changed yet: another person with an account must choose it too.")
+        self._loosening = ("", "", 0.0)
         changed = rules.set_policy(
             self._home,
             questions=list(visit.lists.get("questions", ())),
@@ -394,6 +404,11 @@ class HospitalPage:
         )
         visit.note("policy set", f"approval {changed.allowed.approval}")
         return visit.go("/policy", " ".join(["The policy is changed and signed.", *changed.warnings]))
+
+    def _asked_to_loosen(self) -> tuple[str, str]:
+        """Account that has asked within the last day that fewer than two people approve, and its choice; or ""."""
+        name, approval, at = self._loosening
+        return (name, approval) if time.time() < at + LOOSENING_S else ("", "")
 
     def _trust(self, visit: Visit) -> str:
         name, source = (visit.form.get(key, "").strip() for key in ("statistic", "source"))

@@ -24,6 +24,7 @@ from undersong_client.cli.app import app
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import PartyHome
+from undersong_client.page import application
 from undersong_client.page.application import PartyPaths, build
 from undersong_common import plugins
 from undersong_common.embedding import Embedder
@@ -163,6 +164,40 @@ def test_who_decided_stands_on_sheet_dossier_and_log_and_two_people_may_be_asked
     for shown in (text(page.get(address)), text(page.get("/log")), dossier, kept.text):
         for words in ("Dr. Ada Lind, privacy officer", "as agreed on Monday", "Bert Vos, IT"):
             assert words in shown
+
+
+@pytest.mark.parametrize("fewer", ["each", "standing"])
+def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer, monkeypatch):
+    """The attack: whoever may change the policy took the rule away first, and then signed alone."""
+    command("policy", "set", "--two-people", "--home", home)
+    fields = {"questions": ["counts"], "units": "user", "run_epsilon": "1", "minimum_parties": "4"}
+    fields |= {"minimum_threshold": "3", "declared_units": "0", "require_post_quantum": "always"}
+    page.site.accounts.set_role("bert", "operator")
+    second = Browser(page.site).enter(page.site.accounts.link("bert"))
+
+    def rule():
+        now = json.loads(command("policy", "show", "--home", home, "--json"))
+        return now["two_people"], now["approval"], now["minimum_parties"]
+
+    before = rule()
+    for _ in range(2):  # nothing of the form counts, however often one account sends it
+        page.post("/policy", fields, approval=fewer, despite="yes")
+        assert rule() == before
+    assert f"hospital has chosen {'one person' if fewer == 'each' else 'nobody'}" in text(second.get("/policy"))
+    second.post("/policy", fields, approval="two")  # who keeps the rule ends the wish
+    assert rule() == (True, "each", 4)
+    second.post("/policy", fields, approval=fewer, despite="yes")
+    with monkeypatch.context() as a_day_later:
+        a_day_later.setattr(application, "LOOSENING_S", 0.0)
+        page.post("/policy", fields, approval=fewer, despite="yes")
+        assert rule() == (True, "each", 4)
+    second.post("/policy", fields, approval={"each": "standing", "standing": "each"}[fewer], despite="yes")
+    assert rule() == (True, "each", 4)  # another choice is no agreement
+    second.post("/policy", fields, approval=fewer, despite="yes")
+    page.post("/policy", fields, approval=fewer, despite="yes")
+    assert rule() == (False, fewer, 4)
+    noted = [each.about for each in page.site.audit.entries() if each.what == "policy set"]
+    assert sum("a second account has to agree" in about for about in noted) == 6
 
 
 def test_a_rejection_needs_its_second_step(page, home):
