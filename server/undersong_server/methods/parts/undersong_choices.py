@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,11 +155,14 @@ def published(corpora: Sequence[Corpus], labels: int) -> tuple[Float64, Float64]
 def word_rows(texts: Sequence[str]) -> Any:
     """Hashed word features of each text, sparse [n, BUCKETS]: each is 1 over the root of their number."""
 
-    features = [word_features(text) for text in texts]
+    features = [_word_features(text) for text in texts]
     sizes = np.array([len(each) for each in features], dtype=np.int64)
     columns, starts = np.concatenate([np.zeros(0, np.int64), *features]), np.cumsum([0, *sizes])
     values = np.repeat(1.0 / np.sqrt(np.maximum(sizes, 1)), sizes)
     return sp.csr_array((values, columns, starts), shape=(len(texts), BUCKETS))
+
+
+_word_features = lru_cache(maxsize=4096)(word_features)  # a corpus is cleaned, then compared
 
 
 def word_classifier(rows: Any, label_of: Int64, labels: int) -> Float64:
