@@ -34,7 +34,7 @@ from undersong_common.intervals import over_seeds
 from undersong_common.model_files import model_folder
 from undersong_common.table import Table
 from undersong_server.evaluation import membership, panel, task_model
-from undersong_server.evaluation.evaluate import joined
+from undersong_server.evaluation.evaluate import joined, sequences_of
 from undersong_server.evaluation.scores import score
 
 HERE = Path(__file__).parent
@@ -100,7 +100,7 @@ class Papers:
         else:
             figures |= self._judged(bench, made.corpus, test, embeddings, row, seed)
         if "sequences" in made.records:
-            figures |= self._sequences(bench, made.records["sequences"][0][1], test, embeddings, seed)
+            figures |= self._sequences(bench, made.records["sequences"][0][1], test, seed)
         seconds = {"seconds": time.monotonic() - begun[0], "processor": time.process_time() - begun[1]}
         return figures | {name: round(value, 1) for name, value in seconds.items()}
 
@@ -134,7 +134,8 @@ class Papers:
         if self._name == "dpkps":
             layers = task_model.train(embeddings, labels, head="three-layer", seed=seed)
             figures["layers"] = task_model.evaluate(layers, real, test.labels).accuracy
-            records = bench.made(_cell({**row, "method": PRIVATE_ONLY, "epsilon": None}, seed)).corpus
+            place = {"method": PRIVATE_ONLY, "epsilon": None, "records": self._paper["records"]}
+            records = bench.made(_cell({**row, **place}, seed)).corpus
             assert records is not None  # private-only trains on the records themselves
             client = np.random.default_rng(seed).permutation(len(records))[: max(20, len(corpus) // 2)]
             own = bench._embed([records.texts[at] for at in client])
@@ -142,10 +143,11 @@ class Papers:
             figures["adapted"] = task_model.evaluate(adapted, real, test.labels).accuracy
         return figures
 
-    def _sequences(self, bench: Bench, rows: Any, test: Table, real: Any, seed: int) -> dict[str, float]:
-        x = bench._embed([joined(terms) for _, terms in rows])
-        model = task_model.train(x, [label for label, _ in rows], head="three-layer", seed=seed)
-        return {"sequences": task_model.evaluate(model, real, test.labels or ()).accuracy}
+    def _sequences(self, bench: Bench, rows: Any, test: Table, seed: int) -> dict[str, float]:
+        drawn = Table(tuple(joined(terms) for _, terms in rows), tuple(label for label, _ in rows), None)
+        model = task_model.train(bench._embed(drawn.texts), drawn.labels or (), head="three-layer", seed=seed)
+        own = sequences_of(test, drawn, every=True)  # test records are turned into sequences too (B.2.2)
+        return {"sequences": task_model.evaluate(model, bench._embed(own.texts), own.labels or ()).accuracy}
 
 
 def _cell(row: Mapping[str, Any], seed: int) -> Cell:

@@ -167,7 +167,7 @@ def evaluate_tables(
     corpus = _Texts("synthetic", synthetic, np.zeros((0, 0), dtype=np.float32))
     if test is not None or private is not None or records:  # an overlap alone needs no model
         corpus = corpus._replace(x=embed(synthetic.texts))
-    asked: list[tuple[_Texts, Train]] = []
+    asked: list[tuple[_Texts, Train, _Texts]] = []
     if test is None:
         notes.append("No test file was named: no task model was trained.")
     elif test.table.labels is None:
@@ -175,19 +175,21 @@ def evaluate_tables(
     else:
         models: list[Train] = [_panel]
         models += [partial(_head, head=head)] if head is not None else []
-        models += [partial(_fine_tuned, settings=fine_tuning)] if fine_tuning is not None else []
+        encoder: list[Train] = [partial(_fine_tuned, settings=fine_tuning)] if fine_tuning is not None else []
         for texts in filter(None, (corpus, private)):
             if len(set(texts.labels)) < 2:
                 notes.append(f"The {texts.name} texts have fewer than two labels: no task model was trained on them.")
             else:
-                asked += [(texts, train) for train in models]
+                asked += [(texts, train, test) for train in [*models, *encoder]]
         if target is not None:
             named = corpus._replace(name=f"synthetic, adapted to {len(target)} unlabelled texts")
-            asked.append((named, partial(_adapted, target=embed(target.texts), head=head)))
-        if sequences is not None:
-            asked.append((embedded(SEQUENCES, sequences), _panel))
+            asked.append((named, partial(_adapted, target=embed(target.texts), head=head), test))
+        if sequences is not None:  # DP-KPS B.2.2: the test records are turned into sequences as well
+            alone = [embedded(SEQUENCES, sequences)]
             if private is not None:
-                asked.append((embedded(OWN_SEQUENCES, sequences_of(private.table, sequences)), _panel))
+                alone.append(embedded(OWN_SEQUENCES, sequences_of(private.table, sequences)))
+            tested = embedded(test.name, sequences_of(test.table, sequences, every=True))
+            asked += [(texts, train, tested) for texts in alone for train in models]
         notes.extend(_unknown_labels(synthetic, test.table))
     victims = [corpus, *([private] if private is not None and private.table.labels is not None else [])]
     references = [*([test] if test else []), *([private._replace(name="private training file")] if private else [])]
@@ -202,10 +204,9 @@ def evaluate_tables(
             synthetic_rows=len(synthetic),
             trained=tuple(
                 panel.judged(
-                    texts.name, len(texts.table), [train(texts, test, number) for number in seeds], test.labels, groups
+                    texts.name, len(texts.table), [train(texts, on, number) for number in seeds], on.labels, groups
                 )
-                for texts, train in asked
-                if test is not None
+                for texts, train, on in asked
             ),
             distances=tuple(_distances(corpus, each, seed) for each in references if not only_task_models),
             overlap=None if overlap is None else find_overlap(synthetic.texts, overlap.texts),
@@ -331,10 +332,11 @@ def read_sequences(path: Path) -> Table:
     return Table(tuple(joined(row["terms"]) for row in rows), tuple(row["label"] for row in rows), None)
 
 
-def sequences_of(table: Table, sequences: Table) -> Table:
-    """Returns the sequence of terms in each text of ``table``, of the terms that ``sequences`` holds, as a reference.
+def sequences_of(table: Table, sequences: Table, *, every: bool = False) -> Table:
+    """Returns the sequence of terms in each text of ``table``, of the terms that ``sequences`` holds.
 
-    No sequence is longer than the longest of ``sequences``; texts without any of the terms are left out.
+    No sequence is longer than the longest of ``sequences``; texts without any of the terms are left out, or have an empty
+    one with ``every``.
     """
     texts = [text.split(", ") for text in sequences.texts]
     known: dict[str, str] = {}
@@ -344,8 +346,8 @@ def sequences_of(table: Table, sequences: Table) -> Table:
     terms = list(known.values())
     matcher, most = Terms(terms), max(map(len, texts))
     found = [matcher.of(text, most) for text in table.texts]
-    kept = table.take([row for row, one in enumerate(found) if one])
-    return Table(tuple(joined([terms[term] for term in one]) for one in found if one), kept.labels, None)
+    kept = [row for row, one in enumerate(found) if one or every]
+    return Table(tuple(joined([terms[term] for term in found[row]]) for row in kept), table.take(kept).labels, None)
 
 
 def joined(terms: Sequence[str]) -> str:

@@ -88,6 +88,7 @@ def test_sequences_and_the_records_own_are_judged(tmp_path):
     rows = [("Cough, fever today", "lung"), ("a fall on the KNEE", "leg"), ("nothing", "leg")] * 30
     for name in ("test", "private"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows))
+    embedded = []
     report = evaluate_run(
         tmp_path,
         EvaluationOptions(
@@ -95,12 +96,16 @@ def test_sequences_and_the_records_own_are_judged(tmp_path):
             train_private=tmp_path / "private.jsonl",
             adapt_to=tmp_path / "private.jsonl",
             sequences=True,
+            head="three-layer",
         ),
-        embed=embed,
+        embed=lambda texts: embedded.append(texts) or embed(texts),
     )
+    panel, layers = (each for each in report.trained if each.data == evaluation.SEQUENCES)
+    assert (panel.rows, panel.scores.models["head"].recall.max()) == (40, 1.0)
+    (judged,) = layers.scores.models.values()
+    assert judged.accuracy >= 2 / 3  # "nothing" has an empty sequence; the others are told apart
+    assert ("cough, fever",) * 30 + ("fall, knee",) * 30 == tuple(sorted(text for text in embedded[-1] if text))
     found = {each.data: each for each in report.trained}
-    assert found[evaluation.SEQUENCES].rows == 40
-    assert found[evaluation.SEQUENCES].scores.models["head"].recall.max() == 1.0
     assert found[evaluation.OWN_SEQUENCES].rows == 60  # a record without any of the terms has no sequence
     assert any("adapted to 90 unlabelled texts" in data for data in found)
 
@@ -111,6 +116,8 @@ def test_own_sequences_hold_the_terms_in_the_order_of_the_text():
     own = sequences_of(table, sequences)
     assert own.texts == ("chest pain, fever",)  # no longer than the run's sequences
     assert own.labels == ("a",)
+    every = sequences_of(table, sequences, every=True)
+    assert (every.texts, every.labels) == (("chest pain, fever", ""), ("a", "b"))
 
 
 def test_a_run_without_sequences_is_refused_by_name(tmp_path):
