@@ -25,14 +25,14 @@ INTRODUCTION = """# The papers, element by element
 
 Each page below is written from one table in the program (`server/undersong_server/methods/papers/METHOD.toml`): an
 element of the paper, where it stands there, what is done here, the file that does it, a verdict, and the test that
-checks it. What an element sets under `preset = "paper"` stands in the same row, so no value of a preset is without a
-place in the paper.
+checks it. What an element sets under `preset = "paper"` stands in the same row, beside what the paper says of it; where
+the paper gives no value, the row says that the value is ours.
 
     undersong simulate task.toml --method wasp --set method.preset=paper
     undersong compare task.toml --methods 'wasp:preset=paper,wasp,augpe@NAME:preset=paper'
 
-A preset sets the method's values as the paper has them, its noise and accounting included, as far as the rows say.
-Embedding model, task model, language models and data are those of the task file, whatever the paper has. `undersong
+A preset sets the method's values as the paper has them, its noise and accounting included, except where a row says
+otherwise or that the paper leaves it open. Embedding model, task model, language models and data are those of the task file, whatever the paper has. `undersong
 plan` prints what the noise really costs, and the ledgers charge the real cost. Keys that the task file or the command
 line gives beside a preset win, and the run names them; where the command line names another method than the file's
 and a preset, none of the file's options of its method counts. Without a preset the defaults are the product's: less

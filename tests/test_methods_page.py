@@ -7,8 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from click import Context
 
+from benchmarks import papers as measured
 from tests import papers as pages
+from tests.trial.stranger import command_of
 from undersong.compare_cell import Variant
 from undersong_server import methods
 from undersong_server.methods.parts import papers
@@ -69,6 +72,13 @@ def test_the_command_of_a_paper_s_table_can_be_planned(name: str, table: str, co
     for line in command.replace("\\\n", " ").strip().splitlines():
         words = shlex.split(line)
         assert words[0] == "undersong" or words[:3] == ["python", "-m", "benchmarks.papers"]
+        if words[0] == "python":
+            assert measured.main([*words[3:], "--page"]) == 0
+            chosen = words[words.index("--tables") + 1]
+            assert any(each["name"].startswith(chosen) for each in measured.plan()[name]["tables"])
+        else:
+            own, _, given = command_of("undersong", words[1:])
+            own.make_parser(Context(own)).parse_args(given)
         if words[1] in ("compare", "simulate"):
             plan_command(words, tmp_path)
 

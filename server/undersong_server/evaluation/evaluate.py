@@ -335,8 +335,8 @@ def read_sequences(path: Path) -> Table:
 def sequences_of(table: Table, sequences: Table, *, every: bool = False) -> Table:
     """Returns the sequence of terms in each text of ``table``, of the terms that ``sequences`` holds.
 
-    No sequence is longer than the longest of ``sequences``; texts without any of the terms are left out, or have an empty
-    one with ``every``.
+    No sequence is longer than the longest of ``sequences``. Texts without any of the terms are left out, or (``every``)
+    have an empty one.
     """
     texts = [text.split(", ") for text in sequences.texts]
     known: dict[str, str] = {}

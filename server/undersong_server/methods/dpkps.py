@@ -46,7 +46,7 @@ class Options(VocabularyOptions):
         sharpness: power of the density by which terms are drawn (iterative: times the structure's length); the paper's
             1 hardly tells the classes apart, because its kernel is wide beside the distances of words.
         repeats: whether a sequence may have a term twice.
-        even: whether the structures share their budget equally.
+        even: whether the logarithmic structures are A.2's: equal budgets, and none of a single phrase.
         class_in_prompt: whether the model is told the class.
         examples: public texts that show the style.
         shots: public file of texts with labels; ``shots_per_class`` of each class are shown, with their keyphrases, in
@@ -77,12 +77,13 @@ class Options(VocabularyOptions):
     words: Annotated[int, Field(ge=1)] | None = None
 
     def lengths(self) -> tuple[int, ...]:
-        """Lengths of the density structures: 1 to L, or 1, 2, 4, ... up to the first that holds L phrases."""
+        """Lengths of the density structures: 1 to L, or powers of two up to the first that holds L phrases."""
         if self.sampler == "independent":
             return (1,)
         if self.ensemble == "linear":
             return tuple(range(1, self.length + 1))
-        return tuple(2**power for power in range(math.ceil(math.log2(self.length)) + 1))
+        most = math.ceil(math.log2(self.length))
+        return tuple(2**power for power in range(min(self.even, most), most + 1))
 
     def texts(self, setting: Setting) -> int:
         """Number of texts to write: ``samples``, or ``per_class`` times the number of classes."""

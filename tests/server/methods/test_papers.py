@@ -365,14 +365,14 @@ WORDS = ["method.vocabulary=words.txt", "method.per_class=12", "method.pairs=16"
 
 @pytest.mark.parametrize(("epsilon", "split"), [(6.0, (1.0, 5.0)), (15.0, (5.0, 10.0))])
 def test_dp_kps_s_noise_is_laplace_of_its_two_parts(tmp_path, epsilon, split):
-    """A.1: scale S / eps_voc. A.2: eps_kde in equal parts, here five structures of 512 pairs. Pure epsilon."""
+    """A.1: scale S / eps_voc. A.2: eps_kde in ceil(log2 10) = 4 equal parts, each of 512 pairs. Pure epsilon."""
     (tmp_path / "words.txt").write_text("\n".join("abcdefghijkl"))
     options = dpkps.Options(preset="paper", vocabulary="words.txt", split=split)
     requests = dpkps.plan(options, Setting(LABELS, ("one",), tmp_path))
-    assert requests[1].statistic.weights == (1.0,) * 5
+    assert (requests[1].statistic.lengths, requests[1].statistic.weights) == ((2, 4, 8, 16), (1.0,) * 4)
     planned = plan_sums(requests, Privacy(epsilon, 1e-12), ALONE)
     assert planned["vocabulary"].sigma == pytest.approx(math.sqrt(2) * 10 / split[0], rel=0.01)
-    assert planned["densities"].sigma == pytest.approx(math.sqrt(2) * 5 * math.sqrt(2) * 512 / split[1], rel=0.01)
+    assert planned["densities"].sigma == pytest.approx(math.sqrt(2) * 4 * math.sqrt(2) * 512 / split[1], rel=0.01)
     assert planned.epsilon() <= epsilon
 
 
@@ -433,6 +433,18 @@ def test_sequences_are_drawn_in_proportion_to_the_density_with_repeats():
     for position in range(2):
         assert np.bincount(drawn[:, position], minlength=6) / 30_000 == pytest.approx(expected, abs=0.015)
     assert (drawn[:, 0] == drawn[:, 1]).mean() == pytest.approx((expected**2).sum(), abs=0.015)
+    iterative = dpkps.Options(preset="paper", length=2, pairs=64)
+    statistic = iterative.features(Setting(("a",), ("one",)))
+    assert statistic.lengths == (2,)
+    sums = np.random.default_rng(2).normal(size=statistic.dimension)
+    densities = Densities(statistic, sums, vectors, repeats=iterative.repeats)
+    drawn = densities.iterative(0, 30_000, 2, np.random.default_rng(3), sharpness=iterative.sharpness)
+    first = np.maximum(densities.of_prefixes(0, np.arange(6)[:, None]), 0.0)
+    assert np.bincount(drawn[:, 0], minlength=6) / 30_000 == pytest.approx(first / first.sum(), abs=0.015)
+    most = int(first.argmax())
+    then = np.maximum(densities.of_prefixes(0, np.array([[most, term] for term in range(6)])), 0.0)
+    after = drawn[drawn[:, 0] == most, 1]
+    assert np.bincount(after, minlength=6) / len(after) == pytest.approx(then / then.sum(), abs=0.03)
 
 
 # The private discriminator
@@ -575,3 +587,7 @@ def test_aug_pe_s_vocabulary_has_laplace_noise_of_its_own_epsilon(tmp_path):
     assert planned["vocabulary"].sigma == pytest.approx(math.sqrt(2) * 10)
     assert planned.epsilon() == pytest.approx(6.0, rel=1e-3)
     assert methods.load("augpe").Options(vocabulary="words.txt").law == "gaussian"
+    theirs = dpkps.Options(preset="paper", vocabulary="words.txt")  # one V~ for both methods
+    assert options.histogram(setting) == theirs.histogram(setting)
+    for key in ("vocabulary_words", "common_words", "keyphrases", "false_terms"):
+        assert getattr(options, key) == getattr(theirs, key)
