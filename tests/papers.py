@@ -32,12 +32,12 @@ the paper gives no value, the row says that the value is ours.
     undersong compare task.toml --methods 'wasp:preset=paper,wasp,augpe@NAME:preset=paper'
 
 A preset sets the method's values as the paper has them, its noise and accounting included, except where a row says
-otherwise or that the paper leaves it open. Embedding model, task model, language models and data are those of the task file, whatever the paper has. `undersong
-plan` prints what the noise really costs, and the ledgers charge the real cost. Keys that the task file or the command
-line gives beside a preset win, and the run names them; where the command line names another method than the file's
-and a preset, none of the file's options of its method counts. Without a preset the defaults are the product's: less
-noise at equal epsilon, and prompts with hints. `METHOD@GENERATOR` in `undersong compare` runs a method with one
-generator alone.
+otherwise or that the paper leaves it open. Embedding model, task model, language models and data are those of the
+task file, whatever the paper has. `undersong plan` prints what the noise really costs, and the ledgers charge the
+real cost. Keys that the task file or the command line gives beside a preset win, and the run names them; where the
+command line names another method than the file's and a preset, none of the file's options of its method counts.
+Without a preset the defaults are the product's: less noise at equal epsilon, and prompts with hints.
+`METHOD@GENERATOR` in `undersong compare` runs a method with one generator alone.
 
 Where a step of a paper is not private as the paper states, or private only with one curator who holds all records, its
 row says so. Such a preset runs in `undersong simulate` and `undersong compare` only, with epsilon infinite and all
