@@ -1,0 +1,94 @@
+"""Makes a transformers folder of a GGUF file, for `kind = "transformers"`, tuning and hidden states.
+
+    pip install gguf
+    python -m benchmarks.gguf_folder gemma-3-270m.gguf FOLDER
+
+transformers reads the weights (de-quantised to float32). Its own reading of a tokenizer of scored pieces ("llama" in
+the file, as Gemma's) splits "hello" into "hel" and "lo", and the model then hardly follows a prompt. So the tokenizer
+is made here, as SentencePiece works: pieces are joined in the order of their scores. The script checks that common
+words are one piece before it writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+NORMAL, CONTROL = 1, 3  # a piece's type in the file
+SPACE = "\u2581"
+WHOLE = ("hello", "world", "card", "patient")  # words that a model of English has as one piece
+
+
+def pieces(path: Path) -> tuple[list[str], list[float], list[int]]:
+    """The tokenizer's pieces with their scores and types."""
+    import gguf
+
+    fields = gguf.GGUFReader(path).fields
+    kind = bytes(fields["tokenizer.ggml.model"].parts[-1]).decode()
+    if kind != "llama":
+        raise SystemExit(f"{path}: its tokenizer is {kind!r}; this script makes those of scored pieces (llama)")
+    text, scores, types = (fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores", "token_type"))
+    return (
+        [bytes(text.parts[i]).decode("utf-8") for i in text.data],
+        [float(scores.parts[i][0]) for i in scores.data],
+        [int(types.parts[i][0]) for i in types.data],
+    )
+
+
+def merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
+    """Every pair of pieces that make a piece, those of the highest score first."""
+    numbers = {token: number for number, token in enumerate(tokens)}
+    found = []
+    for token, score, kind in zip(tokens, scores, types, strict=True):
+        cuts = range(1, len(token)) if kind == NORMAL else ()
+        pairs = [(token[:cut], token[cut:]) for cut in cuts if token[:cut] in numbers and token[cut:] in numbers]
+        pairs.sort(key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
+        found += [(score, pair) for pair in pairs]
+    found.sort(key=lambda each: -each[0])  # stable: pairs of one piece stay in their order
+    return [pair for _, pair in found]
+
+
+def tokenizer(path: Path) -> Any:
+    """The file's tokenizer as transformers has them."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    tokens, scores, types = pieces(path)
+    numbers = {token: number for number, token in enumerate(tokens)}
+    made = Tokenizer(
+        models.BPE(numbers, merges(tokens, scores, types), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    made.normalizer = normalizers.Replace(" ", SPACE)
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    made.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    special = [token for token, kind in zip(tokens, types, strict=True) if kind == CONTROL]
+    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    begin = ("<bos>", numbers["<bos>"])
+    made.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[begin])
+    found = PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>"
+    )
+    split = [word for word in WHOLE if word in numbers and found(word)["input_ids"][1:] != [numbers[word]]]
+    if split:
+        raise SystemExit(f"{path}: the tokenizer splits {', '.join(split)}, which the file has whole")
+    return found
+
+
+def main() -> None:
+    """Writes the folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="GGUF")
+    parser.add_argument("folder", type=Path, help="to write")
+    given = parser.parse_args()
+    made = tokenizer(given.file)
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(given.file.parent, gguf_file=given.file.name, dtype=torch.float32)
+    model.save_pretrained(given.folder)
+    made.save_pretrained(given.folder)
+
+
+if __name__ == "__main__":
+    main()
