@@ -48,7 +48,7 @@ def each_once(samples: Sequence[Sample]) -> list[Sample]:
 
 
 class Pool:
-    """Samples by position. Label and generator numbers follow the task file's order.
+    """The samples written so far, by position. Label and generator numbers follow the task file's order.
 
     Args:
         labels: the task's labels; empty means one class.

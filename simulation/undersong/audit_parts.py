@@ -375,7 +375,7 @@ class Canary:
 def make_canaries(
     private: Table, labels: Sequence[str], rare_words: Sequence[str], count: int, rng: np.random.Generator, *, rows: int
 ) -> list[Canary]:
-    """``count`` canaries, their kinds in turn.
+    """Makes ``count`` canaries, their kinds in turn.
 
     "rare end" begins as one of the private records and ends in words that hardly anybody writes (Meeus et al. 2025,
     section 5: synthetic text echoes a canary best that starts in distribution and ends with high perplexity).

@@ -132,7 +132,7 @@ class Bench:
     _checked: set[str | tuple[int | None, int | None]] = field(default_factory=set, repr=False)
 
     def task(self, cell: Cell) -> tasks.Task:
-        """The task file with the cell's values in it."""
+        """Returns the task of the task file with the cell's values (epsilon, parties, method, ...) in it."""
         values = dict(cell.variant.options)
         given = [f"method.{key}={value}" for key, value in values.items()]
         if cell.variant.method:
@@ -179,12 +179,12 @@ class Bench:
 
     @cached_property
     def public(self) -> EmbeddingCache:
-        """Embeddings of public texts."""
+        """Cache of the embeddings of public texts, kept on this disk."""
         return LayeredCache([PublicFileCache(public_cache_path(os.environ))], writes=True)
 
     @cached_property
     def private(self) -> EmbeddingCache:
-        """Embeddings of private texts."""
+        """Cache of the embeddings of private texts, in memory unless they are public data."""
         return self.public if self.public_data else MemoryCache()
 
     @cached_property

@@ -39,7 +39,7 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Grid:
-    """The points of a comparison.
+    """The grid of a comparison: every combination of its values is a point.
 
     Attributes:
         variants: the first one is the reference of the paired differences, unless ``baseline`` names another.

@@ -106,7 +106,7 @@ class ConnectionLimits(Generic[Connection]):
         return sum(map(len, self._by_source.values()))
 
     def enter(self, connection: Connection, source: str, now: float) -> list[Connection] | None:
-        """Admits a new connection; returns those that give way to it, or None if it is refused.
+        """Admits a new connection and returns the connections that give way to it; None if the new one is refused.
 
         Args:
             source: as :func:`source_of` names it.

@@ -44,7 +44,7 @@ class Presence:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Replies that a run waits for.
+    """State of a request: the replies that a run still waits for.
 
     Attributes:
         missing: connections of the parties that have not answered, by party.
@@ -180,7 +180,7 @@ class GrpcTransport:
     """Implements :class:`undersong_server.federation.driver.Transport` over whatever streams the parties hold open.
 
     Args:
-        metrics: where figures go.
+        metrics: counts bytes, times of exchanges and missing replies.
         limits: sizes that the replies of one party may have.
     """
 
@@ -197,7 +197,7 @@ class GrpcTransport:
         self._loop = loop
 
     def mailbox(self, name: str) -> Mailbox:
-        """A party's mailbox; in the event loop only."""
+        """Returns the mailbox of the party ``name``; for calls from the event loop only."""
         if name not in self.mailboxes:
             self.mailboxes[name] = Mailbox(name, self._limits, self._room)
         return self.mailboxes[name]

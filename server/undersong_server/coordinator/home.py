@@ -30,14 +30,14 @@ LONGEST_FILE_NAME = 255  # bytes
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """``coordinator.json``.
+    """The settings of a coordinator, which its folder keeps as ``coordinator.json``.
 
     Attributes:
         name: the coordinator's name, as the parties read it.
         bind: host:port that the server listens on; it may differ from the addresses.
         addresses: host:port by which parties reach it, tried in order.
         metrics: host:port of the HTTP endpoint with metrics and health; "" for none.
-        drill: for rehearsals with invented records only; every plan and output here says so.
+        drill: True for rehearsals with invented records only; every plan and output here says so.
         notify: command or address that is told when something waits for people (undersong_common.notices); "": none.
     """
 
@@ -72,7 +72,7 @@ class Serving:
 
 
 class CoordinatorHome:
-    """A coordinator's folder. Everything a backup needs is in it.
+    """The folder of a coordinator, with its settings, keys, registry and runs: all that a backup needs.
 
     Raises ConfigurationError where ``path`` holds no coordinator.
     """
@@ -135,7 +135,7 @@ class CoordinatorHome:
         return RunFolder(self.path / "runs" / name)
 
     def finished(self, name: str, remedy: str) -> RunFolder:
-        """A finished run's folder. Raises ConfigurationError, with this remedy, for a run that has not finished."""
+        """The folder of a finished run. Raises ConfigurationError, with ``remedy``, for a run that has not finished."""
         folder = self.run(name)
         state = folder.status().state
         if state != "finished":
@@ -143,7 +143,7 @@ class CoordinatorHome:
         return folder
 
     def runs(self) -> list[RunFolder]:
-        """Every run, by name."""
+        """The folder of every run, sorted by name."""
         folder = self.path / "runs"
         found = sorted(folder.iterdir()) if folder.is_dir() else []
         return [run for run in map(RunFolder, found) if run.exists]
@@ -160,7 +160,7 @@ class CoordinatorHome:
         """A new invitation; ``sign`` it with the authority's signing key.
 
         Args:
-            again: of a party that is enrolled and has lost its keys.
+            again: True for a party that is enrolled and has lost its keys.
             contact: whom to telephone there; "" keeps what was noted.
 
         Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``, and for ``days``
@@ -197,7 +197,7 @@ class CoordinatorHome:
         The request must hold its invitation's token, or be a renewal by the same identity.
 
         Args:
-            days: of the certificate's life; None for the usual ones.
+            days: life of the certificate; None is the usual one.
             stream_serial: serial number (hex) of the certificate whose stream carried the renewal; None if the
                 operator signs.
             replaces: the identity key, 32 bytes, that the party had until now; None where no key may be replaced.

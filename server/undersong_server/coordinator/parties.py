@@ -51,12 +51,12 @@ CREATE TABLE IF NOT EXISTS former_identity (party TEXT NOT NULL, identity TEXT N
 
 @dataclass(frozen=True)
 class Party:
-    """A party as the registry knows it. Times are seconds since the epoch, None where it has not happened.
+    """A party as the registry knows it. Times are seconds since the epoch, None if the event has not happened.
 
     Attributes:
         identity: Ed25519 public key (hex), empty until the party is enrolled.
         epsilon_left: remaining epsilon of the hospital's budget, if it shares that.
-        certificate_expires_at: of the newest certificate that is not revoked.
+        certificate_expires_at: end of the newest certificate that is not revoked.
         policy: JSON of the bounds (``agreement.bounds.Policy``) that the hospital has shared; "" for none.
         does_not_start: reason why its daemon does not start, as a key of ``NOT_STARTED``; "" if it has reported none
             since it was connected.
@@ -178,7 +178,7 @@ class Registry:
         """Notes a party's identity key and its certificate; a renewal keeps the older one valid until it expires.
 
         Args:
-            renewal: of a party that is enrolled; an invitation that waits for its new keys stays open.
+            renewal: True for a renewal by an enrolled party; an invitation that waits for its new keys stays open.
             replaces: the identity key that the party had until now and that the operator replaces; its certificates
                 are revoked. None where no key may be replaced.
             stream_serial: serial number of the certificate of the stream over which the party asked; None where the

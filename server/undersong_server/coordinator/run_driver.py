@@ -252,7 +252,7 @@ class RunDriver(Progress, ABC):
         self._show(phase="", done=0, total=0, waiting=awaited)
 
     def described(self, parties: Sequence[str]) -> tuple[AwaitedParty, ...]:
-        """These parties with the state of their connections, as far as the transport knows it."""
+        """Returns the named parties with the state of their connections; a transport without it has all connected."""
         return tuple(AwaitedParty(name, True, None) for name in parties)
 
     def say(self, message: str) -> None:
@@ -279,7 +279,7 @@ class GrpcRunDriver(RunDriver):
     the others are enough for the run.
 
     Args:
-        transport: of the whole coordinator.
+        transport: the transport of the whole coordinator, which its runs share.
         rest: see :class:`RunDriver`.
     """
 
@@ -423,7 +423,7 @@ class Endings:
             self._endings[run.name] = run, status, set(run.planned().roster) - run.heard(status)
 
     def forget(self, run: RunFolder) -> None:
-        """Stops telling parties of a run that goes on."""
+        """Stops telling parties how ``run`` ended, because it goes on."""
         self._endings.pop(run.name, None)
 
     def _work(self) -> None:

@@ -42,7 +42,7 @@ def label_errors(labels: Int64, probabilities: Float64) -> LabelErrors:
 
     Args:
         labels: given label of each text, int64 [n], 0 to C-1.
-        probabilities: of each label for each text, float64 [n, C], by a model that was not trained on that text.
+        probabilities: probability of each label for each text, float64 [n, C], by a model not trained on that text.
 
     The threshold of a label is the mean probability of it among the texts that carry it (section 3.1, equation 2);
     a text counts for the likeliest label whose threshold it reaches (equation 1); counts are scaled to the labels'

@@ -287,7 +287,7 @@ def places(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 class Trigrams:
-    """Counts of the words that follow each context, and general frequencies below them."""
+    """A trigram model: counts of the words that follow each context, and general frequencies for what they lack."""
 
     def __init__(self, training: Sequence[str], language: str) -> None:
         self._base = BaseFrequencies(language)

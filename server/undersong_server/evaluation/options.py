@@ -30,7 +30,7 @@ class EvaluationOptions:
         adapt_to: unlabelled texts like those that the task model will read; it is adapted to them too (Deep CORAL).
         sequences: judges the keyphrase sequences of the run alone as well.
         membership: members and non-members of the private training data, to attack the task model with.
-        head: of one more task model, beside the panel.
+        head: kind of one more task model, beside the panel.
         bert: a local encoder folder, or "packaged", that is fine-tuned beside the panel, with ``epochs``, ``batch``,
             ``learning_rate`` and ``max_tokens`` (undersong_common.fine_tuning.FineTuning).
         repeats: seeds, from ``seed`` on, with each of which every model is trained.

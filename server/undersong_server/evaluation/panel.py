@@ -64,7 +64,7 @@ class PanelScores:
 
     @property
     def rows(self) -> int:
-        """Number of real texts."""
+        """Number of real texts that the models were scored on."""
         return next(iter(self.models.values())).rows
 
     def as_dict(self) -> dict[str, Any]:
@@ -133,9 +133,9 @@ class Trained:
     """Scores on the test set of one training set's task models, one per seed.
 
     Attributes:
-        data: what they were trained on, in words.
+        data: the training set in words.
         rows: size of the training set.
-        model: which model was chosen with the first seed, or "panel".
+        model: the model that was chosen with the first seed, or "panel".
         runs: scores on the whole test set, one per seed.
         groups: scores per group of the test file, one per seed each; empty if the file names no groups.
     """

@@ -309,7 +309,7 @@ class Federation:
         return RoundAborted(problem, aborted.remedy or "start a new run, or plan one with federation.spare_attempts")
 
     def receipts(self) -> dict[str, wire.Receipt]:
-        """Collects each party's signed statement of what it spent; invalid and missing ones are left out."""
+        """Collects the receipt of each party, its signed statement of what it spent; invalid ones are left out."""
         close = wire.CloseRun(manifest_hash=self.manifest.hash)
         receipts = {}
         for name, reply in _exchange(self._transport, self._names, self._timeout_s, close_run=close).items():

@@ -124,7 +124,7 @@ class Author:
         self._requests.draw_words = draw
 
     def try_out(self, labels: Sequence[str]) -> None:
-        """Asks every generator that has written nothing yet for a few texts, which enter no corpus.
+        """Asks every language model that has written nothing yet for a few texts, as a test; they enter no corpus.
 
         Raises GenerationError as :meth:`write` does.
         """
@@ -191,7 +191,7 @@ class Author:
     def tune(
         self, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning
     ) -> Mapping[str, Mapping[str, bytes]]:
-        """Trains each generator on its own (order, chosen text, rejected text); the orders have ``hints``.
+        """Trains each generator on its own preferences: (order with ``hints``, chosen text, rejected text).
 
         Returns every adapter's files by generator. They are journaled before anything is written with them, so that a
         continued run trains nothing anew but a tuning that was interrupted.

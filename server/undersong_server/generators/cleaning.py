@@ -123,7 +123,7 @@ def clean(text: str, *, prompt: str = "") -> str:
 
 
 def is_empty(text: str) -> bool:
-    """Returns True if there is no letter and no digit in it."""
+    """Returns True if the text has no letter and no digit."""
     return not any(character.isalnum() for character in text)
 
 
@@ -223,7 +223,7 @@ def _spaced(text: str) -> str:
 
 
 class Screening:
-    """Finds texts that a run has already: exact duplicates, and near ones by their embeddings within a label."""
+    """Finds texts that a run has already: exact duplicates, and near duplicates by embeddings of one label."""
 
     def __init__(self, embed: Embed | None = None, *, bound: float = 1.0) -> None:
         """Takes the cosine above which two texts of one label are near duplicates. Without ``embed`` no texts are."""
@@ -241,7 +241,7 @@ class Screening:
     def faults(
         self, texts: Sequence[str], labels: Sequence[str], *, exact: Sequence[bool], near: Sequence[bool]
     ) -> list[str]:
-        """Per text "" (it is new, and noted), DUPLICATE or NEAR_DUPLICATE, in their order.
+        """Judges each text, in order: "" for a new one, which is noted, else DUPLICATE or NEAR_DUPLICATE.
 
         Args:
             exact, near: True for each text that is compared with the texts, and with the embeddings, before it.

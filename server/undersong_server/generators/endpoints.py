@@ -81,7 +81,7 @@ class CallBudget:
             self._changed.notify_all()
 
     def charge(self, tokens: int, price_usd: float) -> None:
-        """Records what an earlier process spent."""
+        """Records tokens and dollars that an earlier process spent of the same budget."""
         with self._changed:
             self._spent += (tokens, price_usd)
 
@@ -132,7 +132,7 @@ class Pace:
         return max(1, int(self._allowed))
 
     def start(self, tokens: int, stop: threading.Event) -> None:
-        """Waits until a call of so many tokens may start, or ``stop`` is set. Every start has its :meth:`end`."""
+        """Waits until a call of ``tokens`` may start, or ``stop`` is set. After every call :meth:`end` is called."""
         with self._changed:
             waited = False
             while not stop.is_set() and (pause := self._pause_s(tokens)) > 0:
@@ -184,7 +184,7 @@ class Pace:
 
 
 def seconds_of(reset: str) -> float | None:
-    """Seconds of a header such as "1s", "6m0s" or "20ms", or of a plain number; None for anything else.
+    """Parses a header such as "1s", "6m0s" or "20ms", or a plain number, to seconds; None for any other text.
 
     >>> seconds_of("1m30s"), seconds_of("250ms"), seconds_of("7"), seconds_of("soon")
     (90.0, 0.25, 7.0, None)

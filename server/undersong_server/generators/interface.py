@@ -39,7 +39,7 @@ class GenerationRequest:
         parents: the texts that are rewritten, filled in or crossed.
         terms: words or phrases that the text contains.
         words: the wanted length in words; None leaves it to the generator.
-        system: how the model is to behave; "" for none.
+        system: instructions on how the model is to behave; "" for none.
         style: the prompt asks for a text ("chat"), or is one to be continued ("completion").
         stop: strings that end the answer.
         room: how many times the usual length the answer may have: more if an earlier one was cut.
@@ -99,9 +99,9 @@ class Answer:
         prompt_tokens: tokens read; attempts that were lost on the way count at their worst case.
         completion_tokens: tokens written, counted likewise.
         price_usd: US dollars; 0.0 if no price is configured.
-        note: for the report, e.g. "repeat" or "usage not reported"; mostly "".
+        note: a note for the report, e.g. "repeat" or "usage not reported"; mostly "".
         finish: why it ended.
-        seconds: from the first attempt to the answer, wall clock; 0.0 if the generator does not tell. Not journaled.
+        seconds: wall-clock time from the first attempt to the answer; 0.0 if it is not known. Not journaled.
     """
 
     text: str
@@ -118,7 +118,7 @@ class Generator(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in the task file."""
+        """Name of the generator in the task file."""
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         """Yields (index into ``requests``, answer) as each completes, each index once.
@@ -152,7 +152,7 @@ class Preference:
 
 @runtime_checkable
 class TunableGenerator(Generator, Protocol):
-    """A generator whose model can be trained here."""
+    """A generator whose model this process can train."""
 
     def tune(
         self, preferences: Sequence[Preference], tuning: Tuning, told: Callable[[int], None]
@@ -192,10 +192,10 @@ class Surroundings:
     """The run that a generator is built for.
 
     Attributes:
-        labels: of the task; empty if it has none.
-        folder: where relative paths start.
+        labels: the task's labels; empty if it has none.
+        folder: folder in which relative paths start.
         embed: texts -> float32 [n, d] unit vectors.
-        environment: where keys are found, e.g. ``os.environ``.
+        environment: variables that hold the keys of endpoints, e.g. ``os.environ``.
         journal: keeps the numbers of batches; None if there is no run, e.g. in a trial of one generator.
     """
 
@@ -210,8 +210,9 @@ NAMES_FILE: dict[str, JsonValue] = {"names": "file"}  # marks a key that names a
 
 
 class GeneratorSettings(BaseModel):
-    """Keys of one ``[[generators]]`` table. Each kind of generator is a subclass, of other packages too.
+    """Settings of one generator: the keys of its ``[[generators]]`` table.
 
+    Each kind of generator is a subclass, of other packages too.
     A subclass adds its own keys. A key that it does not have is an error. Paths are kept as the task file has them.
 
     Attributes:
@@ -232,7 +233,7 @@ class GeneratorSettings(BaseModel):
         raise NotImplementedError
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
-        """Returns the expected cost of ``calls`` calls with prompts of so many words.
+        """Returns the expected cost of ``calls`` calls with prompts of ``prompt_words`` words.
 
         Args:
             answer_words: fewest words of an answer; 0 if unknown.
@@ -269,7 +270,7 @@ class GeneratorSettings(BaseModel):
         return ()
 
     def check(self, around: Surroundings) -> None:
-        """Raises ConfigurationError for a file that exists and cannot be used. A plan calls it; nothing is asked."""
+        """Raises ConfigurationError for a file that exists and cannot be used. A plan calls it; no text is ordered."""
 
     @property
     def steerable(self) -> str:
@@ -286,7 +287,7 @@ class GeneratorSettings(BaseModel):
         return self.model_dump(mode="json")
 
     def prompt_format(self, folder: Path) -> PromptFormat:
-        """Returns the form of its prompts. Relative paths start at ``folder``. The embedded generators read none."""
+        """Returns the form of the generator's prompts; embedded generators read none. Paths start at ``folder``."""
         return PromptFormat(reads=False, rendered=False)
 
 
@@ -316,5 +317,5 @@ def prompt_room(context: int | None, answer: int) -> int | None:
 
 
 def one_or_many(value: object) -> object:
-    """Returns a single text as a tuple, and anything else as it is: a key of a table may be one text or a list."""
+    """Makes a tuple of a single text, since a key may be one text or a list; returns any other value unchanged."""
     return (value,) if isinstance(value, str) else value

@@ -24,10 +24,10 @@ class Order:
         kind, label, good, bad, parents, terms, words, steering: as of a GenerationRequest.
         good_terms: the terms that each of the good examples contains, in their order; () if they are not known.
         named: False hides the label from the generator: the sample has it, the prompt and the request do not.
-        bad_reason: what is bad about the bad examples: far from real texts, or of another label than they bear.
+        bad_reason: fault of the bad examples: far from real texts, or of another label than they bear.
         good_for_bad: further good examples for a completion that shows no bad ones.
         attributes: of the sample, by name; no prompt shows them by themselves.
-        bad_continued: whether a completion shows bad examples; a model that only continues may write more of them.
+        bad_continued: True shows bad examples in completions too; a model that only continues may write more of them.
         hints: number that decides the prompt's hints and length: orders that are otherwise equal have the same prompt
             if they have the same number, at every attempt. None gives every order of a batch its own.
     """
@@ -52,10 +52,10 @@ class Order:
 
 @dataclass
 class Requests:
-    """Makes the requests of one run.
+    """Makes requests, with rendered prompts, of the orders of one run.
 
     Attributes:
-        formats: by generator; one without an entry reads prompts and follows instructions.
+        formats: form of prompts by generator; one without an entry reads prompts and follows instructions.
         draw_words: draws the length of a text whose order names none; None leaves it to the generator.
     """
 
@@ -67,7 +67,7 @@ class Requests:
     def make(
         self, step: str, orders: Sequence[Order], numbers: Sequence[int], rooms: Sequence[int]
     ) -> tuple[dict[int, GenerationRequest], list[int]]:
-        """The requests for those of a batch's orders that ``numbers`` names, no two of them with the same hints.
+        """Makes the requests for the orders at ``numbers`` of a batch, no two of them with the same hints.
 
         Args:
             step: differs in every batch and every attempt.

@@ -220,7 +220,7 @@ def read(
     Args:
         whole: True if a language model read the whole prompt. Its answer is then also at fault if it echoes the prompt,
             ended at its longest length (unless most of it is whole sentences), or is a text in place of a list.
-        language: of the task's texts, in English ("German"); "" accepts any.
+        language: English name of the language of the task's texts ("German"); "" accepts any.
     """
     if isinstance(answer, GenerationError):
         return Reading("", FAILED)
@@ -282,7 +282,7 @@ def _fault(raw: str, text: str, request: GenerationRequest, language: str) -> st
 
 
 def is_repetitive(text: str) -> bool:
-    """Returns True if most of a text repeats what stands before.
+    """Returns True if most of a text repeats earlier parts of it.
 
     >>> is_repetitive("I lost my card. How do I get it? " * 3)
     True

@@ -25,10 +25,10 @@ from undersong_server.generators.tuning import Tuning
 
 
 def spread(settings: GeneratorSettings, here: Generator, folder: Path, cluster: Cluster | None) -> Generator:
-    """Returns ``here``, or what writes with its model over ``cluster`` if it is a folder's.
+    """Returns ``here``; if it runs a model of a local folder, a generator that runs that model on ``cluster``.
 
     Args:
-        folder: where relative paths start, the same at every machine of the cluster.
+        folder: folder in which relative paths start, the same at every machine of the cluster.
     """
     if cluster is None or not isinstance(settings, ModelFolderSettings):
         return here
@@ -75,7 +75,7 @@ class SpreadGenerator:
 
 
 class SpreadTunable(SpreadGenerator):
-    """A model that is trained here, and that writes in the workers."""
+    """A generator whose model is trained in this process and writes in the workers of a cluster."""
 
     _here: TunableGenerator
 

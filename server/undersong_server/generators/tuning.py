@@ -27,12 +27,12 @@ LAYERS = "all-linear"  # that get an adapter: every linear layer but the output'
 
 @dataclass(frozen=True)
 class Tuning:
-    """Settings of one tuning.
+    """Settings of one preference tuning: DPO on LoRA weights.
 
     Attributes:
-        rank: of the LoRA weights; their scale alpha is as large.
-        learning_rate: of AdamW, constant.
-        beta: of DPO: the larger, the nearer the model stays to the reference.
+        rank: rank of the LoRA weights, and their scale alpha.
+        learning_rate: constant learning rate of AdamW.
+        beta: beta of DPO: the larger, the nearer the model stays to the reference.
         epochs: passes over the pairs.
         batch: pairs in a step.
         seed: of the first LoRA weights and of the pairs' order.
@@ -138,10 +138,10 @@ def log_probabilities(model: Any, pair: Pair, device: torch.device) -> torch.Ten
 
 
 def answer_ids(tokenizer: Any, text: str, stop: Sequence[str], ends: Sequence[int]) -> list[int]:
-    """The tokens of an answer that holds the text and ends as its request wants it to.
+    """Ids of the tokens of an answer: the text in the form that its request asks for, and the token that ends it.
 
     Args:
-        stop: of a completion; a chat has none, and its prompts ask for a text between tags.
+        stop: strings that end a completion; empty for a chat, whose prompts ask for a text between tags.
         ends: tokens that end a text of the model.
     """
     written = text + stop[0] if stop else f"<text>{text}</text>"

@@ -131,7 +131,7 @@ VARIATIONS = ("paraphrase", "fill_in")
 
 
 class Options(VocabularyOptions):
-    """[method] keys; those of the vocabulary count with ``private_vocabulary`` alone.
+    """Options of Aug-PE: its [method] keys. Those of the vocabulary count with ``private_vocabulary`` alone.
 
     Attributes:
         samples: generator calls in all, so that methods compare at equal calls.

@@ -55,7 +55,7 @@ EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where
 
 
 class Options(StatedOptions):
-    """[method] keys.
+    """Options of the method ``discriminator``: its [method] keys.
 
     Attributes:
         discriminator: "teachers", "moments", or "auto", which chooses one of them from the plan; "votes" (the records'

@@ -54,7 +54,7 @@ LARGEST_ERROR = 0.03  # standard error up to which the private mean similarity i
 
 
 class Options(StatedOptions):
-    """[method] keys.
+    """Options of DPGA-TextSyn: its [method] keys.
 
     Attributes:
         population, elite, rounds, sampling: N, N_e, T and the Poisson rate q.

@@ -30,7 +30,7 @@ Share = Annotated[float, Field(gt=0)]
 
 
 class Options(VocabularyOptions):
-    """[method] keys, besides those of the vocabulary.
+    """Options of DP-KPS: its [method] keys, besides those of the vocabulary.
 
     Attributes:
         samples: texts to write, with one prompt each.

@@ -33,7 +33,7 @@ STRENGTH = 3.0  # inverse regularisation of its classifiers
 
 
 class Options(PresetOptions):
-    """[method] keys.
+    """Options of FuseGen: its [method] keys.
 
     Attributes:
         samples, rounds: N texts in all, and T.

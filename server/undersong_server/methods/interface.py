@@ -54,13 +54,13 @@ class Setting:
     Attributes:
         labels, generators: their names; a task without labels has none.
         folder: where relative paths of the method's options start.
-        privacy: for a method that divides epsilon itself, as its paper does; None where it is not known.
-        quorum: for a method whose answers depend on the number of parties; None where it is not known.
+        privacy: the promise, for a method that divides epsilon itself, as its paper does; None if it is not known.
+        quorum: numbers of parties, for a method whose plan depends on them; None if they are not known.
         embedder: the embedding model's name or folder, for a method that looks at public texts before it plans.
         expected_records: for a method that divides its budget or chooses a variant by it: how many records all parties
             hold together, as somebody declared, never read from data.
-        attributes: of the task, those without a column first.
-        steerable: of each generator, the folder of the model that it can steer, or "".
+        attributes: the task's attributes, those without a column first.
+        steerable: for each generator, the folder of the model that it can steer, or "".
     """
 
     labels: tuple[str, ...]
@@ -105,17 +105,17 @@ class Method(Generic[_Options]):
         generator_calls: texts that it will order, without retries; by default its options' ``samples``.
         run: the method, from the first order to the corpus.
         reads_attributes: False where it does not read the task's attributes, which it then refuses.
-        asks_first: whether a private sum may come before the first text, so that a few trial texts of each language
+        asks_first: True if a private sum may come before the first text, so that a few trial texts of each language
             model come before that; no by default.
         makes_private_sums: False where its plan is empty whatever its options are; neither epsilon nor the number of
             parties then changes its corpus, and ``undersong compare`` runs it once for all of them.
-        measures_lengths: True where its own plan measures them, whatever the task asks.
+        measures_lengths: True if its own plan measures the lengths of texts, whatever the task asks.
         notes: sentences for whoever plans a run of it; none by default.
-        paper_figures: of a plan with a finite epsilon, what the method's paper would charge: "sigma" (natural units),
-            "epsilon_really_spent" with it, and further figures; empty by default, where the paper charges nothing.
-        figures: of a finished run, for ``undersong compare``: plain JSON values from the run's records, a function that
-            embeds texts, real test texts, and their labels as indices, int64 [n] (-1 where a text has none); empty by
-            default.
+        paper_figures: the noise that the method's paper would add in a plan with a finite epsilon: "sigma" (natural
+            units), "epsilon_really_spent" with it, and further figures; empty by default, if the paper charges nothing.
+        figures: figures of a finished run for ``undersong compare``, as plain JSON values, from the run's records, a
+            function that embeds texts, real test texts, and their labels as indices, int64 [n] (-1 for a text without
+            one); empty by default.
     """
 
     Options: type[_Options]

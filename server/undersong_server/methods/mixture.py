@@ -14,7 +14,7 @@ from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):
-    """[method] keys: ``samples`` in all. Other methods' keys are ignored, so that a comparison may set them for all."""
+    """Options of ``mixture``: texts in all. Keys of other methods are ignored: a comparison may set them for all."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -21,7 +21,7 @@ from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):
-    """[method] keys.
+    """Options of the method ``mixture+labels``: its [method] keys.
 
     Attributes:
         samples: texts in all.

@@ -26,7 +26,7 @@ from undersong_server.pool import Sample
 
 
 class Options(PresetOptions):
-    """[method] keys.
+    """Options of PrE-Text: its [method] keys.
 
     Attributes:
         samples: generator calls in all; ``seeds`` is the share of them for phase 1.

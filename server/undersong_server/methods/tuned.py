@@ -28,7 +28,7 @@ from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):
-    """[method] keys.
+    """Options of the method ``tuned``: its [method] keys.
 
     Attributes:
         samples: texts that the tuned model writes at last.

@@ -31,7 +31,7 @@ from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):
-    """[method] keys.
+    """Options of the method ``undersong``: its [method] keys.
 
     Attributes:
         samples: texts published, at most.
@@ -110,12 +110,12 @@ class Rows:
 
 
 class State:
-    """Decisions of one run so far.
+    """Decisions of one run of the method so far, and the steps that make them.
 
     Attributes:
         asked: names of the planned sums.
-        shares: of the labels, float64 [C]; rare: labels that lose no text by a choice, bool [C].
-        records: of each label, estimated, float64 [C].
+        shares: share of each label, float64 [C]; rare: labels that lose no text by a choice, bool [C].
+        records: estimated number of records of each label, float64 [C].
         chosen: generators for each label, bool [K, C]; weights: their parts of what is written, float64 [K, C].
         spent: the generator has no more texts of the label, bool [K, C].
         examples: texts for the next round's prompts, of each label.

@@ -29,7 +29,7 @@ EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where
 
 
 class Options(MethodOptions):
-    """[method] keys.
+    """Options of the method ``vector``: its [method] keys.
 
     Attributes:
         samples: texts to order.

@@ -36,7 +36,7 @@ PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, Theorem D.2
 
 
 class Options(PresetOptions):
-    """[method] keys.
+    """Options of WASP: its [method] keys.
 
     Attributes:
         samples, rounds, votes: N texts in all, T, and Q.

@@ -99,7 +99,7 @@ def create(
 
     Args:
         metrics: "" for no metrics.
-        drill: for rehearsals only; writes a task of invented texts to ``home/drill/task.toml``.
+        drill: True for rehearsals only; writes a task of invented texts to ``home/drill/task.toml``.
 
     Raises ConfigurationError if one exists, or a name or address is invalid.
     """

@@ -46,7 +46,7 @@ class OpenedSum:
 
 @dataclass(frozen=True)
 class LiveRun:
-    """Results of a run so far.
+    """Results that a run has recorded so far.
 
     Attributes:
         weights: rows by round, one weight per generator.

@@ -37,7 +37,7 @@ EVALUATION_FILE = "evaluation.json"  # in a run's folder: its figures beside a t
 
 @dataclass(frozen=True)
 class Exported:
-    """Files of a run, copied into a folder."""
+    """Result of an export: the names of a run's files that were copied into ``folder``."""
 
     run: str
     folder: Path

@@ -119,7 +119,7 @@ def plan_task(
 
 
 def next_name(home: Path, run: str) -> str:
-    """The first free name for a revision of a run: "spring", "spring 2", "spring 3"."""
+    """The first free name for a revision of a run: "spring 2", else "spring 3" and so on, for "spring"."""
     stem = re.sub(r" [0-9]{1,3}$", "", run)
     names = (f"{stem} {number}" for number in range(2, 1000))
     return next(name for name in names if not CoordinatorHome(home).run(name).exists)
@@ -323,7 +323,7 @@ def show(home: Path, run: str) -> RunDetails:
 
 @dataclass(frozen=True)
 class RunEvent:
-    """A change of a run.
+    """A change of a run that is watched.
 
     Attributes:
         lines: new lines of the run's log, without repetitions of the run's error.

@@ -110,7 +110,7 @@ def _column(found: list[str], role: str, source: Path) -> str:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task's plan.
+    """A task's plan, as ``undersong plan`` shows it.
 
     Attributes:
         unready: reasons why a simulation would refuse the task, one sentence each; a coordinator needs none of it.
@@ -228,7 +228,7 @@ def try_task(
 
     Args:
         public_cache: as of :func:`try_in_run`; None keeps no embedding.
-        seed: of the requests; None takes another one each time.
+        seed: seed of the requests; None takes another one each time.
     """
     seed = time.time_ns() % 2**53 if seed is None else seed
     chosen = [settings for settings in task.generators if settings.name == name]

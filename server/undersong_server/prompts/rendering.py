@@ -160,7 +160,7 @@ _ENVIRONMENT.filters["fenced"] = lambda shown, name: fenced(str(shown) if isinst
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt.
+    """One prompt, in the parts that a model gets.
 
     Attributes:
         system: the model's instructions; "" for a completion.
@@ -174,7 +174,7 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """The whole prompt."""
+        """The whole prompt as one text: ``system``, then ``user``."""
         return f"{self.system}\n\n{self.user}" if self.system else self.user
 
 
@@ -205,7 +205,7 @@ class TaskWords(BaseModel):
 
 
 class Prompts:
-    """The templates of one task."""
+    """The templates of one task, which :meth:`render` turns into prompts."""
 
     def __init__(self, task: TaskWords, *, variety: bool = True, folder: Path | None = None) -> None:
         """Loads the built-in templates. Keys of the files ``<kind>.toml`` in ``folder`` replace built-in ones.
@@ -230,9 +230,9 @@ class Prompts:
 
         Args:
             kind: name of a template.
-            style: for a model that follows instructions, or for one that continues texts. The latter is shown no bad
-                examples: it would write more of them.
-            number: of the order; decides its hints, attributes, hidden words and the other labels that it names.
+            style: "chat" for a model that follows instructions, "completion" for one that continues a text, which
+                gets no bad examples: it would write more of them.
+            number: number of the order; decides its hints, attributes, hidden words and the other labels that it names.
             **fields: values of the fields: good, bad, parents (texts), good_terms (of each good text), terms (strings),
                 label, bad_reason (str), words (int). The task's own fields need not be given; ``masked`` is made from
                 the first of the parents if not given.

@@ -279,7 +279,7 @@ class Verdict:
             has the price of the whole plan, for papers that are missing say nothing.
         alone: the largest epsilon of any party against everyone else together: of every vector that left it, with its
             own share of the noise. An attempt that is void counts, for whoever made the other parties signed for that.
-        voided: how many vectors left and are void by the parties' word.
+        voided: number of vectors that left a party and count as void (nothing was opened), by the parties' word.
         faults: everything that does not hold, in words; the figures mean nothing unless this is empty.
         insecure: the noise came from a fixed seed, by the data set's own word.
         signature: the coordinator that signed the papers and the hashes of the files; None if nobody did.
@@ -287,7 +287,7 @@ class Verdict:
         simulated: every party's key signed the papers and the hashes of the files, so one program played all parties.
         known: parties whose keys are certified by that signature, or have the fingerprint that the caller has stated.
         unchecked: files of the data set that are not there.
-        outside: what lies in the folder and no paper speaks of, by name.
+        outside: names of files in the folder that the manifest does not list.
     """
 
     run: str

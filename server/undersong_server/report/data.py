@@ -34,7 +34,7 @@ class PrivacyStatement:
 
     Attributes:
         epsilon, delta: of the whole run; epsilon is inf for a run without noise.
-        unit: whose presence is hidden.
+        unit: the privacy unit, whose presence is hidden.
         epsilon_after: cumulative epsilon after each private sum, in order; empty if none was asked.
         max_per_unit: cap on a unit's records; contribution: how they count together.
         parties, tolerated_dropouts, colluders: the federation's shape.
@@ -58,12 +58,12 @@ class PrivacyStatement:
 
     @property
     def is_private(self) -> bool:
-        """True if the release carries any guarantee."""
+        """True if the release carries a privacy guarantee: epsilon is finite and the noise secret."""
         return math.isfinite(self.epsilon) and not self.insecure_noise
 
     @property
     def headline(self) -> str:
-        """The guarantee in one sentence."""
+        """The guarantee in one sentence, or that there is none and why."""
         if self.insecure_noise:
             return "Not private: the noise came from a fixed seed, which is for tests only."
         if not math.isfinite(self.epsilon):
@@ -98,7 +98,7 @@ class PrivacyStatement:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Conditions of the guarantee."""
+        """Conditions under which the guarantee holds, a sentence each; empty if the run is not private."""
         if not self.is_private or not self.epsilon_after:
             return ()
         return impact.assumptions(self.colluders, self.parties, self.unit)
@@ -133,7 +133,7 @@ class GeneratorUse:
 
     @property
     def notes(self) -> list[str]:
-        """Short sentences, such as repeats of a replay file."""
+        """Notes on the generator's answers in short sentences, such as repeats of a replay file."""
         fewer = {FEWER: self.count.fewer_examples} if self.count.fewer_examples else {}
         return [f"{note}: {count}" for note, count in sorted((self.count.notes | fewer).items())]
 
@@ -160,7 +160,7 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False)
 class ReportData:
-    """A finished run.
+    """Values of a finished run that its report, card and last screen show.
 
     Attributes:
         run: its name; task: the task's name; description: what one text is, as the task file says.
@@ -169,11 +169,11 @@ class ReportData:
         weights: rows [rounds or rounds + 1], each one weight per generator, those of round 0 first.
         samples: the corpus.
         measures: figures of the corpus beside the public test set; none reads a private record.
-        seeds: with which the task models were trained.
+        seeds: number of seeds with which the task models were trained.
         seconds: wall-clock time by phase, in order of display.
         created: date and time in words; "" if the output must not depend on the time.
         plan_hash: SHA-256 (hex) of the manifest that every party signed; "" if there is none.
-        publication: what its makers say to those who receive it.
+        publication: statements of its makers to those who receive the data set.
         publisher: name and fingerprint of the coordinator that signs it; "" for both if none does.
         remarks: sentences about this run that its reader should see.
     """
@@ -219,7 +219,7 @@ class ReportData:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The labels, and "" or any other that a sample carries beyond them."""
+        """The task's labels, followed by any other (as "") that a sample carries."""
         extra = dict.fromkeys(sample.label for sample in self.samples if sample.label not in self.labels)
         return (*self.labels, *extra)
 

@@ -81,7 +81,7 @@ def execute(
         name: name of the run in the manifest.
         author: writes the texts, from the same journal.
         embed: public texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
-        seed: of everything public: prompts, draws, embedded generators.
+        seed: seed of everything public: prompts, draws, embedded generators.
         identities: Ed25519 public key with which each party enrolled; None in a simulation, which has no enrolment.
         timeout_s: longest wait of a request for a party.
         sleep: waits between two requests for an approval; may return early if a party has decided.

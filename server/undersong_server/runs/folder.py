@@ -43,7 +43,7 @@ class Awaited:
 
     Attributes:
         since, goes_on_at: seconds since the epoch; ``goes_on_at`` is None where it waits without a limit.
-        goes_on_with: how many parties are enough.
+        goes_on_with: number of parties that are enough to go on.
         words: the same as one sentence.
         whom: people who have to decide, or machines that have to answer.
     """
@@ -158,7 +158,7 @@ class RunFolder:
         replace_json(self.path / "plan.json", asdict(planned), durable=True)
 
     def put_away(self, successor: str = "") -> None:
-        """Notes that nobody need attend to the run's failure. Raises ConfigurationError where there is no run.
+        """Notes that the run's failure needs no attention any more. Raises ConfigurationError if there is no run.
 
         Args:
             successor: run that replaces this one.
@@ -209,7 +209,7 @@ class RunFolder:
         return ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")
 
     def write_status(self, status: RunStatus, *, durable: bool = False) -> None:
-        """Writes the status, stamped with the time."""
+        """Writes the status with the present time; with ``durable`` it is on the disk when this returns."""
         stamped = replace(status, at=time.time())
         replace_json(self.path / "status.json", {"run": self.name, **stamped.to_json()}, durable=durable)
 
@@ -231,11 +231,11 @@ class RunFolder:
             file.write(f"{stamp} {logged(line)}\n")
 
     def begin_live(self) -> None:
-        """Drops the facts of an earlier start: a continued run repeats them."""
+        """Drops the facts that :meth:`tell` added in an earlier start, since a continued run repeats them."""
         (self.path / "live.jsonl").unlink(missing_ok=True)
 
     def tell(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """Adds a public fact that the run has obtained, for those who follow it; no guarantee depends on it."""
+        """Adds a public fact of the run to its live file, for screens that follow it; no guarantee depends on it."""
         line = json.dumps({"at": time.time(), "kind": kind, **facts}, ensure_ascii=False, default=str)
         with contextlib.suppress(OSError), (self.path / "live.jsonl").open("ab") as file:
             file.write(line.encode("utf-8", "replace") + b"\n")
@@ -272,7 +272,7 @@ def logged(line: str) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The file's contents; None if it is missing. Raises ConfigurationError if it is damaged."""
+    """Reads a JSON object; None if the file is missing. Raises ConfigurationError if it is damaged."""
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

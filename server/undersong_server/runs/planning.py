@@ -173,7 +173,7 @@ def build_author(
         embed: texts -> quantised unit embeddings, for generators that draw by similarity.
         environment: where generators find their keys, such as ``os.environ``.
         journal: keeps every answer.
-        seed: of the generators' requests.
+        seed: seed of the generators' requests.
         cluster: its workers write what models in local folders write.
 
     Raises ConfigurationError for a generator or a prompt that cannot be built.

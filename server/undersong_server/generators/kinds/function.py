@@ -38,7 +38,7 @@ class FunctionSettings(LanguageModelSettings):
         return PromptFormat(style=self.style)
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
-        """Counts nothing: what the function takes and pays is its author's affair."""
+        """Estimates the number of calls alone: the cost of the function is known to its author only."""
         return Estimate(calls, (0, 0), (0.0, 0.0), (0.0, 0.0))
 
     def check(self, around: Surroundings) -> None:

@@ -116,7 +116,7 @@ class RequestFields(BaseModel):
         max_tokens: longest answer in tokens.
         stop: strings that end an answer, besides those of a completion prompt; endpoints take four in all.
         presence_penalty, frequency_penalty: None sends none.
-        reasoning_effort: of reasoning models, e.g. "low"; "" sends none.
+        reasoning_effort: effort of a reasoning model, e.g. "low"; "" sends none.
         send_seed: sends the request's seed; some endpoints refuse the field.
         system: in place of the templates' system part; before the text that a completion continues. "" sends none.
         extra_body: further fields of the request, as the endpoint knows them.
@@ -175,7 +175,7 @@ class Endpoint(BaseModel):
 
 
 class Fallback(Endpoint):
-    """The model that is asked where the generator's own gives no answer, with prices of its own.
+    """The model that is asked if the generator's own model gives no answer, with prices of its own.
 
     Attributes:
         model: its name at that address.
@@ -208,7 +208,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         kinds: other request fields for single kinds of prompts.
         concurrency: calls in flight at once; fewer after a 429, until calls go well again.
         requests_per_minute, tokens_per_minute: no more than that; head-room that an endpoint states is heeded, too.
-        deadline_s: for one text with all its attempts; no further attempt begins after it.
+        deadline_s: seconds for one text with all its attempts; no further attempt begins after that.
         cache: file that keeps answers across runs; "" keeps none.
         batch: asks by batch files, at half the price and within a day; looked after every ``batch_poll_s`` seconds.
         timeout_s: longest wait for one attempt.
@@ -289,7 +289,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
 
     @property
     def addresses(self) -> tuple[Endpoint, ...]:
-        """Every address of the model."""
+        """Every address of the model: the generator's own, then ``endpoints``."""
         return (self, *self.endpoints)
 
     @property
@@ -298,7 +298,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
 
     @property
     def of_fallback(self) -> OpenAISettings:
-        """The same settings with the fallback in place of the model."""
+        """The settings of the fallback: these settings with its address, model and prices in place of their own."""
         assert self.fallback is not None
         return self.model_copy(update={**dict(self.fallback), "endpoints": (), "fallback": None})
 
@@ -498,7 +498,7 @@ class OpenAIGenerator:
             return {**self._tally, **self._pace.counts}
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
-        """Counts what an earlier process spent towards the budgets."""
+        """Counts the tokens and dollars of journaled answers towards the budgets."""
         for _, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Answer):
                 self._budget.charge(answer.prompt_tokens + answer.completion_tokens, answer.price_usd)

@@ -65,7 +65,7 @@ class ReplaySettings(GeneratorSettings):
         return "texts that were written before"
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
-        """Costs nothing; takes under 1 ms per text, and up to a minute to embed the file once."""
+        """Estimates no price, and under 1 ms per text after up to a minute for embedding the file."""
         return Estimate(calls, (0, 0), (0.0, 0.0), (0.0001 * calls, 60.0 + 0.001 * calls))
 
     def check(self, around: Surroundings) -> None:

@@ -86,7 +86,7 @@ class ModelFolderSettings(LanguageModelSettings):
         check_language_model(around.folder / self.path, f"generator {self.name}")
 
     def context(self, folder: Path) -> int | None:
-        """Returns the tokens that the model's folder says it holds; None if it does not say."""
+        """Returns the longest context of the model, in tokens, as its folder states it; None if it does not."""
         try:
             found = json.loads((folder / self.path / "config.json").read_text(encoding="utf-8"))
             stated: int | None = found.get("max_position_embeddings") or found.get("n_positions")
@@ -181,7 +181,7 @@ class FolderGenerator(Generic[Settings]):
 
 
 class TransformersGenerator(FolderGenerator[TransformersSettings]):
-    """Writes with transformers. It loads the folder at the first request, so a resumed run may load nothing."""
+    """A generator that writes with the library transformers. It loads the model's folder at the first request."""
 
     def __init__(
         self, settings: TransformersSettings, *, folder: Path, loaded: tuple[Any, Any, torch.device] | None = None
@@ -333,7 +333,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
     def tune(
         self, preferences: Sequence[Preference], settings: tuning.Tuning, told: Callable[[int], None]
     ) -> Mapping[str, bytes]:
-        """Trains by DPO, as the interface says. Raises ConfigurationError: not causal, or too little memory."""
+        """Trains by DPO, as the interface says. Raises ConfigurationError if the model is not causal or too large."""
         import torch
 
         model, tokenizer, device = self._model()
@@ -393,7 +393,7 @@ def load(
         path: folder as ``save_pretrained`` writes it.
         device: "auto" is the first GPU if there is one.
         dtype: "auto" is the folder's own on a GPU and float32 on a CPU.
-        place: who asks, as an error begins.
+        place: first words of every error: the part of the task that asks for the model.
         device_map, quantization, double_quantization: as of TransformersSettings.
 
     Raises:
@@ -461,7 +461,7 @@ def _fewer_bits(quantization: str, double_quantization: bool, dtype: str) -> Any
 
 
 def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = True) -> list[int]:
-    """The tokens that a model reads.
+    """Ids of the tokens that a model reads for a prompt.
 
     Args:
         system: how it is to behave; a template that knows no such role gets it at the head of the prompt.

@@ -60,7 +60,7 @@ KIND = VllmSettings
 
 
 class VllmGenerator(FolderGenerator[VllmSettings]):
-    """Starts the engine at the first request, so that a resumed run that asks nothing starts nothing."""
+    """A generator that writes with vLLM. It starts the engine at the first request, so a resumed run may start none."""
 
     def __init__(self, settings: VllmSettings, *, folder: Path) -> None:
         """Raises ConfigurationError if the folder holds no model, or vLLM is not installed."""

@@ -34,10 +34,10 @@ OWN_SHARE = 1.0  # prior variance of a class's deviation beside that of the comm
 
 @dataclass(frozen=True, eq=False)
 class Discriminator:
-    """Scores, higher for what could have been private; only scores within one class compare.
+    """Linear discriminants that score texts, higher for what could have been private; scores compare within a class.
 
     Attributes:
-        whitening: to coordinates in which the public candidates of every class have mean 0.
+        whitening: maps embeddings to coordinates in which the public candidates of every class have mean 0.
         directions: float64 [classes, d].
     """
 
@@ -61,7 +61,7 @@ def distilled(
     teachers: int,
     classes: int,
 ) -> Discriminator:
-    """The student: Bayesian linear regression of noisy vote counts on the queries.
+    """Fits the student: Bayesian linear regression of noisy vote counts on the embeddings of the queries.
 
     Counts are centred by class, since the number of teachers that voted is private. Weighing them by their known noise
     says more than their majorities would, and needs no threshold. The variance of the votes without the noise is the
@@ -69,7 +69,7 @@ def distilled(
 
     Args:
         queries, query_classes: float32 [r, d] and int64 [r]; ``counts`` of each with noise ``sigma``, float64 [r].
-        teachers: at most so many voted, in all.
+        teachers: largest number of teachers, in all, that voted.
     """
     x = whitening(queries, query_classes).astype(np.float64)
     y = counts - averaged(counts, query_classes)
@@ -93,7 +93,7 @@ def distilled(
 def linear_discriminant(
     whitening: Whitening, sums: Float64, counts: Float64, *, sigma: float, count_sigma: float
 ) -> Discriminator:
-    """Linear discriminants from noisy sums of the private embeddings of each class against the public candidates.
+    """Fits linear discriminants from noisy sums of each class's private embeddings, against the public candidates.
 
     In the axes of the public covariance a class's difference of means is a common part plus its own, both normal with
     variances in proportion to that covariance, observed with known noise and the sampling error of its records; the
@@ -156,7 +156,7 @@ FEWEST = 20  # teachers in all, where there is hardly any noise
 
 @dataclass(frozen=True)
 class TeacherNumbers:
-    """The teachers of a plan.
+    """Numbers of the teachers in a plan, and of those that a useful answer needs.
 
     Attributes:
         asked: shards per party that the options name; 0 is as many as a useful answer needs.
@@ -187,7 +187,7 @@ class TeacherNumbers:
 
     @property
     def needed(self) -> int:
-        """Teachers in all that a useful answer needs: sigma is at most a tenth of them."""
+        """Number of teachers, in all, that a useful answer needs: ten times sigma."""
         return math.ceil(USEFUL * self.sigma)
 
     def check(self) -> None:
@@ -226,7 +226,7 @@ PRIVATE, OTHER = "private", "synthetic"
 
 @dataclass(frozen=True, eq=False)
 class FineTunedStudent:
-    """Scores, higher for what could have been private; only scores within one class compare."""
+    """A fine-tuned encoder that scores texts, higher for what could have been private, within a class."""
 
     model: FineTunedModel
 
@@ -316,7 +316,7 @@ def figures(records: Records, embed: Embed, test: Sequence[str], labels: Int64) 
     """Measures how well the discriminator separates real test texts from candidates that it was not fitted on.
 
     Args:
-        records: of the run: "discriminator", "student" and "held out".
+        records: records of the run, among them "discriminator", "student" and "held out".
         embed: texts to quantised embeddings.
         test: real texts, with ``labels`` as indices, int64 [n].
     """

@@ -37,7 +37,7 @@ def requests(
     """The private sums of the paper's division: the parts of ``metadata`` one by one, then ``rounds`` votes.
 
     Args:
-        privacy: what the paper states.
+        privacy: the promise by the paper's accounting; None if it is not known.
         curator: counts every length without noise, for AboveThreshold.
 
     Raises ConfigurationError where epsilon is not known.
@@ -89,7 +89,7 @@ def length_range(counts: Float64, epsilon: float | None, rng: np.random.Generato
 
     Args:
         counts: exact records of each length, float64 [n].
-        epsilon: of all mechanisms; None adds no noise.
+        epsilon: epsilon of all mechanisms together; None adds no noise.
     """
     half = math.inf if epsilon is None else RANGE * epsilon / 2
     longest = above_threshold(counts.sum() - np.cumsum(counts), half, rng)
@@ -140,7 +140,7 @@ def sigma_composed_jointly(epsilon: float, delta: float, rounds: int, sampling: 
 
 
 def figures(privacy: Privacy, *, rounds: int, sampling: float) -> Mapping[str, float]:
-    """The paper's sigma, what its mechanisms really spend with it, and sigma accounted exactly, apart and jointly."""
+    """The paper's sigma, the epsilon that it really spends, and sigma by exact accounting, apart and jointly."""
     given = privacy.epsilon, privacy.delta, rounds, sampling
     own = sigma(*given)
     spent = accounting.epsilon([*_metadata(privacy.epsilon), accounting.Gaussian(own, sampling, rounds)], privacy.delta)

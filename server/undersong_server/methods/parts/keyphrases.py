@@ -77,9 +77,10 @@ class Densities:
         return self.of_prefixes(label, np.arange(self.terms)[:, None])
 
     def of_prefixes(self, label: int, prefixes: Int64) -> Float64:
-        """n times the density of prefixes of one length l at each row, int64 [T, l] -> float64 [T].
+        """The label's density at each prefix of l terms, times its number of records: int64 [T, l] -> float64 [T].
 
-        Estimated by the shortest structure that holds l phrases, the query padded with zeros, times exp(u (l' - l)).
+        It is estimated by the shortest structure that holds l phrases (l' of them), the query padded with zeros, times
+        exp(u (l' - l)).
         Raises ConfigurationError where no structure is long enough.
         """
         length = prefixes.shape[1]

@@ -215,7 +215,7 @@ def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
 
 
 def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) -> list[list[str]]:
-    """At most ``most`` keywords of each label from answers that hold one JSON object of lists; no two labels share one.
+    """At most ``most`` keywords of each label, from answers that hold a JSON object of lists. No two labels share one.
 
     >>> keywords_by_label(['Sure: {"a card": ["lost", "Stolen"], "fee": ["lost", "yearly"]}'], ["a_card", "fee"], 9)
     [['lost', 'Stolen'], ['yearly']]

@@ -182,7 +182,7 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
         embeddings: float32 [n, d], of norm at most 1.
         votes: float64 [n]; ties go to the lower position.
         size: of the elite; all n where there are fewer.
-        tau: in [-1, 1].
+        tau: largest similarity of two chosen samples at first, in [-1, 1].
 
     Returns:
         int64 [min(size, n)] positions in the order in which they were chosen, and the last tau.

@@ -104,7 +104,7 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
 
 
 def table(generator_of: Int64, label_of: Int64, generators: int, labels: int) -> Int64:
-    """Texts of each generator and label, int64 [K, C]."""
+    """Counts the texts of each generator and label, int64 [K, C], from the numbers of both for each text, int64 [n]."""
     return np.bincount(generator_of * labels + label_of, minlength=generators * labels).reshape(generators, labels)
 
 

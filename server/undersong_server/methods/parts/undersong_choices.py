@@ -74,7 +74,7 @@ def table() -> str:
 
 
 class Usefulness(NamedTuple):
-    """Accuracy of each generator's classifier around the generators' mean, and its variance: float64 [K, C] each.
+    """Accuracy of each generator's classifier less the generators' mean, and its variance: float64 [K, C] each.
 
     ``by_label`` is True if generators differ so much from label to label that each label chooses its own.
     """
@@ -153,7 +153,7 @@ def published(corpora: Sequence[Corpus], labels: int) -> tuple[Float64, Float64]
 
 
 def word_rows(texts: Sequence[str]) -> Any:
-    """Hashed word features of each text, sparse [n, BUCKETS]: each is 1 over the root of their number."""
+    """Hashed word features of each text, sparse [n, BUCKETS]: each is 1 / sqrt(number of features of the text)."""
 
     features = [_word_features(text) for text in texts]
     sizes = np.array([len(each) for each in features], dtype=np.int64)
@@ -166,7 +166,7 @@ _word_features = lru_cache(maxsize=4096)(word_features)  # a corpus is cleaned, 
 
 
 def word_classifier(rows: Any, label_of: Int64, labels: int) -> Float64:
-    """Logistic regression on :func:`word_rows`, float64 [BUCKETS + 1, C], bias last.
+    """Trains a logistic regression on :func:`word_rows`, float64 [BUCKETS + 1, C], bias last.
 
     A feature weighs its inverse document frequency among the rows, ln((1 + n) / (1 + n_f)) + 1. A label without texts
     has the bias ``NEVER``.
