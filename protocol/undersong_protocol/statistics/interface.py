@@ -25,7 +25,7 @@ Matrix: TypeAlias = "sp.csr_array[Any] | Float64"
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The largest norms of one record's row, in natural units (one vote, one count, one unit of length = 1)."""
+    """Largest norms of one record's row, in natural units: one vote, one count or one unit of length is 1."""
 
     l1: float
     l2: float
@@ -33,45 +33,45 @@ class Sensitivity:
 
 
 class RecordView(Protocol):
-    """A party's private records, as a statistic may read them. Implementations never show them in ``repr``."""
+    """Interface through which a statistic reads a party's M private records. ``repr`` must not show them."""
 
     def __len__(self) -> int: ...
 
     @property
     def texts(self) -> Sequence[str]:
-        """The M texts."""
+        """The records' texts, M of them."""
 
     @property
     def labels(self) -> Int64:
-        """Index into the task's labels, int64 [M]; -1 = none. Any other number counts as none too."""
+        """Each record's label, an index into the task's labels, int64 [M]; -1 or any other number means no label."""
 
     @property
     def embeddings(self) -> Float32:
-        """Quantised embeddings of norm at most 1, float32 [M, d]; the same array object at every access."""
+        """The records' quantised embeddings, of norm at most 1, float32 [M, d]; every access gives the same object."""
 
     @property
     def units(self) -> Int64:
-        """The privacy unit of each record, int64 [M]."""
+        """Number of each record's privacy unit, int64 [M]."""
 
     @property
     def unit_hashes(self) -> UInt64:
-        """A hash of each record's unit under the party's secret key, uint64 [M].
+        """Hash of each record's unit under the party's secret key, uint64 [M].
 
-        It depends on that unit alone, so that what is divided by it stays where it is when other units come and go.
+        It depends on that unit alone, so that a division of the units by hash does not change when other units do.
         """
 
     @property
     def columns(self) -> Mapping[str, Sequence[str]]:
-        """Further columns by the attribute that they stand for, M values each; "" where one is missing."""
+        """Further columns by the attribute that they stand for, M values each; "" for a missing value."""
 
     @property
     def local_model(self) -> str:
-        """The party's own model for fine-tuning: "packaged", a folder, or "" where it names none."""
+        """The party's local model for fine-tuning: "packaged", a folder, or "" if the party has named none."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledEmbeddings:
-    """Public embeddings with their labels: float32 [n, d] quantised, int64 [n] (-1 = none)."""
+    """Public embeddings, quantised float32 [n, d], with their labels, int64 [n] (-1 for no label)."""
 
     values: Float32
     labels: Int64
@@ -123,8 +123,8 @@ class PublicFacts:
     """Public facts of a run, against which a party checks public inputs.
 
     Attributes:
-        embedding_size: coordinates of an embedding, d.
-        labels: how many labels the task has.
+        embedding_size: d, coordinates of an embedding.
+        labels: number of labels of the task.
     """
 
     embedding_size: int
@@ -133,15 +133,15 @@ class PublicFacts:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """The rows of a party's records before clipping. Private.
+    """The rows of a party's records before clipping; private.
 
     Attributes:
-        matrix: float64 [R, dimension] in natural units, sparse (CSR) or dense; or a function that computes the rows of
-            the given positions, int64 [r] -> [r, dimension]. A statistic whose rows grow with a number of its plan
-            gives a function: no buffer grows with the records times such a number (docs/privacy.md,
+        matrix: float64 [R, dimension] in natural units, sparse (CSR) or dense; or a function from row numbers,
+            int64 [r], to their rows, [r, dimension]. A statistic whose dimension grows with a number of its plan must
+            give a function, so that no buffer grows with the records times that number (docs/privacy.md,
             "Non-interference").
-        units: privacy unit of each row, int64 [R].
-        width: numbers that such a function stores for a row; None where it stores a whole row.
+        units: number of each row's privacy unit, int64 [R].
+        width: numbers that the function stores for a row; None if it stores ``dimension`` numbers.
     """
 
     matrix: Matrix | Callable[[Int64], Matrix]
@@ -158,13 +158,13 @@ class Rows:
         return len(self.units)
 
     def take(self, positions: Int64) -> Matrix:
-        """The rows at ``positions``, [len(positions), dimension]."""
+        """Returns the rows with these numbers, [len(positions), dimension]."""
         if callable(self.matrix):
             return self.matrix(positions)
         return self.matrix[positions]
 
     def keep_units(self, kept: Bools) -> Rows:
-        """Only the rows of units u with ``kept[u]`` (a Poisson subsample of units), bool [number of units]."""
+        """Returns only the rows of the units u with ``kept[u]``, bool [number of units]."""
         positions = np.flatnonzero(kept[self.units])
         if callable(self.matrix):
             compute = self.matrix
@@ -173,10 +173,11 @@ class Rows:
 
 
 def in_blocks(values: Float64, block: Int64, dimension: int) -> sp.csr_array[Any]:
-    """Rows that stand in one block each, sparse [m, dimension].
+    """Makes m rows that are zero outside one block of columns each, sparse [m, dimension].
 
     Args:
-        values: of the block, float64 [m, width]; block: the number of each row's, int64 [m].
+        values: contents of each row's block, float64 [m, width].
+        block: number of each row's block, int64 [m]; block b covers the columns from b x width.
     """
     rows, width = values.shape
     columns = block[:, None] * width + np.arange(width)
@@ -185,10 +186,11 @@ def in_blocks(values: Float64, block: Int64, dimension: int) -> sp.csr_array[Any
 
 
 def at_columns(columns: Int64, weights: Float64, dimension: int) -> sp.csr_array[Any]:
-    """Rows with a weight at each chosen column, sparse [m, dimension]; a negative column counts nowhere.
+    """Makes m rows with weights at k chosen columns each, sparse [m, dimension].
 
     Args:
-        columns: int64 [m, k], each at most once in a row; weights: of the k places, float64 [k].
+        columns: column numbers, int64 [m, k], each at most once in a row; a negative one is left out.
+        weights: weight at the first, second, ... k-th column of a row, float64 [k].
     """
     counted = columns >= 0
     starts = np.concatenate([[0], np.cumsum(counted.sum(axis=1))])
@@ -214,7 +216,7 @@ QUESTIONS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Between:
-    """Marks a parameter of a statistic as an integer of [least, most]. What arrives on the wire is checked."""
+    """Marks a parameter of a statistic as an integer of [least, most], which is checked for plans from the wire."""
 
     least: int = 1
     most: int = LARGEST_DIMENSION
@@ -228,7 +230,7 @@ COUNT_SCALE = 256  # integer units per count (docs/privacy.md, "Noise"): shares 
 def positive_integer(
     statistic: str, name: str, value: object, *, least: int = 1, most: int = LARGEST_DIMENSION
 ) -> None:
-    """Raises ConfigurationError unless ``value`` is an int of [least, most]: what arrives on the wire is checked."""
+    """Raises ConfigurationError unless ``value``, the parameter ``name`` of a statistic, is an int of [least, most]."""
     if type(value) is not int or not least <= value <= most:
         raise ConfigurationError(
             f"{statistic}.{name} is {value!r}",
@@ -240,7 +242,7 @@ def positive_integer(
 def positive_integers(statistic: str, name: str, values: object, *, entries: int, least: int = 1, most: int) -> None:
     """Raises ConfigurationError unless ``values`` is a tuple of 1 to ``entries`` ints of [least, most].
 
-    The number of entries is looked at first: a peer's plan is built before anybody has agreed to it.
+    The number of entries is checked first, because a peer's plan is built before anybody has agreed to it.
     """
     if not isinstance(values, tuple) or not 1 <= len(values) <= entries:
         found = f"{len(values)} entries" if isinstance(values, tuple) else repr(values)
@@ -251,17 +253,19 @@ def positive_integers(statistic: str, name: str, values: object, *, entries: int
 
 @cache
 def bounded_parameters(statistic: type[Any]) -> dict[str, type[bool] | Between]:
-    """Every parameter that is a bool or has bounds, by name."""
+    """Returns the type of each parameter of a statistic that is a bool or has bounds, by name."""
     hints = get_type_hints(statistic, include_extras=True)
     marks = {name: getattr(hint, "__metadata__", (hint,))[0] for name, hint in hints.items()}
     return {name: mark for name, mark in marks.items() if mark is bool or isinstance(mark, Between)}
 
 
 class Statistic(ABC):
-    """Base of every statistic: a frozen dataclass of public, JSON-able parameters, its bound and the rows it defines.
+    """Base of every statistic: a frozen dataclass of public parameters, with the rows of records and their bound.
+
+    Parameters must be values that JSON can hold.
 
     Attributes:
-        name: on the wire.
+        name: name of the statistic in plans.
         question: its kind, a key of ``QUESTIONS``, named where the class is declared; "" for another package's, which
             a hospital trusts one by one.
         consent: completes "A hospital releases ..." for the people who decide about a run; names no number.
@@ -293,12 +297,12 @@ class Statistic(ABC):
     @property
     @abstractmethod
     def dimension(self) -> int:
-        """Coordinates of the vector."""
+        """Number of coordinates of the vector."""
 
     @property
     @abstractmethod
     def sensitivity(self) -> Sensitivity:
-        """Tight bounds of one record's row; the framework clips to them."""
+        """Tight bounds on the norms of one record's row; the framework clips rows to them."""
 
     def __post_init__(self) -> None:
         """Checks every parameter that is marked by :class:`Between` or is a bool. Raises ConfigurationError."""
@@ -311,13 +315,13 @@ class Statistic(ABC):
 
     @property
     def base_scale(self) -> int:
-        """Integer units per natural unit, before a plan refines it; for counts by default."""
+        """Least number of integer units per natural unit, which a plan may raise; the default suits counts."""
         return COUNT_SCALE
 
     @classmethod
     @abstractmethod
     def example(cls, choose: Any, facts: PublicFacts) -> tuple[Statistic, Any]:
-        """Draws a well-formed example of the statistic and of its public inputs, extreme ones included.
+        """Draws a well-formed example of the statistic and its public inputs for tests; some examples are extreme.
 
         Args:
             choose: random choices (:class:`undersong_protocol.statistics.examples.Chooser`).
@@ -328,28 +332,29 @@ class Statistic(ABC):
 
     @abstractmethod
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
-        """Raises ConfigurationError unless the public inputs are well formed; looks at no record.
+        """Raises ConfigurationError unless the public inputs are well formed; reads no record.
 
-        Names, shapes, magnitudes, grids and labels (undersong_protocol.statistics.inputs), so that :meth:`rows` is then
-        total.
+        It checks names, shapes, magnitudes, grids and labels (undersong_protocol.statistics.inputs), so that
+        :meth:`rows` then succeeds for any records.
         """
 
     @abstractmethod
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        """One row for each record that contributes, whatever the records are, once the inputs have been checked.
+        """Returns one row for each record that contributes; never fails once the inputs have been checked.
 
         A row depends on its record and the public inputs alone, to the last bit: not on the other records, their number
-        or their order. Rows of several units (``whole``) depend on those units alone.
+        or their order. A row of several units (``whole``) depends on those units alone.
 
-        ``memory`` is a dictionary that a party keeps per data set and run; a statistic may put there what saves it
-        work at the next, larger request. It must not change the result. The party drops all but the newest entries.
+        Args:
+            memory: a dictionary that the party keeps per data set and run, in which a statistic may cache work for a
+                later, larger request. It must not change the result. The party drops all but the newest entries.
         """
 
     def check_party(self, local_model: str) -> None:
-        """Raises ConfigurationError where a party could not contribute, before the party signs; by default it can.
+        """Raises ConfigurationError if a party lacks what this statistic needs; called before the party signs.
 
         Args:
-            local_model: "packaged", the folder of the model that the party fine-tunes, or "" where it names none.
+            local_model: "packaged", the folder of the model that the party fine-tunes, or "" without one.
         """
         return None
 
@@ -361,7 +366,7 @@ _OWN = "undersong_protocol."
 
 
 def register(statistic: _Class) -> _Class:
-    """Class decorator: makes a frozen dataclass of this program with a ``name`` known under it."""
+    """Registers a statistic of this program, a frozen dataclass, under its ``name``; a class decorator."""
     _check(statistic)
     if not statistic.__module__.startswith(_OWN):
         raise InternalError(
@@ -377,11 +382,11 @@ def register(statistic: _Class) -> _Class:
 
 
 def register_foreign(name: str, statistic: Any, source: str) -> None:
-    """Makes another package's statistic known; again with the same source changes nothing.
+    """Registers a statistic of another package; a repetition with the same source changes nothing.
 
     Args:
-        name: under which that package declares it.
-        source: SHA-256 (hex) of its source, which plans carry and every party must trust.
+        name: name under which that package declares the statistic.
+        source: SHA-256 (hex) of the package's source, which plans carry and every party must trust.
 
     Raises ConfigurationError for what is no statistic, has another name, or has the name of one that is known.
     """
@@ -423,37 +428,37 @@ def _check(statistic: Any) -> None:
 
 
 def names() -> list[str]:
-    """The wire names this program knows, sorted; with those of other packages that were registered."""
+    """Returns the names of all registered statistics, sorted."""
     return sorted(_STATISTICS)
 
 
 def of_question(question: str) -> tuple[str, ...]:
-    """The wire names of this program's own statistics that answer a kind of question (``QUESTIONS``), sorted."""
+    """Returns the names of this program's own statistics for a kind of question, a key of ``QUESTIONS``, sorted."""
     return tuple(name for name in names() if _STATISTICS[name].question == question and name not in _SOURCES)
 
 
 def source(name: str) -> str:
-    """SHA-256 (hex) of the source of another package's statistic; "" for this program's own and for unknown ones."""
+    """Returns the SHA-256 (hex) of the source of another package's statistic; "" for own and unknown statistics."""
     return _SOURCES.get(name, "")
 
 
 def known(name: str) -> type[Statistic] | None:
-    """The class of that wire name, or None if this program does not know it."""
+    """Returns the class of the statistic that is registered under ``name``; None if there is none."""
     return _STATISTICS.get(name)
 
 
 def parameters(statistic: Statistic) -> dict[str, Any]:
-    """The statistic's public parameters, JSON-able; ``build(statistic.name, ...)`` gives an equal statistic."""
+    """Returns a statistic's public parameters as JSON values, from which :func:`build` makes an equal statistic."""
     if not dataclasses.is_dataclass(statistic):
         raise InternalError(f"statistic {statistic.name!r} is not a dataclass")
     return {field.name: _plain(getattr(statistic, field.name)) for field in dataclasses.fields(statistic) if field.init}
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
-    """The statistic of that name and these public parameters.
+    """Makes the statistic that is registered under ``name``, with these public parameters.
 
     Raises:
-        ConfigurationError: unknown name, or parameters that the statistic does not take.
+        ConfigurationError: the name is unknown, or the statistic does not accept the parameters.
     """
     found = _STATISTICS.get(name)
     if found is None:

@@ -1,4 +1,4 @@
-"""The Q nearest and Q furthest candidates of every record: exact, ties to the lower index, close to a bare product.
+"""Finds the Q nearest and Q furthest candidates of every record, exactly, with ties to the lower index.
 
 The score of candidate c for record x is 2 x.c - |c|^2 = |x|^2 - |x - c|^2: higher is nearer. It comes out of one
 matrix product with an extra column. Per record, contiguous groups of candidates are reduced to their best score, and
@@ -22,19 +22,20 @@ _INDEX = 0xFFFFFFFF  # bits of a key that hold an index, negated
 
 
 class NearestFurthest:
-    """The Q nearest and furthest candidates of fixed records, kept while candidates are added.
+    """Keeps the Q nearest and furthest candidates of fixed records while candidates are added.
 
-    Exact where every score is exact in float32, as for quantised embeddings of norm at most 1; the result after any
+    It is exact if every score is exact in float32, as for quantised embeddings of norm at most 1. The result after any
     sequence of :meth:`extend` then equals that of one call with all candidates.
 
     Args:
-        private: float32 [M, d].
-        labels: int64 [M] or None; a record is compared with candidates of its own label only, and with none at -1.
-        q: how many to keep.
-        furthest: whether the furthest are kept too.
+        private: the records' embeddings, float32 [M, d].
+        labels: the records' labels, int64 [M], or None. A record is compared with candidates of its own label only; a
+            record with label -1 is compared with no candidate.
+        q: number of candidates to keep per record.
+        furthest: True keeps the furthest candidates too.
 
     Attributes:
-        candidates: how many have been compared.
+        candidates: number of candidates compared so far.
     """
 
     def __init__(self, private: Float32, labels: Int64 | None, q: int, *, furthest: bool = True) -> None:
@@ -50,16 +51,19 @@ class NearestFurthest:
 
     @property
     def near(self) -> Int64:
-        """Candidate indices, int64 [M, q], best first, ``NONE`` where there are fewer."""
+        """Indices of each record's nearest candidates, int64 [M, q], nearest first, filled up with ``NONE``."""
         return _indices(self._near)
 
     @property
     def far(self) -> Int64:
-        """The same of the furthest; all ``NONE`` without ``furthest``."""
+        """Indices of each record's furthest candidates, int64 [M, q], furthest first; filled up with ``NONE``."""
         return _indices(self._far)
 
     def extend(self, candidates: Float32, labels: Int64 | None) -> None:
-        """Compares with further candidates, float32 [n, d] (labels int64 [n] or None), indexed after those before."""
+        """Compares the records with n further candidates, float32 [n, d]; their indices follow the earlier ones.
+
+        ``labels`` are the candidates' labels, int64 [n], or None.
+        """
         if (labels is None) != (self._labels is None):
             raise ConfigurationError("labels are given for candidates or for records, but not for both")
         if candidates.ndim != 2 or candidates.shape[1] != self._private.shape[1]:
@@ -100,7 +104,10 @@ class NearestFurthest:
 def by_label(
     row_labels: Int64 | None, column_labels: Int64 | None, rows: int, columns: int
 ) -> Iterator[tuple[Int64, Int64]]:
-    """Positions of the records and of the candidates of each label that both have."""
+    """Yields, for each label of both records and candidates, the row numbers of its records and of its candidates.
+
+    Without labels it yields all rows once.
+    """
     if row_labels is None or column_labels is None:
         if rows and columns:
             yield np.arange(rows), np.arange(columns)

@@ -1,4 +1,7 @@
-"""Votes of teachers, each trained on a shard of a party's records: how many take a public candidate for private."""
+"""Statistic on teachers: classifiers of private and public texts, each trained on a shard of a party's records.
+
+A teacher votes for the public texts that it takes for private.
+"""
 
 import copy
 import logging
@@ -63,7 +66,7 @@ _ALONE = threading.Lock()  # simulated parties share a process, and the head's s
 
 @dataclass(frozen=True)
 class Candidates:
-    """Public texts with the class of each, int64 [n]."""
+    """Public texts with the class (label) of each, int64 [n]."""
 
     texts: Sequence[str]
     classes: Int64
@@ -74,7 +77,7 @@ def check(model: str) -> None:
     """Raises ConfigurationError, in words that the coordinator may read, unless ``model`` can be fine-tuned.
 
     Args:
-        model: "packaged", a local folder, or "" where the party names none.
+        model: "packaged", a local folder, or "" if the party has named none.
     """
     with _ALONE:
         _loaded(model)
@@ -92,14 +95,18 @@ def votes(
     half: bool,
     probabilities: bool = False,
 ) -> Float64:
-    """Each teacher's answers, float64 [teachers, queries] in [0, 1]; 0 for a shard without records.
+    """Fine-tunes a teacher per shard and returns its answers on the queries, float64 [teachers, queries] in [0, 1].
+
+    A shard without records answers 0. Raises as :func:`check`.
 
     Args:
-        texts: private, M of them; ``classes`` of each, int64 [M].
-        shards: teacher of each text, int64 [M] in [0, teachers).
-        contrast: public candidates to tell the texts from, at least one; ``queries`` are other ones.
-        model: as of :func:`check`, whose errors it raises too.
-        half, probabilities: as of the linear teachers.
+        texts: M private texts.
+        classes: class (label) of each text, int64 [M].
+        shards: number of each text's teacher, int64 [M] in [0, teachers).
+        contrast: at least one public text, from which a teacher learns to tell its private texts.
+        queries: other public texts, on which teachers answer.
+        model: "packaged", or a local folder.
+        half, probabilities: as in :func:`undersong_protocol.statistics.teachers.votes`.
     """
     found = np.zeros((teachers, len(queries.texts)))
     with _ALONE, one_torch_thread():
@@ -183,22 +190,24 @@ LARGEST_TEACHERS_TIMES_LABELS = 2**20  # a teacher has one direction per label; 
 @register
 @dataclass(frozen=True)
 class TeacherVotes(Statistic, question="teachers"):
-    """The sum over teachers of their answers in [0, 1]^r on r public queries, as scalars.
+    """Counts, for each of r public queries, the teachers that take it for private.
 
-    A row is a teacher's, not a record's: rows of this statistic stand for shards. A unit lies wholly in one shard,
-    found by a keyed hash of the unit, so adding or removing it changes the answers of one teacher, v to v' in [0, 1]^r
-    (a shard without records answers 0): L1 at most r, L2 sqrt(r), Linf 1, however many records the unit has. That holds
-    because answers are bounded and because a teacher depends on no other shard (teachers.py).
+    A row holds one teacher's answers in [0, 1]^r, so rows stand for shards, not for records. A unit lies wholly in one
+    shard, found by a keyed hash of the unit, so adding or removing it changes the answers of one teacher, v to v' in
+    [0, 1]^r (a shard without records answers 0): L1 at most r, L2 sqrt(r), Linf 1, however many records the unit has.
+    That holds because answers are bounded and because a teacher depends on no other shard (teachers.py).
 
     Attributes:
-        queries: r; fewer may be published, the others then count nothing.
-        teachers: shards a party divides its records into.
-        labels: labels of the task, 0 where it has none; a record without label is then left out of the training.
-        half: whether a teacher votes for the better half of the queries of each class, which no boundary that all
-            candidates lie behind can silence; else for those on the private side of its boundary.
-        fine_tuned: whether a teacher is the party's own local model, fine-tuned on texts; else a linear one on
+        queries: r, largest number of queries; if fewer are published, the coordinates after them stay 0.
+        teachers: number of shards into which a party divides its records.
+        labels: number of labels of the task; 0 for a task without labels. With labels, a record without label is left
+            out of the training.
+        half: True makes a teacher vote for the better half of the queries of each class, so that it votes even if all
+            queries lie on the public side of its boundary. False makes it vote for those on the private side.
+        fine_tuned: True makes teachers of the party's local model, fine-tuned on texts; False makes linear ones on
             embeddings.
-        probabilities: an answer is the probability that the query is private (Song et al. 2024, Eq. 1), not a vote.
+        probabilities: True makes an answer the probability that the query is private (Song et al. 2024, Eq. 1), not a
+            vote.
 
     Public inputs: embeddings "queries" and "contrast", the candidates that teachers tell the records from, each with a
     label in a task with labels. Where teachers are fine-tuned: texts of these names, and whole numbers
@@ -231,7 +240,7 @@ class TeacherVotes(Statistic, question="teachers"):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """All queries compose.
+        """The norms of a row of ones.
 
         >>> TeacherVotes(queries=100, teachers=15).sensitivity
         Sensitivity(l1=100.0, l2=10.0, linf=1.0)
@@ -239,7 +248,7 @@ class TeacherVotes(Statistic, question="teachers"):
         return Sensitivity(float(self.queries), math.sqrt(self.queries), 1.0)
 
     def check_party(self, local_model: str) -> None:
-        """Raises ConfigurationError where a party with that local model could not contribute."""
+        """Raises ConfigurationError if teachers are fine-tuned and the party's local model cannot be."""
         if self.fine_tuned:
             check(local_model)
 
@@ -347,9 +356,9 @@ def _classes_of(name: str) -> str:
 
 
 def distinct(records: RecordView) -> Int64:
-    """Positions of the records without those that repeat a text and label of their own unit, int64.
+    """Returns the row numbers of the records, int64, without those that repeat a text and label of their own unit.
 
-    Only within a unit: what other units hold must not decide which records a shard has.
+    Repetitions of other units stay, because other units must not decide which records a shard has.
     """
     units, sizes = np.unique(records.units, return_counts=True)
     several = np.isin(records.units, units[sizes > 1])

@@ -1,4 +1,4 @@
-"""Teachers: binary discriminators over frozen embeddings, one per shard of a party's records.
+"""Linear teachers: classifiers on embeddings, one per shard of a party's records, that tell private from public texts.
 
 Song et al. 2024 train one discriminator per shard, private texts against generated ones. Here it is logistic regression
 on embeddings. Teachers live in one call of :func:`votes` and nowhere else: nothing keeps or writes one.
@@ -31,14 +31,16 @@ STEPS = 40
 
 
 class Whitening:
-    """Embeddings as teachers see them: centred by class and scaled by what varies among the public candidates anyway.
+    """Centres embeddings by class and scales them by the variation among public candidates, as teachers use them.
 
     Args:
-        embeddings, classes: of public candidates, float32 [n, d], n >= 1, and int64 [n] in [0, count).
+        embeddings: the public candidates' embeddings, float32 [n, d], n >= 1.
+        classes: the candidates' classes, int64 [n] in [0, count).
 
     Attributes:
-        means: of the candidates of each class, float64 [count, d]; of all of them for a class that has none.
-        axes, variances: eigenvectors (columns) and eigenvalues of the covariance within the classes plus a ridge.
+        means: mean of the candidates of each class, float64 [count, d]; of all candidates for a class without any.
+        axes: eigenvectors, as columns, of the covariance within the classes plus a ridge, float64 [d, d].
+        variances: their eigenvalues, float64 [d].
     """
 
     def __init__(self, embeddings: Float32, classes: Int64, count: int) -> None:
@@ -65,7 +67,7 @@ class Whitening:
         return result
 
     def whitened_direction(self, directions: Float64) -> Float64:
-        """Directions in the axes, float64 [..., d], as directions of the whitened coordinates: the same products."""
+        """Converts directions in the axes, float64 [..., d], to whitened coordinates with the same inner products."""
         return directions / self._scale
 
 
@@ -84,16 +86,19 @@ def votes(
     half: bool,
     probabilities: bool = False,
 ) -> Float64:
-    """Each teacher's answers, float64 [teachers, queries] in [0, 1]; 0 for a shard without records.
+    """Trains a linear teacher per shard and returns its answers on the queries, float64 [teachers, queries] in [0, 1].
 
-    An answer is whether the query is taken for private, or with ``probabilities`` how probably it is.
+    An answer is 1 if the teacher takes the query for private, else 0; with ``probabilities`` it is the probability. A
+    shard without records answers 0.
 
     Args:
-        records: private embeddings, float32 [M, d]; ``classes`` of each, int64 [M] in [0, count).
-        shards: teacher of each record, int64 [M] in [0, teachers).
-        contrast: public candidates to tell the records from, at least one; ``queries`` are other ones.
-        half: whether a teacher votes for the better half of the queries of each class (those above the median of its
-            scores); else for those on the private side of its boundary.
+        records: private embeddings, float32 [M, d].
+        classes: class (label) of each record, int64 [M] in [0, count).
+        shards: number of each record's teacher, int64 [M] in [0, teachers).
+        contrast, contrast_classes: at least one public embedding, from which teachers learn to tell their records.
+        queries, query_classes: other public embeddings, on which teachers answer.
+        half: True makes a teacher vote for the better half of the queries of each class (those above the median of
+            its scores); False makes it vote for those on the private side of its boundary.
     """
     whiten = Whitening(contrast, contrast_classes, count)
     z, q = whiten(contrast, contrast_classes), whiten(queries, query_classes)
@@ -117,11 +122,12 @@ def votes(
 
 
 def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> Bools:
-    """The queries that each teacher votes for, bool [queries, teachers], from its scores of the same shape.
+    """Returns True for the queries that each teacher votes for, bool [queries, teachers], from scores of that shape.
 
     Args:
-        classes: of the queries, int64 [queries].
-        half: those above the median of the teacher's scores in their class; else those above 0, its boundary.
+        classes: classes of the queries, int64 [queries].
+        half: True takes queries above the median of the teacher's scores in their class; False takes those above 0,
+            the teacher's boundary.
 
     >>> ballot(np.array([[1.0], [2.0], [-3.0], [-4.0]]), np.array([0, 0, 1, 1]), half=True)[:, 0].tolist()
     [False, True, True, False]
@@ -185,5 +191,5 @@ def _trained(members: list[tuple[Float32, Int64]], against: list[Float32], shown
 
 
 def logistic(scores: Floats) -> Float32:
-    """1 / (1 + exp(-score))."""
+    """Returns the logistic function 1 / (1 + exp(-score)) of each score, float32."""
     return np.asarray(1.0 / (1.0 + np.exp(np.clip(np.negative(scores), -40.0, 40.0))), dtype=np.float32)

@@ -1,10 +1,10 @@
-"""Terms and keyphrases of records: counts of public terms, and kernel features of phrases.
+"""Statistics on terms and keyphrases in records: counts of public terms, and kernel features of phrases.
 
-A record counts for its first S distinct terms. From sums of kernel features the density of a class's phrases, or of
-prefixes, is estimated. Source: Rahimi, Recht 2007 (random Fourier features); Nagesh, Chen, Mishra, Wagner 2024 (DP-KPS,
-densities of keyphrases and of their prefixes). Deviations: cosine and sine stand in pairs instead of one cosine with a
-random phase, so that the L2 norm is exactly sqrt(m); a record is ONE vector, however many phrases it has, so that it
-counts once.
+A record counts for its first S distinct terms. Sums of kernel features estimate the density of a class's phrases, or of
+prefixes of phrase sequences. Source: Rahimi, Recht 2007 (random Fourier features); Nagesh, Chen, Mishra, Wagner 2024
+(DP-KPS, densities of keyphrases and of their prefixes). Deviations: cosine and sine stand in pairs instead of one
+cosine with a random phase, so that the L2 norm is exactly sqrt(m); a record is ONE vector, however many phrases it has,
+so that it counts once.
 """
 
 import math
@@ -57,7 +57,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def words(text: str) -> list[str]:
-    """Case-folded runs of letters and digits; everything between them only separates.
+    """Returns the case-folded words of a text, which are runs of letters and digits.
 
     >>> words("Top-up  FAILED: Marie's card")
     ['top', 'up', 'failed', 'marie', 's', 'card']
@@ -68,14 +68,14 @@ def words(text: str) -> list[str]:
 
 
 class Terms:
-    """A vocabulary made ready for matching; :func:`matcher` keeps the last ones.
+    """Finds the terms of a public vocabulary in texts; :func:`matcher` caches the last objects.
 
     Args:
-        terms: words or phrases, public.
+        terms: public words or phrases, which methods name by their index.
 
     Raises:
-        ConfigurationError: no term, a term without a letter or digit or of more than ``LONGEST_TERM`` words, or two
-            that are the same when folded.
+        ConfigurationError: there is no term, a term has no letter or digit or more than ``LONGEST_TERM`` words, or
+            two terms are equal after case folding.
     """
 
     def __init__(self, terms: Sequence[str]) -> None:
@@ -100,9 +100,9 @@ class Terms:
             self._longest[found[0]] = max(self._longest.get(found[0], 0), len(found))
 
     def each(self, text: str) -> Iterator[int]:
-        """The terms of ``text`` in the order in which they occur, repeats included.
+        """Yields the indices of the terms in ``text``, in the order in which they occur, repeats included.
 
-        At each word the longest term that begins there is taken and its words are used up.
+        Of several terms that begin at a word the longest is taken, and matching goes on behind it.
         """
         text_words = words(text)
         position = 0
@@ -117,7 +117,7 @@ class Terms:
             position += max(1, length)
 
     def of(self, text: str, most: int | None = None) -> list[int]:
-        """The first ``most`` distinct terms of ``text``, in the order in which they occur; all where None.
+        """Returns the indices of the first ``most`` distinct terms in ``text``, in order of occurrence; None takes all.
 
         >>> Terms(["heart", "heart failure", "pain"]).of("PAIN, heart\\n failure; heart pain")
         [2, 1, 0]
@@ -132,24 +132,24 @@ class Terms:
 
 @lru_cache(maxsize=2)
 def matcher(terms: tuple[str, ...]) -> Terms:
-    """``Terms`` of a public vocabulary; a large one costs seconds, and a simulation's parties share it."""
+    """Returns a cached ``Terms`` of a public vocabulary; a large one takes seconds to make."""
     return Terms(terms)
 
 
 @register
 @dataclass(frozen=True)
 class TermHistogram(Statistic, question="counts"):
-    """Records per term; a record counts once for each of its first ``distinct`` (S) different terms.
+    """Counts the records that contain each term; a record counts for its first S different terms.
 
-    Distinct terms make the L2 sensitivity sqrt(S); repeats counted make it S
-    (docs/privacy.md, "Statistics"). A record without any term counts nowhere.
+    The L2 sensitivity is sqrt(S), or S if repeats count (docs/privacy.md, "Statistics"). A record without any term does
+    not count.
 
     Attributes:
         vocabulary: number of terms.
-        distinct: S.
-        repeats: counts the first S terms of a record, of which several may be the same, as DP-KPS (A.1) does.
+        distinct: S, terms of a record that count.
+        repeats: True counts the first S terms of a record even if some are equal, as DP-KPS (A.1) does.
 
-    Public input: texts named "vocabulary", exactly that many.
+    Public input: texts named "vocabulary", exactly ``vocabulary`` of them.
 
     >>> TermHistogram(vocabulary=1000, distinct=9).sensitivity
     Sensitivity(l1=9.0, l2=3.0, linf=1.0)
@@ -173,7 +173,7 @@ class TermHistogram(Statistic, question="counts"):
 
     @property
     def most(self) -> int:
-        """Terms of a record that count."""
+        """Largest number of a record's terms that count."""
         return self.distinct if self.repeats else min(self.distinct, self.vocabulary)
 
     @classmethod
@@ -224,9 +224,11 @@ FREQUENCIES.check_exact(record_bits=11, record_norm=1.0)
 @register
 @dataclass(frozen=True)
 class FourierFeatures(Statistic, question="directions"):
-    """cos(w.x) and sin(w.x) of m random frequencies w, for each of several structures, one block per class.
+    """Sums random Fourier features of the records' phrases, from which densities of phrases or prefixes are estimated.
 
-    The kernel of a structure of length l is exp(-u |x - y|^2) with u = width / l on l concatenated unit vectors.
+    A row holds cos(w.x) and sin(w.x) for m random frequencies w and for each of several *structures*, in a block of the
+    record's class. A structure of length l looks at l phrases: x is their l unit vectors concatenated, and the kernel
+    is exp(-u |x - y|^2) with u = width / l.
 
     With ``averaged`` a record is the mean of its phrases' features (density of single phrases). Otherwise x is the
     record's first ``phrases`` phrases in order, concatenated; a position that a record does not fill holds the unit
@@ -237,14 +239,14 @@ class FourierFeatures(Statistic, question="directions"):
     is multiplied by its weight (:attr:`weights`), by which a reader of the sums divides.
 
     Attributes:
-        pairs: m.
-        classes: labels of the task; 0 puts all records into one block.
-        lengths: of the structures, released together; at most 32, each from 1 to 64.
-        phrases: most phrases of a record, L, from 1 to 64 (not for ``averaged``).
-        averaged: as above; then lengths is (1,).
-        width: u times the length.
-        even: the structures have equal weights, as in DP-KPS.
-        seed: of the public frequencies.
+        pairs: m, pairs of cosine and sine.
+        classes: number of labels of the task; 0 puts all records into one block.
+        lengths: lengths of the structures, which are released together; at most 32, each from 1 to 64.
+        phrases: L, phrases of a record that count, from 1 to 64 (not for ``averaged``).
+        averaged: True averages a record's phrases, as above; ``lengths`` must be (1,).
+        width: u times the length of a structure.
+        even: True gives all structures the same weight, as in DP-KPS.
+        seed: seed of the public frequencies.
 
     Public inputs: texts and embeddings, both named "terms", row by row the same terms. Phases are rounded to steps of
     1/65536 of a turn per term and position (undersong_common.workers), added as integers, and looked up in one
@@ -279,7 +281,7 @@ class FourierFeatures(Statistic, question="directions"):
 
     @property
     def structure_dimension(self) -> int:
-        """Coordinates of one structure: m cosines, then m sines."""
+        """Number of coordinates of one structure: m cosines, then m sines."""
         return 2 * self.pairs
 
     @property
@@ -294,14 +296,14 @@ class FourierFeatures(Statistic, question="directions"):
     def weights(self) -> tuple[float, ...]:
         """Factor of each structure's features; the squares sum to the number of structures.
 
-        They make the noise's share of the error the same for all structures, the least that the largest share can be.
-        An estimate errs by its frequencies too. Of two records at x and y from the query, the terms cos(w.x), cos(w.y)
-        have the covariance (k(x - y) + k(x + y)) / 2 - k(x) k(y), where k(d) = exp(-u |d|^2). Let phrases that have
-        nothing to do with each other be orthogonal; with f of l' positions filled in both records and l in the query
-        this is (a - b)^2 / 2, a = exp(-u f), b = exp(-u (2 l + 2 l' - f)). Noise whose deviation is divided by the
-        weight then has the same share everywhere if the weight goes by 1 / (a - b), with l the shortest prefix that the
-        structure is asked for, which is the hardest. Structures that are filled alike, as those of a linear ensemble,
-        all have weight 1; one longer than L needs less, because records that end early resemble each other.
+        They make the noise's share of an estimate's error equal for all structures, so that the largest share is
+        smallest. An estimate errs by its frequencies too. Of two records at x and y from the query, the terms cos(w.x),
+        cos(w.y) have the covariance (k(x - y) + k(x + y)) / 2 - k(x) k(y), where k(d) = exp(-u |d|^2). Let phrases that
+        have nothing to do with each other be orthogonal; with f of l' positions filled in both records and l in the
+        query this is (a - b)^2 / 2, a = exp(-u f), b = exp(-u (2 l + 2 l' - f)). Noise whose deviation is divided by
+        the weight then has the same share everywhere if the weight goes by 1 / (a - b), with l the shortest prefix that
+        the structure is asked for, which is the hardest. Structures that are filled alike, as those of a linear
+        ensemble, all have weight 1; one longer than L needs less, because records that end early resemble each other.
 
         >>> [round(weight, 3) for weight in FourierFeatures(pairs=1, lengths=(1, 2, 4, 8, 16), phrases=10).weights]
         [1.062, 1.062, 1.097, 1.135, 0.504]
@@ -322,7 +324,10 @@ class FourierFeatures(Statistic, question="directions"):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """cos^2 + sin^2 = 1 and |cos| + |sin| <= sqrt(2), for each pair of each structure, times its weight."""
+        """The norms of one record's row.
+
+        Each pair of each structure has cos^2 + sin^2 = 1 and |cos| + |sin| <= sqrt(2), times the structure's weight.
+        """
         weights = self.weights
         l1, l2 = math.sqrt(2.0) * self.pairs * math.fsum(weights), math.sqrt(self.pairs * len(weights))
         return Sensitivity(l1, l2, max(weights))
@@ -382,9 +387,9 @@ class FourierFeatures(Statistic, question="directions"):
         return Rows(compute, records.units[taking], width=self.class_dimension)
 
     def phases(self, structure: int, position: int, vectors: Float32) -> Int64:
-        """w.x of each term at a position of a structure, int64 [N + 1, m]; the last row is the unfilled position.
+        """Returns the angle w.x of each of N terms at a position of a structure, int64 [N + 1, m].
 
-        In steps of 1 / ``STEPS_A_TURN`` of a turn, modulo a turn.
+        The unit is 1 / ``STEPS_A_TURN`` of a turn, modulo a turn. The last row is for an unfilled position.
         """
         from scipy.special import ndtri
 

@@ -1,9 +1,9 @@
-"""Types of a private vector on its way out of a party, one per stage.
+"""Types of a private vector on its way out of a party, one type per stage.
 
     GridVector --noise share--> NoisyVector --mask--> MaskedVector --sum, unmask--> NoisySum
 
-A stage accepts the previous stage's type only, and only :class:`MaskedVector` has bytes: the codec does not know
-the other types, so an un-noised or unmasked vector cannot be serialised. Their ``repr`` shows shape, never values.
+A stage accepts the previous stage's type only. Only a :class:`MaskedVector` can be serialised, so that a vector without
+noise or mask cannot leave a party. The ``repr`` of the private types shows the shape, never values.
 """
 
 from dataclasses import dataclass
@@ -30,21 +30,21 @@ class _Hidden:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class GridVector(_Hidden):
-    """The exact sum of one party's clipped, rounded unit contributions: ``values`` int64 [d]. Private."""
+    """The exact sum of one party's clipped and rounded contributions of units, ``values`` int64 [d]; private."""
 
     values: Int64
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class NoisyVector(_Hidden):
-    """A GridVector plus this party's share of discrete noise: ``values`` int64 [d]. Not private enough alone."""
+    """A GridVector plus this party's share of discrete noise, ``values`` int64 [d]; not private enough alone."""
 
     values: Int64
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MaskedVector:
-    """A NoisyVector plus masks in Z_2^32 or Z_2^64: the first vector that may be serialised."""
+    """A NoisyVector plus masks, ``values`` uint32 or uint64 [d]; the first stage that may be serialised."""
 
     values: Ring
 

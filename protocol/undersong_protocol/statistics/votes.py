@@ -1,6 +1,7 @@
-"""Top-Q votes: every private record votes for its nearest and against its furthest candidates (WASP; Aug-PE with Q=1).
+"""Statistics of votes by private records for their nearest candidates, and against the furthest.
 
-Equal votes go to the nearest ones, corrected for hubs.
+:class:`TopQVotes` weighs votes by rank (WASP; Aug-PE with Q = 1). :class:`EqualVotes` weighs them equally and corrects
+for hubs, candidates that are near to many records.
 
 Source: Zou et al. 2025, section 3.2; Lin et al. 2024 (nearest votes). Deviation: nearest and furthest votes stand in
 separate coordinates of one release, which costs sqrt(2) in L2 instead of up to 2.12 for one vector
@@ -40,16 +41,17 @@ LARGEST_Q = 30
 @register
 @dataclass(frozen=True)
 class TopQVotes(Statistic, question="nearest"):
-    """Weights 2^(Q-q) for the q-th nearest and the q-th furthest candidate of a record's label, q = 1..Q.
+    """Counts votes per candidate: each record votes for the Q nearest and the Q furthest candidates of its label.
 
-    The natural unit is one full vote, 2^(Q-1). A record with k < Q candidates casts k votes of each kind, one without
-    candidates or (in a task with labels) without label none.
+    The q-th nearest and the q-th furthest get the weight 2^(Q-q), q = 1..Q. The natural unit is one full vote, 2^(Q-1).
+    A record with k < Q candidates casts k votes of each kind. A record without label casts no vote in a task with
+    labels.
 
     Attributes:
-        q: votes per record, Q.
-        candidates: how many the plan allows for; where fewer are published the coordinates after them stay empty.
-        labels: labels of the task; 0 compares every record with every candidate.
-        furthest: whether furthest votes are cast too, in coordinates ``candidates`` and up.
+        q: Q, votes per record and kind.
+        candidates: largest number of candidates; if fewer are published, the coordinates after them stay 0.
+        labels: number of labels of the task; 0 compares every record with every candidate.
+        furthest: True counts the furthest votes too, in coordinates ``candidates`` and up.
 
     Public input: embeddings named "candidates".
     """
@@ -70,7 +72,7 @@ class TopQVotes(Statistic, question="nearest"):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """L1 / L2 / Linf of all votes of one record: 2^Q - 1, sqrt((4^Q - 1) / 3), 2^(Q-1), over 2^(Q-1).
+        """The norms of one record's votes, in full votes; nearest votes alone have L2 sqrt((4^Q - 1) / 3) / 2^(Q-1).
 
         >>> round(TopQVotes(q=8, candidates=1).sensitivity.l2, 5)
         1.63298
@@ -157,9 +159,14 @@ BLOCK_ELEMENTS = 1 << 22
 
 
 def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = NEIGHBOURS) -> Float64:
-    """r(x): mean inner product of each candidate with its nearest others of its label, float64 [N] on the grid.
+    """Returns each candidate's mean inner product with its nearest neighbours of the same label, float64 [N].
 
-    A candidate without others of its label has 0. Public data only: the coordinator computes and publishes it.
+    Subtracted from similarities, it corrects for candidates that are near to everything (hubs). It is rounded to the
+    grid of public numbers; a candidate without others of its label has 0. The coordinator computes it from public data.
+
+    Args:
+        candidates: embeddings, float32 [N, d].
+        neighbours: number of nearest neighbours in the mean.
     """
     found = np.zeros(len(candidates))
     for rows, block, products in products_with_others(candidates, labels):
@@ -170,10 +177,10 @@ def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = 
 
 
 def products_with_others(embeddings: Float32, labels: Int64) -> Iterator[tuple[Int64, Int64, Float32]]:
-    """Inner products of texts with the others of their label, in blocks of at most ``BLOCK_ELEMENTS``.
+    """Yields the inner products of texts with the others of their label, in blocks of at most ``BLOCK_ELEMENTS``.
 
-    Each block: the label's positions [k], those of the block among them [b], and their products, float32 [b, k], with
-    -inf where a text meets itself. A label of a single text is left out.
+    A block is (row numbers of the label's texts [k], row numbers of the block's texts among them [b], products,
+    float32 [b, k]). The product of a text with itself is -inf. A label with a single text is left out.
     """
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
@@ -188,13 +195,14 @@ def products_with_others(embeddings: Float32, labels: Int64) -> Iterator[tuple[I
 
 
 def nearest(embeddings: Float32, labels: Int64 | None, public: PublicInputs, q: int) -> Int64:
-    """The q highest scoring candidates of each record's label, int64 [M, q], best first, ties to the lower index.
+    """Returns the q candidates of each record's label with the highest hub-corrected similarity, int64 [M, q].
 
-    ``NONE`` stands where a record has fewer. Public inputs: embeddings "candidates", numbers "hubness correction".
+    They come best first, ties to the lower index, filled up with ``NONE``.
 
     Args:
-        embeddings: of the records, float32 [M, d].
-        labels: of the records, int64 [M]; None compares every record with every candidate.
+        embeddings: the records' embeddings, float32 [M, d].
+        labels: the records' labels, int64 [M]; None compares every record with every candidate.
+        public: inputs with embeddings "candidates" and numbers "hubness correction".
     """
     given, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction").astype(np.float32)
     found = np.full((len(embeddings), q), NONE, dtype=np.int64)
@@ -211,15 +219,15 @@ def nearest(embeddings: Float32, labels: Int64 | None, public: PublicInputs, q: 
 @register
 @dataclass(frozen=True)
 class EqualVotes(Statistic, question="nearest"):
-    """A whole vote for each of the Q best candidates of a record's label, by hub-corrected similarity.
+    """Counts a whole vote for each of the Q candidates of a record's label with the highest hub-corrected similarity.
 
-    It asks where records lie, and not for the best texts. Relative to a record's votes the L2 norm, and with it the
-    noise, is 1 / sqrt(Q): 0.354 for eight, 0.58 where votes halve from rank to rank.
+    It measures where records lie, rather than the best texts. The L2 norm of a record's votes, and with it the noise,
+    is 1 / sqrt(Q) of their sum: 0.354 for eight votes, against 0.58 for votes that halve from rank to rank.
 
     Attributes:
-        q: votes per record, Q; fewer where its label has fewer candidates.
-        candidates: how many the plan allows for.
-        labels: labels of the task; 0 compares every record with every candidate.
+        q: Q, votes per record; a record whose label has fewer candidates casts fewer.
+        candidates: largest number of candidates.
+        labels: number of labels of the task; 0 compares every record with every candidate.
 
     Public inputs: embeddings "candidates", numbers "hubness correction" (:func:`hubness_correction`).
     """
@@ -240,7 +248,7 @@ class EqualVotes(Statistic, question="nearest"):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """All votes of one record: Q, sqrt(Q) and 1.
+        """The norms of one record's votes: L1 Q, L2 sqrt(Q), Linf 1.
 
         >>> EqualVotes(q=9, candidates=1).sensitivity.l2
         3.0
