@@ -41,11 +41,11 @@ PUBLIC_NOTICE = (
 
 TEXT_WORDS = 120  # assumed length of an example, if the task does not bound the length of its texts
 
-# Seconds on (two quiet cores, one slow or busy core), as benchmarks.simulation has them.
-_START_S = (2.0, 60.0)  # libraries, models, the corpus's report and test
-_WORD_S = (0.00008, 0.0008)  # per word of a text that is embedded
-_PAIR_S = (0.0002, 0.003)  # per pair of parties that share masks, and sum
-_SCORE_S = (1e-8, 2e-7)  # per record and coordinate of a sum
+# Least and most seconds on two cores that do nothing else; benchmarks.simulation prints them beside what runs take.
+_START_S = (6.0, 20.0)  # libraries, models, the corpus's report and test
+_WORD_S = (0.00015, 0.0005)  # per word of a text that is embedded
+_PAIR_S = (0.0004, 0.0012)  # per pair of parties that share masks, and sum
+_SCORE_S = (1e-8, 4e-8)  # per record and coordinate of a sum
 _MOST_NEIGHBOURS = 200  # per party; with more parties the graph is not complete
 
 
@@ -436,7 +436,7 @@ def _expected_cost(run: RunPlan) -> Estimate:
 
 
 def _seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, float]:
-    """Range of the whole run's seconds: the slowest generator, embeddings, private sums, outputs."""
+    """Range of the whole run's seconds on two cores that do nothing else: generator, embeddings, sums, outputs."""
     records, parties = run.setting.expected_records, run.plan.quorum.parties
     words = sum(run.task.task.words or (0, TEXT_WORDS)) / 2 * (run.generator_calls + records)
     pairs = len(run.plan.sums) * parties * min(parties - 1, _MOST_NEIGHBOURS)
