@@ -5,15 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
 from undersong_client.home import FILE_MODE, PartyHome
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     from undersong_protocol.secagg.parameters import Entropy
 
 KEY_BYTES = 32
@@ -50,9 +51,7 @@ def secret(home: PartyHome, name: str) -> bytes:
     return value
 
 
-def identity(home: PartyHome) -> "Ed25519PrivateKey":
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
+def identity(home: PartyHome) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(secret(home, "identity"))
 
 
@@ -83,10 +82,8 @@ def credential(home: PartyHome) -> Credential:
     return Credential(key, begin + rest)
 
 
-def new_tls_key(home: PartyHome) -> "EllipticCurvePrivateKey":
+def new_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
     """A fresh TLS key, kept aside until its certificate arrives; the one in use stays."""
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
     from undersong_protocol.agreement import enrolment
 
     key = enrolment.new_tls_key()
@@ -94,11 +91,8 @@ def new_tls_key(home: PartyHome) -> "EllipticCurvePrivateKey":
     return key
 
 
-def pending_tls_key(home: PartyHome) -> "EllipticCurvePrivateKey":
+def pending_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
     """The key whose certificate is awaited. Raises ConfigurationError where none is."""
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     try:
         key = load_pem_private_key((home.keys / "tls.next.pem").read_bytes(), None)
     except (FileNotFoundError, ValueError):

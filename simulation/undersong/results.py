@@ -11,6 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from undersong.frames import Frame, pandas_package
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
@@ -21,8 +26,6 @@ from undersong_server.release.files import JSONL_NAME, REPORT_NAME, charges
 from undersong_server.runs.planning import PlanFigures
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from undersong.auditing import AuditReport
     from undersong.deliver import Delivered
 
@@ -54,7 +57,6 @@ class Shown(ABC):
 
 
 def _console() -> Console:
-    from rich.console import Console
 
     return Console(record=True, file=io.StringIO(), width=WIDTH, force_jupyter=False)
 
@@ -162,7 +164,6 @@ class Plan(Shown):
         return self.planned.to_json()
 
     def screen(self) -> RenderableType:
-        from rich.console import Group
 
         from undersong_server.cli.display import render_plan
 
@@ -207,7 +208,6 @@ class Published(Shown):
         return Page(self.folder / REPORT_NAME)
 
     def screen(self) -> RenderableType:
-        from rich.text import Text
 
         counts = self.corpus["label"].value_counts() if "label" in self.corpus else {}
         labels = ", ".join(f"{name} {count}" for name, count in counts.items() if name)
@@ -317,7 +317,6 @@ class Audit(Shown):
         return self.found.to_json()
 
     def screen(self) -> RenderableType:
-        from rich.text import Text
 
         return Text("\n".join(self.found.lines()))
 
@@ -364,10 +363,6 @@ class Comparison(Shown):
         return (self.folder / f"{self.name}.md").read_text(encoding="utf-8")
 
     def screen(self) -> RenderableType:
-        from rich import box
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
 
         from undersong.compare_table import ENOUGH_SEEDS, FEW_SEEDS, usefulness
 
@@ -421,6 +416,5 @@ class Verification(Shown):
         return self.verdict.to_json()
 
     def screen(self) -> RenderableType:
-        from rich.text import Text
 
         return Text("\n".join(self.verdict.lines()))

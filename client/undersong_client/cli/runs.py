@@ -20,6 +20,7 @@ from undersong_client.cli.options import (
     print_json,
     print_result,
 )
+from undersong_client.consent import people
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import printable, shell_word
@@ -27,7 +28,6 @@ from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
     from undersong_client.consent.approvals import Request
-    from undersong_client.consent.people import Person
     from undersong_client.operations.runs import Decided
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,6 @@ def mount(app: typer.Typer) -> None:
 
 def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The plans that were proposed to this party, and what was decided."""
-    from undersong_client.consent import people
 
     found = operations.runs.requests(home_of(home))
     if as_json:
@@ -138,12 +137,10 @@ RoleOption = Annotated[
 Reason = Annotated[str, typer.Option("--reason", help="Told to the operator.")]
 
 
-def _person(name: str, role: str, comment: str) -> "Person":
+def _person(name: str, role: str, comment: str) -> people.Person:
     import getpass
 
-    from undersong_client.consent.people import Person
-
-    return Person(name or getpass.getuser(), role, comment)
+    return people.Person(name or getpass.getuser(), role, comment)
 
 
 def approve(

@@ -16,6 +16,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from cryptography.exceptions import InvalidSignature
+
+from undersong_client import keys
 from undersong_client.consent.people import Decision, Person, PersonalDecision, check_another
 from undersong_client.home import FILE_MODE, PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
@@ -347,8 +350,6 @@ class Requests:
             ConfigurationError: the run has ended, the plan was replaced, what was rejected or revoked is to be
                 approved, or this person cannot be the one who is missing.
         """
-        from undersong_client import keys
-
         with self._locked():
             request = _request(self._path(request.manifest))
             check_decision(request, decision)
@@ -475,10 +476,6 @@ class PersonalConsent(Consent):
         self._requests.suspended(manifest, at=self._clock() if now else 0.0)
 
     def _check(self, request: Request) -> None:
-        from cryptography.exceptions import InvalidSignature
-
-        from undersong_client import keys
-
         if request.decision != "approved":
             words = f": {request.reason}" if request.reason else ""
             raise PrivacyRefusal(

@@ -5,12 +5,14 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
+from cryptography.exceptions import InvalidSignature
+
+from undersong_client import keys
 from undersong_client.home import PartyHome, WrittenByAnotherVersion, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol.agreement import bounds, enrolment
 from undersong_protocol.agreement.bounds import MinimumColluders, Policy, RequirePostQuantum
-from undersong_protocol.agreement.bounds import Policy as Bounds
 from undersong_protocol.agreement.manifest import Manifest
 
 TAG = "undersong policy"
@@ -129,9 +131,9 @@ class HospitalPolicy:
         return {name: source for name, _, source in (each.rpartition("=") for each in self.trusted_statistics)}
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> Policy:
         """The limits that the guard checks for every manifest."""
-        return Bounds(
+        return Policy(
             largest_epsilon=self.run_epsilon,
             largest_delta=self.total_delta,
             minimum_parties=self.minimum_parties,
@@ -155,8 +157,6 @@ class HospitalPolicy:
 
 def write(home: PartyHome, policy: HospitalPolicy) -> None:
     """Signs and replaces the file."""
-    from undersong_client import keys
-
     body = policy.to_json()
     signature = keys.identity(home).sign(tagged_hash(TAG, canonical_json(body)))
     write_json(home.policy, {"policy": body, "signature": signature.hex()})
@@ -169,10 +169,6 @@ def read(home: PartyHome) -> HospitalPolicy:
         PrivacyRefusal: it was changed by hand, or signed by another key.
         ConfigurationError: missing, damaged, or a value out of range.
     """
-    from cryptography.exceptions import InvalidSignature
-
-    from undersong_client import keys
-
     value = read_json(home.policy)
     body = value.get("policy")
     try:

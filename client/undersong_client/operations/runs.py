@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undersong_client import keys
 from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Request, Requests
 from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, remedy_of_refusal
@@ -115,7 +116,6 @@ def _consent(
 
 def _ended(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger") -> dict[str, Any]:
     """Cost of an ended run, and its receipt as the coordinator has it; None for what there is none of."""
-    from undersong_client import keys
     from undersong_protocol.agreement import receipt
     from undersong_protocol.agreement.manifest import Manifest
 
@@ -137,7 +137,6 @@ def _ended(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger
 
 def figures(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger | None") -> dict[str, Any]:
     """A request as figures (``consent.preview.figures``); what it costs where there is a ledger."""
-    from undersong_client import keys
     from undersong_client.consent import plugins, policy, preview, trust
     from undersong_client.records import cautions, snapshot
     from undersong_client.storage import datasets

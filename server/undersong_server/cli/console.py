@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.pages import options
+from undersong_common.files import replace_file
+from undersong_common.pages import options, serving
 from undersong_server import defaults, operations
 from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, day, print_table
 
@@ -55,8 +56,6 @@ def serve(
     It is a process of its own: the process that serves the parties does not depend on it.
     """
     try:
-        from undersong_common.pages.serving import Listening, print_link
-        from undersong_common.pages.serving import serve as serve_page
         from undersong_server.console.application import build
         from undersong_server.console.runs import ConsoleContext
     except ModuleNotFoundError as error:
@@ -64,7 +63,7 @@ def serve(
             f"the console needs the package {error.name}", "install it: pip install 'undersong[coordinator,console]'"
         ) from None
 
-    listening = Listening(bind, port, tuple(name or ()), certificate, key, proxy)
+    listening = serving.Listening(bind, port, tuple(name or ()), certificate, key, proxy)
     environment = dict(os.environ)
     pairs = tuple(each.partition("=")[::2] for each in keys or ())
     if not all(host and variable for host, variable in pairs):
@@ -75,8 +74,8 @@ def serve(
     site = build(context, hosts=listening.hosts(port), port=port, tls=listening.tls)
     address = listening.address(port)
     options.log_in_by_organisation(site, address, issuer, client, secret_variable, claim, groups, roles or ())
-    print_link(operations.coordinator.console_folder(home), person, role, address=address)
-    serve_page(site, listening, listener)
+    serving.print_link(operations.coordinator.console_folder(home), person, role, address=address)
+    serving.serve(site, listening, listener)
 
 
 @app.command()
@@ -86,9 +85,7 @@ def link(
     home: HomeFolder = DEFAULT_HOME,
 ) -> None:
     """Prints a one-time link for a console that runs: for a new person, or one who has lost the password."""
-    from undersong_common.pages.serving import print_link
-
-    print_link(operations.coordinator.console_folder(home), person, role)
+    serving.print_link(operations.coordinator.console_folder(home), person, role)
 
 
 @app.command()
@@ -199,7 +196,5 @@ def support(
     home: HomeFolder = DEFAULT_HOME,
 ) -> None:
     """Writes the state of coordinator, parties and runs into a file for support; it holds no text and no key."""
-    from undersong_common.files import replace_file
-
     replace_file(out, operations.overview.support_bundle(home))
     print(f"wrote {out}")
