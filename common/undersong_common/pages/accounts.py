@@ -144,13 +144,17 @@ class Accounts:
 
         Raises PrivacyRefusal if that person enters another account already.
         """
-        if (held := self.of_person(person)) is not None and held.name != name:
-            raise PrivacyRefusal(
-                f"you enter the account {held.name!r} by the identity provider already",
-                "log in by it, or have an administrator remove that account",
-                code="account-taken",
-            )
-        self._store.rows("UPDATE account SET person = ? WHERE name = ?", person, name)
+        with self._store.transaction() as database:
+            other = database.execute(
+                "SELECT name FROM account WHERE person = ? AND name <> ?", (person, name)
+            ).fetchone()
+            if other is not None:
+                raise PrivacyRefusal(
+                    f"you enter the account {other['name']!r} by the identity provider already",
+                    "log in by it, or have an administrator remove that account",
+                    code="account-taken",
+                )
+            database.execute("UPDATE account SET person = ? WHERE name = ?", (person, name))
 
     def set_role(self, name: str, role: str, *, person: str = "") -> Account:
         """Adds a person, or changes a person's role.
@@ -170,7 +174,8 @@ class Accounts:
         with self._store.transaction() as database:
             if role != "administrator":
                 self._keep_an_administrator(database, name)
-            if person and database.execute("SELECT 1 FROM account WHERE name = ?", (name,)).fetchone() is not None:
+            taken = "SELECT 1 FROM account WHERE name = ? OR person = ?"
+            if person and database.execute(taken, (name, person)).fetchone() is not None:
                 raise PrivacyRefusal(
                     f"the account {name!r} is not connected with this person of the identity provider",
                     "if it is yours, log in by a link or a password and connect it under Your account",

@@ -121,7 +121,7 @@ class _OidcLogin:
         self._site = site
         self._provider = provider
         self._http = http
-        # A log-in's state and secrets follow from this key and the browser's cookie: nothing is kept per log-in.
+        # State and secrets of a log-in follow from this key and the cookie: nothing is kept of one that was only begun.
         self._key = secrets.token_bytes(32)
         self._asking = threading.BoundedSemaphore(MOST_ASKING)
         self._known: tuple[float, Mapping[str, Any]] | None = None  # the provider's addresses, and until when
