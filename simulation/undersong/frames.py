@@ -42,7 +42,7 @@ def to_jsonl(frame: Frame) -> str:
 def to_table(source: "FrameOrPath | None", text: str, label: str | None, what: str) -> Table | Path | None:
     """Returns a frame's texts and labels as a table; a path as it is; None for None.
 
-    Raises ConfigurationError that names the frame (by ``what``), the row and the remedy.
+    Raises ConfigurationError for data that cannot be used; it names the frame (by ``what``), the row and the remedy.
     """
     if source is None:
         return None
@@ -67,7 +67,7 @@ def rows_of(
 ) -> Table:
     """Returns the frame's rows as a table, read by the same rule as a file of these rows.
 
-    Raises ConfigurationError that names the frame (by ``what``), the row and the remedy.
+    Raises ConfigurationError for data that cannot be used; it names the frame (by ``what``), the row and the remedy.
     """
     rows = (json.loads(line) for line in to_jsonl(frame).split("\n") if line)
     return table_of(rows, what, text, label, user, columns=columns, labels=labels)

@@ -97,9 +97,9 @@ def _argument(option: re.Match[str]) -> str:
 
 
 def plan(task: Task) -> Plan:
-    """Every private sum of a run of the task, its noise, and the generators' calls. Spends nothing.
+    """Plans every private sum of a run of the task, its noise, and the generators' calls. Spends nothing.
 
-    Raises ConfigurationError that names file, key, value and remedy.
+    Raises ConfigurationError for an invalid task; it names file, key, value and remedy.
 
     >>> print(us.plan(task).promise)
     epsilon 4, delta 1e-05 for one sample; 13.992 if every other party colludes
@@ -163,7 +163,7 @@ def simulate(
 
 
 def load(folder: Path | str) -> Published:
-    """The data set that a finished run left in ``folder``, a simulation's or a federation's.
+    """Opens the data set that a finished run left in ``folder``, a simulation's or a federation's.
 
     Raises ConfigurationError if there is none.
 
@@ -176,7 +176,7 @@ def load(folder: Path | str) -> Published:
 def try_(
     task: Task, generator: str, *, texts: Annotated[int, Field(ge=1, le=1000)] = 5, kind: str = "zero_shot"
 ) -> Frame:
-    """Orders a few texts of one generator: a row each, with prompt, answer, text, fault and cost.
+    """Orders a few texts from one generator: a row each, with prompt, answer, text, fault and cost.
 
     Args:
         generator: its name in the task.
@@ -233,7 +233,7 @@ def evaluate(
         text, label: columns of the DataFrames and files; None takes the simulated task's, else "text" and "label".
         options: ``test`` and the other keywords that ``help(us.evaluate)`` lists; DataFrames or files.
 
-    Raises ConfigurationError that names the frame or file, the row and the remedy.
+    Raises ConfigurationError for data that cannot be used; it names the frame or file, the row and the remedy.
 
     >>> us.evaluate(run, test=test).scores["model"].tolist()
     ['panel']

@@ -44,9 +44,9 @@ class Task:
     @classmethod
     @checked
     def load(cls, file: Path | str, *assignments: str) -> Task:
-        """The task of a task file, with overrides such as ``"privacy.epsilon=2"``.
+        """Reads a task file, with overrides such as ``"privacy.epsilon=2"``.
 
-        Raises ConfigurationError that names file, key, value and remedy.
+        Raises ConfigurationError for an invalid key or value; it names file, key and remedy.
         """
         task = cls(Path(file), assignments)
         task.settings()
@@ -165,16 +165,16 @@ class Task:
 
     @checked
     def override(self, *assignments: str) -> Task:
-        """The same task with further overrides, such as ``"privacy.epsilon=1"``.
+        """Returns the same task with further overrides, such as ``"privacy.epsilon=1"``.
 
-        Raises ConfigurationError that names file, key, value and remedy.
+        Raises ConfigurationError for an invalid key or value; it names file, key and remedy.
         """
         task = Task(self.file, (*self.assignments, *assignments), self._folder)
         task.settings()
         return task
 
     def settings(self) -> tasks.Task:
-        """The validated task file. Raises ConfigurationError that names file, key, value and remedy."""
+        """Reads and validates the task file. Raises ConfigurationError for an invalid key, with its remedy."""
         try:
             return tasks.load(self.file, self.assignments)
         except ConfigurationError as error:

@@ -410,7 +410,7 @@ def _series(
 
 
 def weights_chart(live: following.LiveRun) -> dict[str, Any] | None:
-    """Values of the chart of each generator's weight by round; without noise in a method's report, the band is flat.
+    """Values of the chart of each generator's weight by round, with noise bands (flat if the method reports no noise).
 
     None before there are two rounds of several generators.
     """
@@ -422,7 +422,7 @@ def weights_chart(live: following.LiveRun) -> dict[str, Any] | None:
 
 
 def votes_chart(live: following.LiveRun) -> dict[str, Any] | None:
-    """Values of the chart of each generator's fraction of the votes by private sum, with noise bands."""
+    """Values of the chart of each generator's fraction of the votes by private sum; None without such votes."""
     voted = [each for each in live.sums if each.vote_fractions]
     if not voted or len(live.generators) < 2:
         return None

@@ -89,7 +89,7 @@ class Coordinator:
         self._write_serving([])
 
     def health(self) -> dict[str, Any]:
-        """The answer of ``/healthz``."""
+        """The answer of ``/healthz``: "status", "connected" parties and the state of "runs"."""
         return {
             "status": "stopping" if self._stopping.is_set() else "ok",
             "connected": self.server.connected,

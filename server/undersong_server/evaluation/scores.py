@@ -51,7 +51,7 @@ class Scores:
 
 
 def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:
-    """Compares two equally long label sequences; the labels are those of both, sorted.
+    """Compares two equally long label sequences; ``labels`` of the result are the labels of both, sorted.
 
     Raises ValueError if lengths differ.
 

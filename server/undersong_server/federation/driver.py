@@ -122,7 +122,7 @@ def _key(identity: bytes) -> str:
 def introduce(
     transport: Transport, parties: Sequence[str], timeout_s: float = STAGE_TIMEOUT_S
 ) -> dict[str, wire.Introduction]:
-    """Asks every party who it is. Raises TransportError that names a party that does not answer."""
+    """Asks every party who it is. Raises TransportError if a party does not answer, and names that party."""
     replies = _exchange(transport, parties, timeout_s, introduce=wire.Introduce())
     for name in parties:
         if name not in replies:

@@ -70,12 +70,12 @@ class FlowerRunSettings(BaseModel):
 
     Attributes:
         coordinator: the coordinator's folder.
-        task_file: a task file on the SuperLink's machine; not needed where ``run`` exists already.
+        task_file: a task file on the SuperLink's machine; not needed if ``run`` exists already.
         run: the run's name; "" makes one of the task's name and Flower's run id. A name that exists is continued.
         parties: names separated by commas; "" takes everyone who is enrolled.
         out: a folder that the outputs are copied into, or None.
         seed: seed of everything but noise, keys and masks.
-        patience_s: how long a message waits for a party.
+        patience_s: longest wait of a message for a party.
         insecure_noise_seed: tests only, if not negative; the parties run with this seed too.
     """
 

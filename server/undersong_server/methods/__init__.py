@@ -34,7 +34,7 @@ def own_names() -> tuple[str, ...]:
 def load(name: str) -> Method[Any]:
     """The method of that name; this program's own goes before another package's.
 
-    Raises ConfigurationError that says the nearest known name, or what is wrong with another package's.
+    Raises ConfigurationError for an unknown name, with the nearest known one, and for another package that is at fault.
     """
     if name in own_names():
         file = FILES.get(name, name.replace("-", "_"))

@@ -108,9 +108,9 @@ def cross_selected(spread: Float64, weights: Float64, members: Int64, candidates
 
 
 def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: int, rate: float) -> Float64:
-    """Weights of mean 1 that grow where a model trained with them agrees with the label, and fall where it does not.
+    """Weighs texts by whether a model trained with the weights agrees with their labels: float64 [n] of mean 1.
 
-    After each training w <- w exp(+-rate), normalised. Returns float64 [n].
+    After each of ``boosts`` trainings a weight becomes w exp(rate) if it agrees, w exp(-rate) if not, normalised.
     """
     weights = np.ones(len(labels))
     for _ in range(boosts):

@@ -45,7 +45,7 @@ class Backup:
 
 
 def back_up(home: Path, file: Path) -> Backup:
-    """Writes everything of the coordinator into one file (mode 0600), and reads it back.
+    """Writes the coordinator's whole folder into one file (mode 0600), and reads that back as a check.
 
     Each database is copied in one transaction, so that a serving process need not stop.
 

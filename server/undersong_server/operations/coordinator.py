@@ -160,12 +160,12 @@ def show(home: Path) -> CoordinatorFacts:
 
 
 def is_served(home: Path) -> bool:
-    """True while a process serves the coordinator. Raises ConfigurationError if there is none."""
+    """True while a process serves the coordinator. Raises ConfigurationError if ``home`` holds no coordinator."""
     return CoordinatorHome(home).served
 
 
 def file_versions(paths: Sequence[Path]) -> list[object]:
-    """Modification time and size of each file, None for a missing one: a value that changes with any of them."""
+    """Modification time and size of each file, None for a missing file, so that it changes if a file does."""
     return [(path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else None for path in paths]
 
 
@@ -185,7 +185,7 @@ def console_folder(home: Path) -> Path:
 
 
 def audit_log(home: Path) -> AuditLog:
-    """The log of who changed what: by the console and by the commands."""
+    """The audit log: who changed what and when, by the console or by a command."""
     return AuditLog(console_folder(home) / FILE_NAME)
 
 

@@ -390,11 +390,12 @@ def remove_table(draft: Draft, section: str, number: int) -> Draft:
 
 
 def try_generator(draft: Draft, number: int, check: runs.Check, **surroundings: Any) -> Draft:
-    """Returns the draft with five texts of one of its generators, or the reason why it wrote none. It may cost money.
+    """Orders five texts from a generator, which may cost money; returns the draft with them, or with the problem.
 
     Args:
-        check: as of :func:`undersong_server.operations.runs.plan_task`.
-        surroundings: ``environment`` and ``public_cache`` of :func:`undersong_server.operations.tasks.try_task`.
+        number: position of the generator in the task.
+        check: as in :func:`undersong_server.operations.runs.plan_task`.
+        surroundings: ``environment`` and ``public_cache``, as in :func:`undersong_server.operations.tasks.try_task`.
     """
     name = str(draft.data["generators"][number].get("name"))
     try:
@@ -572,7 +573,7 @@ class Limits:
     keys: Sequence[tuple[str, str]]
 
     def __call__(self, task: Task) -> None:
-        """Raises ConfigurationError that names every key at fault. Nothing is read before."""
+        """Raises ConfigurationError if the task names a file or key beyond the limits; nothing is read before."""
         theirs = {text for _, text in _paths(self.draft.operators)}
         faults: list[tuple[str, ...]] = [
             (

@@ -104,7 +104,7 @@ def _read(path: Path, mark: tuple[int, int], known: Any) -> tuple[tuple[int, int
 
 @dataclass(frozen=True)
 class Need:
-    """Something that needs the operator's attention; ``remedy`` says what to do. A failed run can be put away."""
+    """Notice for the operator: ``says`` states the problem, ``remedy`` the action. A ``failed`` run can be put away."""
 
     grade: Literal["soon", "now"]
     kind: Literal["coordinator", "party", "run"]
@@ -115,7 +115,7 @@ class Need:
 
 
 def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> tuple[Need, ...]:
-    """Returns what needs attention, urgent entries first."""
+    """Returns the notices on coordinator, parties and runs that need the operator's attention, urgent ones first."""
     found: list[Need] = []
     facts = coordinator.show(home)
     now = time.time()

@@ -64,7 +64,7 @@ def plan(
         assignments: ``section.key=value`` overrides of the task file.
         revises: earlier run that this one replaces, as in :func:`plan_task`.
 
-    Raises ConfigurationError that names what is invalid.
+    Raises ConfigurationError if task, parties or options are invalid, or the name is taken.
     """
     if task_file is not None:
         data, folder = configuration.read_toml(task_file), task_file.absolute().parent

@@ -133,7 +133,7 @@ def plan(task_file: Path, assignments: Sequence[str] = ()) -> TaskPlan:
     Args:
         assignments: ``section.key=value`` overrides.
 
-    Raises ConfigurationError that names file, key, value and remedy; every file at fault and every cap at once.
+    Raises ConfigurationError for an invalid task, with file, key, value and remedy: all bad files and budgets at once.
     """
     task = load(task_file, assignments)
     run_plan = plan_run(task)

@@ -54,7 +54,7 @@ def read_private_files(task: Task) -> list[Table]:
 def read_test_file(task: Task) -> Table | None:
     """Reads the public test file, with labels if the task has labels; None if the task names no test file.
 
-    Raises ConfigurationError that names file and row.
+    Raises ConfigurationError, with file and row, if the file cannot be read or used.
     """
     if task.evaluation.test is None:
         return None

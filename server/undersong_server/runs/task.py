@@ -452,7 +452,7 @@ class Task(Section):
 
 
 def load(path: Path, assignments: Iterable[str] = ()) -> Task:
-    """Reads, overrides and validates a task file. Raises ConfigurationError naming file, key, value and remedy."""
+    """Reads, overrides and validates a task file. Raises ConfigurationError for an invalid key, with its remedy."""
     written = configuration.read_toml(path)
     given = tuple(assignments)
     data, set_aside = for_its_method(written, configuration.override(written, given), given)
@@ -467,9 +467,11 @@ def load(path: Path, assignments: Iterable[str] = ()) -> Task:
 def for_its_method(
     written: Mapping[str, Any], data: dict[str, Any], assignments: Iterable[str]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """``data`` without those of the file's options that the method named by an override cannot take, and their names.
+    """Returns ``data`` without the file's method options that do not fit the method in ``data``, and their names.
 
-    Options that both methods have under one name are kept, unless the value is none for the other method or an
+    The method in ``data`` may be another one than the file's, because an override named it.
+
+    Options that both methods have under one name are kept, unless the value is invalid for the other method or an
     assignment asks for a preset, whose values then hold. What an assignment sets is never set aside: a wrong one is an
     error where the options are read.
 

@@ -504,8 +504,8 @@ class OpenAIGenerator:
                 self._budget.charge(answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
-        """Yields answers as the interface says. At most ``concurrency`` of them are under way and not yet yielded, so
-        that an interruption loses no more than those.
+        """Yields answers as the interface says. At most ``concurrency`` answers are under way or not yet yielded, so
+        that an interruption loses no more than these.
 
         Raises:
             BudgetExhausted: the next call could exceed a budget.

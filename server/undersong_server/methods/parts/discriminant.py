@@ -298,7 +298,7 @@ def paper_noise(stated: Privacy, tutor_epsilon: float) -> PaperNoise:
 
 
 def paper_figures(stated: Privacy, queries: int, tutor_epsilon: float) -> Mapping[str, float]:
-    """Returns sigma of one of the paper's answers, and epsilon of all of them: two counts per query, scalar counts.
+    """Returns sigma of one answer of the paper's teachers, and epsilon of all: as two counts per query, and as one.
 
     Empty if epsilon leaves the teachers nothing.
     """

@@ -20,9 +20,9 @@ SHORTEST = 3  # letters of a word of the default vocabulary
 
 @lru_cache(maxsize=4)
 def read_vocabulary(path: Path) -> tuple[str, ...]:
-    """The terms of a UTF-8 file, one per line, in its order; of terms that differ only in case the first is kept.
+    """Reads the terms of a UTF-8 file, one per line, in its order; of terms that differ only in case the first is kept.
 
-    Raises ConfigurationError naming the file where it is missing, unreadable or without a term.
+    Raises ConfigurationError, which names the file, if it is missing, unreadable or without a term.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
