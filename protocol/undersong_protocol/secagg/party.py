@@ -768,6 +768,6 @@ class PartyMachine:
 
 @lru_cache(maxsize=1)
 def _commitments(nonces: bytes, steps: int) -> tuple[bytes, ...]:
-    """What revealed nonces were committed to as, in their order; the parties of a simulation are shown the same."""
+    """Commitments to revealed nonces, in their order; the parties of a simulation are shown the same nonces."""
     starts = range(0, len(nonces), sid.DIGEST_BYTES)
     return tuple([sid.advance(nonces[start : start + sid.DIGEST_BYTES], steps) for start in starts])
