@@ -216,7 +216,7 @@ class Detection:
     def of_runs(
         cls, runs: Sequence[tuple[Bools, Float64]], threshold: float, alarm: float = 1.0 - CONFIDENCE
     ) -> "Detection":
-        """Counts runs of (presence bool [c], scores float64 [c]) at a ``threshold`` that they did not choose.
+        """Counts runs of (presence bool [c], scores float64 [c]) at a ``threshold`` that was chosen without them.
 
         Each record must have been present by a fair coin of its own.
         """

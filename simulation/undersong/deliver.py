@@ -77,8 +77,7 @@ def deliver(
     Args:
         cluster: embeds public texts where they are many, and writes what models in local folders write.
 
-    Everything that can be wrong with the input is found before anything is written. Raises ConfigurationError and what
-    the run raises.
+    Raises ConfigurationError if the input is at fault, before anything is written, and what the run raises.
     """
     run_plan = planning.plan_run(task)
     ConfigurationError.raise_together(planning.cap_faults(run_plan))

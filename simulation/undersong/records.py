@@ -66,7 +66,7 @@ def curated(table: Table, task: Task, seed: int) -> list[list[int]]:
 
 
 def check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
-    """Raises ConfigurationError if delta is not below one over the number of privacy units of a party.
+    """Raises ConfigurationError if a party's number of privacy units times delta is not below 1, in a private run.
 
     A real hospital only warns its own people (``records.cautions``), because a reply must not depend on the records.
     Here one owner holds all records.

@@ -167,7 +167,7 @@ class TunableGenerator(Generator, Protocol):
 
 
 class BudgetExhausted(GenerationError):
-    """The next call could exceed the token or price budget, so it was not made. Raised, never yielded."""
+    """Raised if the next call could exceed the token or price budget; it was not made. It is never yielded."""
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def dossier(
 
 
 def archive(home: Path, run: str) -> bytes:
-    """A ZIP file of everything that a finished run published, and its dossier.
+    """Makes a ZIP file of everything that a finished run published, and its dossier.
 
     Raises ConfigurationError for a run that has not finished.
     """

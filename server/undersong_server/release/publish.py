@@ -90,8 +90,8 @@ def publish(
 ) -> None:
     """Writes every output file of a run into ``folder``, all or none.
 
-    Of a party's ledger the manifest holds what the party's receipt states: a ledger's first entry and its other runs
-    describe the data set, and are nobody else's business, in a simulation too.
+    Of a party's ledger the manifest holds only what the party's receipt states. The ledger's first entry and its other
+    runs describe the party's data set and stay unpublished, in a simulation too.
 
     Args:
         signer: the coordinator, or the simulation, that signs it.
