@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from undersong.options import Engine
 from undersong.records import check_units
-from undersong.workspace import SimulatedParties, Workspace, clocks
+from undersong.workspace import SimulatedComputation, SimulatedParties, Workspace, clocks
 from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_client.answering.party import Party
 from undersong_common import embedders
@@ -187,10 +187,19 @@ def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None)
 
 
 class InProcess:
-    """A transport within this process: hands each request to the party of that name, one after the other."""
+    """A transport within this process: hands each request to the party of that name, one after the other.
+
+    A statistic that fails at a party's records stops the simulation: without that party the result would be another.
+    """
 
     def __init__(self, parties: Mapping[str, Party]) -> None:
         self._parties = parties
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
-        return {name: self._parties[name].handle(request) for name, request in requests.items()}
+        replies = {}
+        for name, request in requests.items():
+            party = self._parties[name]
+            replies[name] = party.handle(request)
+            if isinstance(party.computation, SimulatedComputation) and party.computation.failure is not None:
+                raise party.computation.failure
+        return replies

@@ -15,14 +15,15 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_client import keys
-from undersong_client.answering.computation import RecordComputation
+from undersong_client.answering.computation import Computed, RecordComputation, VectorRequest
 from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_client.answering.party import EmbedderFacts, Party
 from undersong_client.records.private import DataSet
 from undersong_client.storage import store
 from undersong_common.embedding import Embed, EmbeddingCache, EncryptedFileCache
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
+from undersong_common.logs import place_of
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
 from undersong_protocol.agreement.bounds import Policy
@@ -161,7 +162,7 @@ class SimulatedParties:
     ) -> Party:
         """Makes the party ``name`` from its state in the workspace, with the records in ``table``."""
         data = DataSet(table, self.keys[f"data/{name}"])
-        computation = RecordComputation(
+        computation = SimulatedComputation(
             name, data, embed, teacher_model=lambda: self.task.teacher_model, contribution=contribution
         )
         return Party(
@@ -182,6 +183,29 @@ class SimulatedParties:
     def _entropy(self, name: str) -> Callable[[str], Entropy]:
         seed = self.insecure_noise_seed
         return keys.from_system if seed is None else keys.insecure(seed, name)
+
+
+class SimulatedComputation(RecordComputation):
+    """Keeps why a statistic failed, for whoever simulates and owns the records.
+
+    A hospital's program computes such a vector record by record, or answers with zeros: a missing party would tell
+    something of its records.
+    """
+
+    failure: UndersongError | None = None
+
+    def vector(self, request: VectorRequest, *, begun: float = 0.0) -> Computed:
+        try:
+            return super().vector(request, begun=begun)
+        except Exception as error:
+            statistic = request.planned.statistic
+            self.failure = UndersongError(
+                f"the statistic {statistic} fails at {self.name}'s records: {place_of(error)}",
+                "mend it, then run the same command again; a hospital's program would count zero for each record at"
+                " which it fails",
+                code="statistic-fails",
+            )
+            raise
 
 
 def clocks(insecure_noise_seed: int | None) -> tuple[Callable[[], float], Callable[[], float]]:

@@ -28,8 +28,9 @@ from undersong.results import Money
 from undersong.task_files import Task
 from undersong_common import embedders
 from undersong_common.embedding import Embedder
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.table import table_of
+from undersong_protocol.statistics import LabelHistogram
 from undersong_server import methods
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.kinds import function
@@ -209,6 +210,55 @@ def test_a_method_that_returns_no_samples_is_named(monkeypatch, returned):
     monkeypatch.setattr(execution.methods, "load", lambda name: plugged)
     with raises(ConfigurationError, "method-return"):
         us.simulate(task(method="mixture", options={"samples": 8}), insecure_noise_seed=1, progress=Silent())
+
+
+class Said(Silent):
+    def __init__(self):
+        self.words = []
+
+    def say(self, words):
+        self.words.append(words)
+
+
+def simulated_by(monkeypatch, method, progress, name="mixture"):
+    monkeypatch.setattr(execution.methods, "load", lambda _name: method)
+    return us.simulate(task(method=name, options={"samples": 8}), insecure_noise_seed=1, progress=progress)
+
+
+def test_an_error_of_another_package_s_method_is_not_called_ours(monkeypatch):
+    def fails(_options, _run):
+        raise KeyError("an author's slip")
+
+    plugged = replace(methods.load("mixture"), run=fails)
+    with pytest.raises(KeyError):
+        simulated_by(monkeypatch, plugged, Silent())
+    monkeypatch.setattr(execution.methods, "own_names", lambda: ())
+    with raises(ConfigurationError, "method-fails") as refused:
+        simulated_by(monkeypatch, plugged, Silent())
+    assert "KeyError at test_library.py" in refused.value.problem
+    assert isinstance(refused.value.__cause__, KeyError)  # whose traceback --debug shows
+
+
+def test_a_method_that_orders_more_than_its_plan_says_is_told(monkeypatch):
+    plugged, kept, told = methods.load("mixture"), Said(), Said()
+    simulated_by(monkeypatch, plugged, kept)
+    simulated_by(monkeypatch, replace(plugged, generator_calls=lambda _options, _setting: 2), told)
+    assert not any("its plan says" in words for words in kept.words)
+    assert sum("ordered 8 texts, its plan says 2" in words for words in told.words) == 1
+
+
+def test_a_statistic_that_fails_at_a_record_stops_a_simulation(monkeypatch):
+    """Without the party the corpus would be another, and would say something of that record."""
+
+    def fails(*_):
+        raise ValueError("the words of a record")
+
+    monkeypatch.setattr(LabelHistogram, "rows", fails)
+    made = task(method="mixture+labels", options={"samples": 8})
+    with raises(UndersongError, "statistic-fails") as stopped:
+        us.simulate(made, insecure_noise_seed=1, progress=Silent())
+    assert "label_histogram" in stopped.value.problem
+    assert "the words" not in str(stopped.value)
 
 
 @pytest.mark.heavy

@@ -119,7 +119,7 @@ class RecordComputation(Computation):
         teacher_model: Callable[[], str] = lambda: "",
         contribution: Contribution = grid_vector,
     ) -> None:
-        self._name = name
+        self.name = name
         self.data = data
         self.embed = embed
         self._teacher_model = teacher_model
@@ -132,7 +132,7 @@ class RecordComputation(Computation):
         records, found = self.records(request.labels, request.privacy)
         if self._cautioned.get(request.run) != found:
             for caution in found:  # nobody waits for a person any more: what is asked for is answered
-                log.warning("%s, run %r: %s", self._name, request.run, caution)
+                log.warning("%s, run %r: %s", self.name, request.run, caution)
             self._cautioned[request.run] = found
         vector = self._contribution(
             request.planned, records, request.public, request.privacy, coins=request.coins, memory=self._memory

@@ -105,6 +105,7 @@ class Author:
         self._journal = journal
         self._progress = progress
         self._screening = screening or Screening()
+        self._steps: set[str] = set()  # written by this process
         self._proven = {name for name in generators if not self._reads_prompts(name)}
         self.usage = {name: Usage() for name in generators}
         self.speed = {name: Speed() for name in generators}
@@ -142,8 +143,14 @@ class Author:
         Raises:
             GenerationError: most answers of the first batch of one generator, or of several, are useless. They are
                 thrown away, so that the same run, continued, asks for them anew; what was good is kept.
-            ConfigurationError: a generator cannot go on; what was answered is kept.
+            ConfigurationError: a generator cannot go on; what was answered is kept. Or the step has been written, and
+                the journal would give its answers to other orders.
         """
+        if step in self._steps:
+            raise ConfigurationError(
+                f"the step {step!r} was written before", "give each call a step of its own", code="step-repeated"
+            )
+        self._steps.add(step)
         return self._write(step, round_, orders, self._screening)
 
     def _write(self, step: str, round_: int, orders: Sequence[Order], screening: Screening) -> list[Sample | None]:

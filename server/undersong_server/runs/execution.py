@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from undersong_common.embedding import Embed
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.logs import place_of
 from undersong_common.printable import printable
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Plan
@@ -106,7 +107,23 @@ def execute(
     method = methods.load(run_plan.task.method.name)
     if metadata.NAME in {planned.name for planned in run_plan.plan.sums}:
         author.draw_words_by(metadata.draw_by(run.private_sum(metadata.NAME, [])))
-    returned = method.run(run_plan.task.options, run)
+    try:
+        returned = method.run(run_plan.task.options, run)
+    except Exception as error:
+        named = run_plan.task.method.name
+        if isinstance(error, UndersongError) or named in methods.own_names():
+            raise
+        raise ConfigurationError(
+            f"the method {named} of another package fails: {place_of(error)}",
+            "tell its author; what was opened and written is kept",
+            code="method-fails",
+        ) from error
+    ordered = sum(usage.orders for usage in author.usage.values()) - run_plan.trial_calls * len(author.usage)
+    if ordered > run_plan.generator_calls:
+        progress.say(
+            f"the method {run_plan.task.method.name} ordered {ordered} texts, its plan says {run_plan.generator_calls}:"
+            " costs and comparisons at equal calls were computed with the plan's"
+        )
     listed = returned if isinstance(returned, Sequence) else [returned]
     if wrong := [type(each).__name__ for each in listed if not isinstance(each, Sample)]:
         raise ConfigurationError(

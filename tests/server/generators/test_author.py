@@ -137,6 +137,14 @@ def test_the_speed_counts_what_was_waited_for_and_not_what_the_journal_had(journ
     assert again.speed["g"].answered == 0
 
 
+def test_a_step_that_was_written_is_not_written_again(journal):
+    """The journal would give its answers to the orders of the second call."""
+    writer = author(journal, Scripted("g", ["one", "two"]))
+    writer.write("round 1", 0, [Order("g", "zero_shot", "x")])
+    with raises(ConfigurationError, "step-repeated"):
+        writer.write("round 1", 1, [Order("g", "zero_shot", "y")])
+
+
 def test_an_unknown_generator_is_named(journal):
     with pytest.raises(ConfigurationError) as refused:
         author(journal, Scripted("g", [])).write("round 1", 0, [Order("h", "zero_shot", "x")])
