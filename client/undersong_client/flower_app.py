@@ -1,4 +1,4 @@
-"""The party as a Flower ClientApp: the same pipeline as the daemon's, started by a SuperNode.
+"""The party as a Flower ClientApp, which a SuperNode starts; it answers as the daemon does.
 
 The SuperNode is started with ``--node-config 'party-folder="/path"'``, the folder that ``undersong-party init``,
 ``enroll``, ``data add`` and ``budget set`` made. Flower starts a process for every message, so what must outlive a
@@ -30,7 +30,7 @@ app = ClientApp()
 
 @app.query()  # type: ignore[untyped-decorator]  # flwr has no types
 def answer(message: Message, context: Context) -> Message:
-    """The replies to a message's requests, in order."""
+    """Answers a Flower message with the replies to its requests, in order."""
     requests = requests_of(message)
     try:
         home = PartyHome(folder_of(context.node_config, context.run_config))
@@ -47,14 +47,14 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def answers(home: PartyHome, requests: Sequence[bytes], *, address: str = "", paced: bool = True) -> list[bytes]:
-    """One reply per request, journaled in the outbox; none while the party's people have paused it.
+    """Returns one reply per request, journaled in the outbox; [] while the party's people have paused it.
 
     Args:
-        address: of this SuperNode, which introductions sign.
-        paced: return at the next rung of the ladder where one of the replies took records; they leave together.
+        address: address of this SuperNode, which introductions sign.
+        paced: True returns only at the next rung if a reply depends on records; all replies leave together.
 
     Raises:
-        ConfigurationError, PrivacyRefusal: the folder cannot be used, or the party's daemon runs at the same time.
+        ConfigurationError, PrivacyRefusal: the folder cannot be used, or the party's daemon is running.
     """
     from undersong_client.answering.journaled import wait_for_rung
 
@@ -84,25 +84,25 @@ def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> "list
 
 
 def requests_of(message: Message) -> list[bytes]:
-    """The serialised requests of a Flower message; empty where it carries none."""
+    """Returns the serialised requests in a Flower message; [] if it carries none."""
     return codec.batch(message.content[codec.RECORD], codec.REQUESTS) if codec.RECORD in message.content else []
 
 
 def address_of(context: Context) -> str:
-    """Address of the SuperNode that runs this, as the SuperNode itself knows it."""
+    """Returns the address of the SuperNode in whose process this runs (``codec.flower_address``)."""
     return codec.flower_address(context.run_id, context.node_id)
 
 
 def reply_to(message: Message, replies: Sequence[bytes]) -> Message:
-    """A Flower message that brings the replies back."""
+    """Returns the Flower message that carries ``replies`` to the coordinator."""
     return Message(RecordDict({codec.RECORD: ConfigRecord({codec.REPLIES: list(replies)})}), reply_to=message)
 
 
 def folder_of(node: Mapping[str, Any], run: Mapping[str, Any]) -> Path:
-    """The party's folder, which its own SuperNode names; in Flower's simulation the partition's among several.
+    """Returns the party's folder, from the configuration of its own SuperNode.
 
-    Raises ConfigurationError where the SuperNode names none. What the coordinator sends names a folder in a simulation
-    only: there is one owner then.
+    In Flower's simulation the run's configuration names several folders and the partition chooses among them. Only
+    there may the coordinator's side name a folder. Raises ConfigurationError if no folder is named.
     """
     folder = node.get(PARTY_FOLDER)
     if isinstance(folder, str) and folder:

@@ -1,4 +1,4 @@
-"""The hospital's folder: what lies where, who may read it, and how a file in it is replaced.
+"""The hospital's folder: its files, their access rights, and how they are replaced.
 
     settings.json      party name, embedder, where the data set is
     keys/              identity.key, store.key, data.key, tls.pem (TLS key, certificate, chain), tls.next.pem
@@ -46,24 +46,25 @@ CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinato
 
 @dataclass(frozen=True)
 class PartySettings:
-    """``settings.json``.
+    """The settings of a party, as ``settings.json`` holds them.
 
     Attributes:
         party: this party's name.
         embedder: "packaged" or the folder of a local model.
-        max_windows: of a long text that the embedder reads (undersong_common.embedding), as the runs' task files state.
-        data: the data set's file ("" until it is added), its columns ("" where there is none) and its encoding.
+        max_windows: windows of a long text that the embedder reads (undersong_common.embedding), as in the task files.
+        data: the data set's file; "" until it is added.
+        text_field, label_field, user_field: columns of the data set; "" for no column.
         attribute_fields: columns by the attribute of the operator's task files that they stand for.
-        label_map, row_filter, database, exclusions, hold_out: as of ``records.declared.Declared``.
+        encoding, label_map, row_filter, database, exclusions, hold_out: as in ``records.declared.Declared``.
         keep_until: last day (ISO 8601) on which the data set may be answered from; "" for no end.
-        teacher_model: "packaged" or the folder of a local model that teachers are fine-tuned from; "": none are.
-        notify: command or address that is told when something waits for people (undersong_common.notices); "": none.
-        share_budget: whether the operator is told how much epsilon is left.
-        share_policy: whether the operator is told what the policy allows, and so what it would refuse.
+        teacher_model: "packaged" or the folder of a local model for fine-tuning teachers; "" for no model.
+        notify: command or address that gets notices for people (undersong_common.notices); "" for no notices.
+        share_budget: True tells the operator how much epsilon is left.
+        share_policy: True tells the operator the policy's bounds.
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy at all.
-        drill: a rehearsal with invented records; set when the folder is made, by nothing that anybody sends.
-        drill_sha256: of the file of invented records, hex; no other records enter a drill's folder.
-        format: of all files of the folder; another version's folder is refused whole and left as it is.
+        drill: True for a rehearsal with invented records; set when the folder is made, never by a message.
+        drill_sha256: SHA-256 (hex) of the file of invented records; a drill's folder takes no other records.
+        format: version of all files of the folder; a folder of another version is refused and left as it is.
     """
 
     party: str
@@ -92,7 +93,7 @@ class PartySettings:
     format: int = 1
 
     def load_embedder(self) -> "Embedder":
-        """Raises ConfigurationError as :func:`undersong_common.embedders.load`."""
+        """Loads the embedder of these settings. Raises as :func:`undersong_common.embedders.load`."""
         from undersong_common import embedders
 
         return embedders.load(self.embedder, self.max_windows)
@@ -107,7 +108,7 @@ def _inside(name: str) -> cached_property[Path]:
 
 
 class PartyHome:
-    """A party's folder. Raises ConfigurationError where there is none, or where others may read it."""
+    """A party's folder. Raises ConfigurationError if it does not exist, or if other users may read it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -126,7 +127,7 @@ class PartyHome:
 
     @classmethod
     def create(cls, path: Path, settings: PartySettings) -> "PartyHome":
-        """An empty home. Raises ConfigurationError where the folder holds anything."""
+        """Makes a party's folder with these settings. Raises ConfigurationError if the folder is not empty."""
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigurationError(
@@ -156,13 +157,13 @@ class PartyHome:
         )
 
     def change(self, **changes: Any) -> PartySettings:
-        """Writes changed settings."""
+        """Changes fields of the settings, writes the file and returns the new settings."""
         settings = PartySettings(**{**asdict(self.settings), **changes})
         write_json(self.path / "settings.json", asdict(settings))
         return settings
 
     def check_modes(self) -> None:
-        """Raises ConfigurationError that names the first file or folder that others may read or that others own."""
+        """Raises ConfigurationError if other users may read or own a file of the folder; it names the first one."""
         for path in (self.path, *self._private_paths()):
             try:
                 found = path.lstat()
@@ -210,11 +211,11 @@ class PartyHome:
     pause = _inside("paused")  # exists while the hospital takes part in nothing
 
     def note_refused_start(self, problem: str, remedy: str, *, at: float) -> None:
-        """Records for ``status`` why the daemon does not start. Only this party's people read it."""
+        """Records why the daemon does not start, for this party's people to see with ``status``."""
         write_json(self.status, {"state": REFUSED_START, "problem": problem, "remedy": remedy, "written_s": at})
 
     def running(self) -> AbstractContextManager[None]:
-        """Held by the one daemon. Raises ConfigurationError where another one runs."""
+        """Holds the lock of the folder's one running daemon. Raises ConfigurationError if another process holds it."""
         return holding(
             self._lock,
             ConfigurationError(
@@ -234,17 +235,17 @@ class PartyHome:
 
 
 def clock_words(offset_s: float) -> str:
-    """This machine's clock beside the coordinator's, in words; positive: ahead."""
+    """Returns in words how far this machine's clock is ahead of the coordinator's (``offset_s`` above 0) or behind."""
     return f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the coordinator's"
 
 
 def unit_word(unit: str, user_field: str, count: int = 1) -> str:
-    """The privacy unit, by the name of the column of user ids.
+    """Returns the word for a privacy unit, for "user" by the name of the column of user ids.
 
     >>> unit_word("user", "patient_id", 2), unit_word("user", "member"), unit_word("sample", "patient")
     ('patients', 'user', 'record')
 
-    Where there is no such column, a hospital thinks of its patients.
+    Without such a column a user is called a patient.
 
     >>> unit_word("user", "")
     'patient'
@@ -257,7 +258,7 @@ def unit_word(unit: str, user_field: str, count: int = 1) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder for this user only, and the ones above it as usual."""
+    """Makes a folder with mode 0700, and missing folders above it with the usual mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
@@ -267,7 +268,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises ConfigurationError that names the file where it is missing or damaged."""
+    """Reads a JSON object. Raises ConfigurationError that names the file if it is missing or damaged."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -282,7 +283,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_input(path: Path, largest: int = 2**20) -> bytes:
-    """A file that somebody handed over. Raises ConfigurationError where it cannot be read or is far too long."""
+    """Reads a file that a person names. Raises ConfigurationError if it is unreadable or above ``largest`` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(largest + 1)

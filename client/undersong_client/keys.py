@@ -1,4 +1,4 @@
-"""The party's keys, made here, never sent, readable by this user only; and its source of random bytes."""
+"""The party's keys, which are made here, never sent, and readable by this user only; and sources of random bytes."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
 
 def create(home: PartyHome) -> None:
-    """Draws identity, store and data key. An existing key is never replaced: what it sealed could not be read again."""
+    """Draws the identity, store and data keys. It never replaces an existing key, without which data would be lost."""
     settings = home.settings
     for name in SECRETS:
         seed = settings.insecure_noise_seed if name in ("identity", "data") else None
@@ -38,7 +38,7 @@ def create(home: PartyHome) -> None:
 
 
 def secret(home: PartyHome, name: str) -> bytes:
-    """One of SECRETS, 32 bytes. Raises ConfigurationError where it is missing or damaged."""
+    """Reads the key ``name``, one of SECRETS, 32 bytes. Raises ConfigurationError if it is missing or damaged."""
     path = home.keys / f"{name}.key"
     try:
         value = bytes.fromhex(path.read_text(encoding="ascii").strip())
@@ -57,19 +57,19 @@ def identity(home: PartyHome) -> Ed25519PrivateKey:
 
 @dataclass(frozen=True)
 class Credential:
-    """TLS key and certificates as gRPC reads them (PEM)."""
+    """A party's TLS key and certificates, PEM, as gRPC reads them."""
 
     key: bytes = field(repr=False)
     certificates: bytes = b""
 
 
 def is_enrolled(home: PartyHome) -> bool:
-    """Returns True if a certificate is in use here."""
+    """Returns True if the party has a certificate."""
     return (home.keys / "tls.pem").exists()
 
 
 def credential(home: PartyHome) -> Credential:
-    """The credential in use. Raises ConfigurationError where the party is not enrolled."""
+    """Reads the TLS key and certificates in use. Raises ConfigurationError if the party is not enrolled."""
     try:
         data = (home.keys / "tls.pem").read_bytes()
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def credential(home: PartyHome) -> Credential:
 
 
 def new_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
-    """A fresh TLS key, kept aside until its certificate arrives; the one in use stays."""
+    """Makes and stores a fresh TLS key that waits for its certificate; the key in use stays in use."""
     from undersong_protocol.agreement import enrolment
 
     key = enrolment.new_tls_key()
@@ -92,7 +92,7 @@ def new_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
 
 
 def pending_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
-    """The key whose certificate is awaited. Raises ConfigurationError where none is."""
+    """Reads the TLS key that waits for its certificate. Raises ConfigurationError if no key waits."""
     try:
         key = load_pem_private_key((home.keys / "tls.next.pem").read_bytes(), None)
     except (FileNotFoundError, ValueError):
@@ -105,21 +105,21 @@ def pending_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
 
 
 def install(home: PartyHome, certificates: str) -> None:
-    """Puts the awaited certificate to use: key and certificates in one file, replaced in one step."""
+    """Puts the waiting TLS key and its certificates (PEM) to use, by replacing one file in one step."""
     waiting = home.keys / "tls.next.pem"
     replace_file(home.keys / "tls.pem", waiting.read_bytes() + certificates.encode("ascii"))
     waiting.unlink()
 
 
 def from_system(_purpose: str) -> "Entropy":
-    """The operating system's generator: the only source of a run that means anything."""
+    """Returns the operating system's generator of random bytes, the only source that gives privacy."""
     return os.urandom
 
 
 def insecure(seed: int, party: str) -> "Callable[[str], Entropy]":
-    """Reproducible bytes for tests: whoever knows ``seed`` removes every mask and all noise.
+    """Returns a source of reproducible bytes by purpose, for tests: whoever knows ``seed`` can remove masks and noise.
 
-    Each purpose has its own stream, so that a continued run draws the same bytes in whatever order it asks.
+    Each purpose has its own stream, so that a continued run draws the same bytes whatever the order of its calls.
     """
 
     from undersong_common.privacy.stream import KeyStream

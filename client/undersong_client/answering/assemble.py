@@ -1,4 +1,4 @@
-"""From the hospital's folder to a party that answers."""
+"""Opens the parts of a party from the hospital's folder, so that it can answer requests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from undersong_protocol.secagg.parameters import Entropy
 
 @dataclass(frozen=True)
 class Assembled:
-    """A party and what the daemon keeps beside it."""
+    """A party that is ready to answer, and the parts of it that a daemon also needs."""
 
     party: Party
     ledger: Ledger
@@ -35,7 +35,10 @@ class Assembled:
     computation: Computation
 
     def keep_checkpoints(self) -> None:
-        """Keeps the ledger's head outside the party's folder; before a reply leaves. Raises PrivacyRefusal."""
+        """Stores the ledger's head outside the party's folder; call it before a reply leaves.
+
+        Raises PrivacyRefusal if it cannot be stored.
+        """
         if not isinstance(self.ledger, Lazy) or self.ledger.made:
             self.checkpoints.keep(self.ledger)
 
@@ -53,22 +56,22 @@ def assemble(
     logs: Callable[[], None] | None = None,
     address: str = "",
 ) -> Assembled:
-    """Opens everything but the records, which only the process that computes vectors reads.
+    """Opens a party's folder and returns the party; leaves the records to the process that computes vectors.
+
+    Raises ConfigurationError or PrivacyRefusal for a part that is missing, damaged or refused, with the remedy.
 
     Args:
-        one_message: this process answers one message, and opens no more than that needs. A step of a private sum but
-            the masked vector's reads neither records nor ledger nor model. What is missing, damaged or refused of
-            ledger and model then becomes the refusal that is answered: nothing is charged before
-            :func:`undersong_client.storage.datasets.open_ledger` has checked ledger and checkpoints.
-        embedder: another one than the folder's settings name, in tests.
-        entropy, encapsulate: secrets for a named purpose, and for another party; the system's, but in tests.
-        computation: computes the vectors; by default in a process of its own, which is started when it is first needed,
-            or in this one for ``one_message``.
-        logs: sets up that process's log.
-        address: as of :class:`Party`.
-
-    Raises:
-        ConfigurationError, PrivacyRefusal: what is missing, damaged or refused, with the remedy.
+        checkpoints: the user's folder for heads of ledgers.
+        clock: returns seconds since the epoch.
+        one_message: True for a process that answers one message and opens only what it needs. Only the request for
+            the masked vector needs ledger and model. If these are missing, damaged or refused, the reply is a refusal:
+            nothing is charged before :func:`undersong_client.storage.datasets.open_ledger` has checked the ledger.
+        embedder: replaces the embedder that the folder's settings name, in tests.
+        entropy, encapsulate: sources of randomness (:class:`Party`); tests replace the system's.
+        computation: computes the vectors; by default in a child process, which is started when it is first needed, or
+            with ``one_message`` in this process.
+        logs: sets up the log of the child process.
+        address: as in :class:`Party`.
     """
     settings, seed = home.settings, home.settings.insecure_noise_seed
     allowed = policy.read(home)

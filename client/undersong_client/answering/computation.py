@@ -1,8 +1,7 @@
-"""The one place where private records are read for a reply: a sum's question in, this party's exact vector out.
+"""Computes this party's exact vector for a private sum; no other module reads private records for a reply.
 
-A daemon computes in a process of its own (``answering.computing_process``), so that its connection is as quick beside
-many records as beside none. A simulation computes in the process of its parties: they have one owner, and nobody times
-them.
+A daemon computes in a child process (``answering.computing_process``), so that the timing of its connection does not
+depend on the number of records. A simulation computes in the process of its parties, whose timing nobody observes.
 """
 
 import logging
@@ -42,14 +41,17 @@ KEPT_STATES = 2
 
 @dataclass(frozen=True)
 class VectorRequest:
-    """The public inputs and secret coins from which a vector is computed, beside the records.
+    """All that a vector is computed from, except the records.
 
     Attributes:
-        run: its name.
-        labels: of the task.
-        public: the sum's public inputs, checked (``Statistic.check_inputs``).
+        run: name of the run.
+        labels: labels of the task.
+        planned: the private sum, from the plan.
+        privacy: the run's privacy guarantee, with unit and caps.
+        public: the sum's public inputs, checked by ``Statistic.check_inputs``.
         coins: secret 32-byte seed of the Poisson subsample of units.
-        inputs, blocks: how ``public`` was named, and the blocks that it is put together from, by their id.
+        inputs: references to the blocks of which ``public`` consists.
+        blocks: these blocks, by id.
     """
 
     run: str
@@ -64,50 +66,50 @@ class VectorRequest:
 
 @dataclass(frozen=True)
 class Computed:
-    """A party's exact vector, and what its records speak against in that run (words for its own people)."""
+    """A party's exact vector, and warnings about the run that depend on its records, for its own people only."""
 
     vector: GridVector
     cautions: tuple[str, ...] = field(default=(), repr=False)
 
 
 def zeros(request: VectorRequest) -> Computed:
-    """The vector of a party without records."""
+    """Returns the vector of a party without records."""
     return Computed(GridVector(np.zeros(request.planned.dimension, dtype=np.int64)))
 
 
 class Computation(ABC):
-    """Computes a party's vectors."""
+    """Interface of what computes a party's vectors."""
 
     @abstractmethod
     def vector(self, request: VectorRequest, *, begun: float) -> Computed:
-        """The exact vector of one sum.
+        """Returns the party's exact vector for one sum.
 
         Args:
-            begun: when the answer was begun that waits for it, in monotonic seconds; the ladder counts from there.
+            begun: time at which the request was taken up, in monotonic seconds; rungs count from it.
         """
 
     def expect(self) -> None:  # noqa: B027 - nothing to do by default
-        """Says that vectors will be asked for; returns at once."""
+        """Announces that vectors will be needed soon, so that the computation can get ready; returns at once."""
 
     def warm(self) -> None:  # noqa: B027
-        """Sees to it that the records' embeddings are computed before they are asked for."""
+        """Begins to compute the records' embeddings before a vector needs them."""
 
     def keep_running(self) -> None:  # noqa: B027
-        """Starts what computes anew if it has ended; to be called regularly."""
+        """Restarts the computation's process if it has ended; call it regularly."""
 
     def stop(self) -> None:  # noqa: B027
-        """Ends whatever computes."""
+        """Ends the computation and its process, if it has one."""
 
 
 class RecordComputation(Computation):
-    """Computes in this process.
+    """Computes a party's vectors in this process.
 
     Args:
-        name: the party's, for its log.
-        data: its records.
-        embed: texts to quantised embeddings.
-        teacher_model: the local model it fine-tunes teachers from, as its settings name it at the time ("": none).
-        contribution: rows of records to a vector: :func:`grid_vector`, or what an audit puts around it.
+        name: name of the party, for the log.
+        data: the party's records.
+        embed: returns quantised embeddings of texts.
+        teacher_model: returns the local model for fine-tuning that the party's settings name now; "" for no model.
+        contribution: makes the vector from records: :func:`grid_vector`, or an audit's wrapper around it.
     """
 
     def __init__(
@@ -145,7 +147,10 @@ class RecordComputation(Computation):
         self.embed(self.data.table.texts)
 
     def records(self, labels: Sequence[str], privacy: Privacy) -> tuple[PrivateRecords, tuple[str, ...]]:
-        """The records that take part in such a run, and what they speak against in it; kept until another one comes."""
+        """Returns the records that take part in a run with these labels and unit, and warnings about them.
+
+        The last result is cached.
+        """
         key = (tuple(labels), privacy)
         if self._records is None or self._records[0] != key:
             records = PrivateRecords(
@@ -163,12 +168,12 @@ class RecordComputation(Computation):
 
 
 class Embeddings:
-    """The party's embeddings, computed once and kept encrypted; one computation at a time, with progress.
+    """Embeds the party's texts through an encrypted cache; one call computes at a time.
 
-    A cache that cannot be used (its folder is gone, the disk is full) costs time and nothing else.
+    A cache that cannot be used (its folder is gone, the disk is full) only costs time.
 
     Args:
-        show: called with (done, total) texts.
+        show: called with (done, total) numbers of texts.
     """
 
     def __init__(self, home: PartyHome, embedder: Embedder, show: Progress = lambda _done, _total: None) -> None:
@@ -198,10 +203,10 @@ class Embeddings:
 
 
 def sealed_data(home: PartyHome) -> DataSet:
-    """The records, read when the first vector is computed; none where the sealed copy is damaged.
+    """Reads the sealed records; returns an empty data set if the sealed copy is damaged.
 
-    That is this party's own trouble: its people find it in the log and in `undersong-party check`. A refusal instead
-    would tell the coordinator.
+    The party's people find the damage in the log and in `undersong-party check`. A refusal would reveal it to the
+    coordinator.
     """
     try:
         return datasets.load(home)
@@ -211,14 +216,14 @@ def sealed_data(home: PartyHome) -> DataSet:
 
 
 class HospitalComputation(RecordComputation):
-    """Computes in this process, and gives zeros where that fails, which is a bug of this program.
+    """Computes a hospital's vectors in this process, and returns zeros if that fails, which is a bug of this program.
 
-    A refusal would tell the coordinator that some record makes it fail. The party's people find it in the log; it was
-    charged before. In a simulation, whose records are the researcher's own, the failure is raised instead.
+    A refusal would tell the coordinator that some record makes the program fail. The party's people find the failure in
+    the log. The base class, for simulations of a researcher's own records, raises the failure instead.
 
     Args:
         home: the party's folder; records and embedder are opened when they are first needed.
-        embedder: another one than the folder's settings name.
+        embedder: replaces the embedder that the folder's settings name.
     """
 
     def __init__(
@@ -291,7 +296,7 @@ class HospitalComputation(RecordComputation):
 
 
 class Lazy:
-    """Proxy of a value that is made at its first use."""
+    """A proxy for an object that is made when an attribute of it is first used."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""A process of its own that holds the sealed records and computes a daemon's vectors.
+"""The child process that holds the sealed records and computes a daemon's vectors.
 
 What the daemon sends while a vector is computed (echoes, acknowledgements, replies to other requests) must not be
 slower beside many records than beside none: whoever counts these frames would learn how long the computing takes, far
@@ -60,9 +60,9 @@ class ComputingProcess(Computation):
     """Computes vectors in a child process; used by the daemon.
 
     Args:
-        opened: called there for what computes; must be picklable, and so must ``logs``.
-        logs: called there to set up its log.
-        monotonic, sleep: of the ladder, in seconds.
+        opened: called in the child process, returns the computation; must be picklable.
+        logs: called in the child process to set up its log; must be picklable.
+        monotonic, sleep: clock and sleep function that time the rungs, in seconds.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ComputingProcess(Computation):
 
     @property
     def pid(self) -> int | None:
-        """The child's process ID, or None if none was started."""
+        """Process id of the child process; None before it was started."""
         return None if self._process is None else self._process.pid
 
     def vector(self, request: VectorRequest, *, begun: float) -> Computed:

@@ -1,4 +1,4 @@
-"""A party's exact contribution to one private sum: records and public inputs in, a GridVector out."""
+"""Computes a party's exact vector for one private sum from its records and the public inputs."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -41,13 +41,15 @@ def grid_vector(
     memory: dict[str, Any],
     rows: Callable[[Statistic, RecordView, PublicInputs, dict[str, Any]], Rows] | None = None,
 ) -> GridVector:
-    """The statistic's rows of this party's records, clipped, averaged or summed by unit, scaled and rounded.
+    """Returns this party's vector for a sum: the rows of its records, clipped, combined by unit, scaled and rounded.
+
+    It never fails for public inputs that ``Statistic.check_inputs`` has accepted.
 
     Args:
-        public: as ``Statistic.check_inputs`` has passed them; then it has a vector, whatever the records are.
+        public: the checked public inputs.
         coins: secret 32-byte seed of the Poisson subsample of units, fresh for every attempt; unused at rate 1.
-        memory: what the statistic keeps between sums over growing inputs (embeddings compared so far).
-        rows: how they are asked for, where not all at once (:func:`rows_one_by_one`).
+        memory: cache of the statistic between sums over growing inputs, such as embeddings compared so far.
+        rows: computes the rows; None asks the statistic for all at once, :func:`rows_one_by_one` for each alone.
     """
     statistic = planned.build()
     found = statistic.rows(records, public, memory) if rows is None else rows(statistic, records, public, memory)
@@ -64,7 +66,7 @@ def grid_vector(
 
 
 def rows_one_by_one(statistic: Statistic, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-    """Each record's row by itself; one at which the statistic fails, whatever it raises, counts as zero."""
+    """Computes each record's row separately; a record at which the statistic raises any error gets a zero row."""
     nothing = sp.csr_array((1, statistic.dimension))
 
     def row(place: int) -> sp.csr_array[Any]:
@@ -100,7 +102,7 @@ class _One:
 
 
 def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Bools:
-    """Draws the units that take part, bool [units]. Each has its own coin, which no other unit changes.
+    """Draws the units that take part, bool [units]; each by its own coin, which does not depend on other units.
 
     A coin is a keyed permutation of the unit's hash. Units with the same hash (samples equal in every column) are
     counted, and the count enters the coin. Their order does not matter, because they contribute the same. The

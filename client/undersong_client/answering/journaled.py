@@ -1,4 +1,4 @@
-"""Answers requests one at a time, in one thread. Each reply is journaled before it is handed over."""
+"""Answers requests one at a time, in one thread, and journals each reply before it can leave."""
 
 import logging
 import queue
@@ -50,12 +50,14 @@ class JournaledParty:
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
 
     def answer(self, data: bytes, begun: float | None = None) -> Answer:
-        """One request's reply, journaled; :func:`wait_for_rung` before it leaves, and ask then whether it still may.
+        """Answers one request and journals the reply.
+
+        The caller must :func:`wait_for_rung` and then call ``Answer.may_leave`` before it sends the reply.
 
         Args:
-            begun: when the request was taken up, monotonic seconds; None: now.
+            begun: time at which the request was taken up, in monotonic seconds; None takes now.
 
-        Raises ConfigurationError where it cannot be journaled: then it must not leave.
+        Raises ConfigurationError if the reply cannot be journaled; it must not leave then.
         """
         begun = time.monotonic() if begun is None else begun
         self.look_after()
@@ -91,7 +93,7 @@ class JournaledParty:
         return replace(answer, may_leave=may_leave)
 
     def look_after(self) -> None:
-        """Destroys the secrets of attempts that will not go on: at once, hourly, and when people have decided."""
+        """Destroys the secrets of attempts that will not go on; acts at the first call, hourly, and after decisions."""
         coordinator = file_state(self._coordinator)
         seen = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
         if seen == self._looked_after:
@@ -161,7 +163,7 @@ def wait_for_rung(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Returns at the next rung of the ladder, counted from ``begun`` (monotonic seconds); at once where it has none."""
+    """Sleeps until the next rung after ``begun`` (monotonic seconds); returns at once if ``first_rung_s`` is 0."""
     if first_rung_s:
         until = begun + limits.leaving_s(monotonic() - begun, first_rung_s)
         while (left := until - monotonic()) > 0:
@@ -169,18 +171,16 @@ def wait_for_rung(
 
 
 class Answering:
-    """Requests in, replies out.
+    """Answers a stream's requests in a thread, one after the other, and repeats replies that were not acknowledged.
 
-    The thread answers one request after the other, and waits itself until a masked vector may leave: a reply that came
-    in between would show when the vector was done.
-
-    A reply that nobody has acknowledged is sent again on the next stream; after a crash the coordinator asks again, and
-    the party's own journal gives the same bytes.
+    The thread also waits until a masked vector may leave, because a reply in between would show when the vector was
+    done. A reply without acknowledgement is sent again on the next stream. After a crash the coordinator repeats its
+    request, and the party's journal gives the same bytes.
 
     Args:
-        send: hands a reply to the stream that is open, if one is.
-        clock: seconds since the epoch.
-        monotonic, sleep: of the ladder, in seconds.
+        send: sends a reply on the stream, if one is open.
+        clock: returns seconds since the epoch.
+        monotonic, sleep: clock and sleep function that time the rungs, in seconds.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Answering:
             return not self._known(id_)
 
     def request(self, envelope: Envelope) -> None:
-        """A request has arrived; one that is known is answered once. Raises PeerFault where too much waits already."""
+        """Queues a request to be answered; ignores one that is queued already. Raises PeerFault if too many wait."""
         with self._lock:
             if self._known(envelope.id):
                 return
@@ -234,18 +234,18 @@ class Answering:
             self._replies.pop(id_, None)
 
     def stream_ended(self) -> None:
-        """Drops the waiting requests before a new stream is opened; the coordinator repeats those it still needs."""
+        """Drops all waiting requests before a new stream is opened; the coordinator repeats those it still needs."""
         with self._lock:
             self._wanted.clear()
 
     def unacknowledged(self) -> list[Outgoing]:
-        """The replies to send again on a new stream, where they still may leave."""
+        """Returns the replies to send again on a new stream; leaves out those that may no longer leave."""
         with self._lock:
             kept = list(self._replies.values())
         return [reply for reply, answer in kept if answer.may_leave()]
 
     def stop(self, grace_s: float) -> None:
-        """Lets the request under way finish, for so long at most."""
+        """Stops the thread, after waiting up to ``grace_s`` seconds for the present request."""
         with self._lock:
             self._wanted.clear()
         self._jobs.put(None)

@@ -1,7 +1,7 @@
-"""One party: requests in, replies out. The same object answers in a simulation, behind gRPC and behind Flower.
+"""A party, which answers a coordinator's requests: in a simulation, behind gRPC and behind Flower.
 
-Order of a release: the state machine has verified everything, the ledger is charged, the masked vector and the state
-behind it are on disk, and only then does the reply leave. A repeated request gets the same bytes.
+Before a masked vector leaves, the state machine verifies everything, the ledger is charged, and the vector and the new
+state are written to disk, in this order. A repeated request gets the same bytes.
 """
 
 import hashlib
@@ -58,18 +58,18 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Answer:
-    """One request's reply; passed on while the request is answered.
+    """The reply to one request, with the facts that decide when it may be sent.
 
     Attributes:
-        reply: the reply's bytes; empty until it is made.
-        first_rung_s: where records were read for it: the first rung of the ladder at whose next rung it may leave
-            (undersong_protocol.limits); 0 where none were, and it may leave at once.
-        may_leave: whether it may still be sent; to be asked when it has waited, since people may have withdrawn their
-            consent meanwhile.
-        request: what was asked; None for bytes that are no request.
-        kind: which of a reply's bodies it is.
-        stored: the end of the reply, if the party's journal holds it.
-        begun: when the request was taken up, in monotonic seconds.
+        reply: the reply's bytes; b"" until it is made.
+        first_rung_s: first rung in seconds (undersong_protocol.limits) for a reply that depends on records, which
+            leaves at the next rung; 0 for any other reply, which leaves at once.
+        may_leave: returns True if the reply may still be sent. Call it after the wait, because people may have
+            withdrawn their consent meanwhile.
+        request: the request; None for bytes that are no request.
+        kind: name of the reply's kind of body.
+        stored: the end of the reply, if the party's journal holds it already.
+        begun: time at which the request was taken up, in monotonic seconds.
     """
 
     reply: bytes = field(default=b"", repr=False)
@@ -82,7 +82,7 @@ class Answer:
 
 
 class EmbedderFacts(Protocol):
-    """The facts of an embedding model that a party needs while it reads no text."""
+    """Interface of the facts of an embedding model that a party needs while it embeds no text."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -92,24 +92,24 @@ class EmbedderFacts(Protocol):
 
 
 class Party:
-    """Answers the coordinator for one data set.
+    """Answers the coordinator's requests for one data set.
 
     Args:
-        name: as in the roster.
+        name: name of this party in rosters.
         identity: this party's signing key.
-        computation: computes its vectors from its records.
-        policy: what it allows.
-        ledger: its own ledger of this data set.
-        store: its encrypted journal.
-        blocks: where public blocks are kept.
-        embedder: facts of the embedding model. They may be found when they are first asked for, because reading the
-            weights takes longer than most replies; finding them does not wait for records that are being embedded.
-        teacher_model: the local model it fine-tunes teachers from, as its settings name it at the time ("": none).
-        entropy: a source of random bytes for a named purpose; the operating system's, but in tests.
-        encapsulate: to the other parties' ML-KEM keys; the library's, which draws random bytes itself, but in tests.
-        clock: seconds since the epoch, for the ledger.
-        consent: what people decide about a run that the policy allows.
-        address: where it is asked, which its introduction signs (``codec.flower_address``); "" over gRPC.
+        computation: computes vectors from this party's records.
+        policy: bounds on the runs that this party accepts.
+        ledger: this party's ledger of the data set.
+        store: this party's encrypted journal.
+        blocks: store of public blocks.
+        embedder: facts of the embedding model, which may be computed at first use, because reading the weights takes
+            longer than most replies.
+        teacher_model: returns the local model for fine-tuning that the settings name now; "" for no model.
+        entropy: returns a source of random bytes for a named purpose; tests replace the operating system's.
+        encapsulate: encapsulates secrets to other parties' ML-KEM keys; tests replace the library's.
+        clock: returns seconds since the epoch, for the ledger.
+        consent: decisions of people about a run that the policy allows.
+        address: address of this party that its introduction signs (``codec.flower_address``); "" over gRPC.
     """
 
     def __init__(
@@ -161,24 +161,24 @@ class Party:
         return bytes.fromhex(self._embedder.fingerprint)
 
     def allow(self, policy: Policy) -> None:
-        """Another policy from now on; what was signed before stands (its consent may be revoked)."""
+        """Replaces the policy for new runs. Manifests that were signed before stay in force until revoked."""
         with self._lock:
             self._policy = policy
 
     def forget(self) -> None:
-        """Reads attempts from the journal again: what was written last could not be kept."""
+        """Forgets attempts in memory, so that they are read from the journal again; for use after a failed write."""
         with self._lock:
             self._attempts.forget()
 
     def end_abandoned(self, left: str = "") -> bool:
-        """Destroys the secrets of attempts that will not go on; False where a request is being answered.
+        """Destroys the secrets of attempts that will not go on; returns False, and does nothing, during an answer.
 
-        They are those of runs whose consent was withdrawn, and those that were begun long ago (``attempts``).
+        These are attempts of runs whose consent was withdrawn, and attempts that were begun long ago (``attempts``).
 
         Args:
-            left: why no run at all goes on here; empty where that is not so.
+            left: reason why no run at all goes on here; "" if runs go on.
 
-        Raises ConfigurationError for a journal that cannot be read or written.
+        Raises ConfigurationError if the journal cannot be read or written.
         """
 
         def over(manifest: Manifest) -> str:
@@ -197,14 +197,14 @@ class Party:
         return True
 
     def handle(self, data: bytes) -> bytes:
-        """:meth:`answer` where nobody watches the clock: all parties of a simulation are in one process."""
+        """Returns the reply of :meth:`answer` at once, for simulations, where the time reveals nothing."""
         return self.answer(data).reply
 
     def answer(self, data: bytes, begun: float | None = None) -> Answer:
-        """One request's reply. Never raises for what a peer sent: a refusal is a reply that says why.
+        """Answers one request. It never raises for what a peer sent: a refusal is a reply with the reason.
 
         Args:
-            begun: when the request was taken up, monotonic seconds, from where the ladder counts; None: now.
+            begun: time at which the request was taken up, in monotonic seconds, from which rungs count; None takes now.
         """
         with self._lock:
             answer = Answer(begun=time.monotonic() if begun is None else begun)

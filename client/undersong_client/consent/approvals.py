@@ -1,8 +1,8 @@
-"""Plans that were proposed to this party, and what its people decided. One small file per plan, named by its hash.
+"""Plans that were proposed to this party and its people's decisions, in one small file per plan, named by its hash.
 
-The daemon writes a proposal when it arrives and reads the decision; the commands ``approve``, ``reject`` and ``revoke``
-write it, signed by the party's identity key. A decision counts for one plan, hash by hash: another plan under the same
-name is a new request, which says what it changes.
+The daemon writes a proposal when it arrives, and later reads the decision. The commands ``approve``, ``reject`` and
+``revoke`` write the decision, signed by the party's identity key. A decision counts for the plan with one hash only:
+another plan under the same name is a new request, which states the differences.
 """
 
 from __future__ import annotations
@@ -41,29 +41,31 @@ SHEET = ".sheet"  # suffix of the figures that were signed
 
 @dataclass(frozen=True)
 class Request:
-    """One proposed plan.
+    """One proposed plan and the state of the decision about it.
 
     Attributes:
-        run: the run's name as the coordinator gives it.
-        manifest: hash (hex) of what is to be signed.
-        received_s, decided_s: seconds since the epoch; decided_s is 0 while it is pending.
-        decision: what people (or the standing policy) decided.
-        reason: why, in the words of who decided; sent to the operator with a refusal.
-        epsilon, parties: as the manifest says, for lists.
-        objection: why the guard refuses it as things stand, whatever people decide; empty where it does not.
-        signature: hex, over the decision, by the identity key.
+        run: name that the coordinator gives the run.
+        manifest: hash (hex) of the manifest to sign.
+        received_s, decided_s: times, seconds since the epoch; ``decided_s`` is 0 while the decision is pending.
+        decision: decision of people, or of the standing policy.
+        reason: reason in the words of whoever decided; sent to the operator with a refusal.
+        epsilon, parties: figures of the manifest, for lists.
+        objection: reason why the policy's checks refuse the plan now, whatever people decide; "" if they accept it.
+        signature: signature (hex) of the decision by the party's identity key.
         words: the manifest's hash in words (``undersong_protocol.agreement.manifest``).
         sheet: hash (hex) of the figures that people read and approved (:func:`sheet_hash`); "" if nobody read them.
-        people: who took part in the decision, in order; one of two who must approve stands here before it is taken.
-        number: counts the plans that were proposed under this name, from 1.
-        revises: name of an earlier run that was proposed here and whose place it takes; "" for none.
-        changes: how it differs from the plan that people here saw last under this name or the revised run's, or from
-            the first one.
-        replaced: another plan was proposed under this name later.
-        ended_s: when the run ended here; 0 while it has not.
-        suspended_s: when the coordinator said that it asks nothing of the run for now; 0 where it asks.
-        previewed_s, previewed_sheet: when `preview` last showed this plan, and its sheet's hash; 0 and "" if never.
-        previewed_parts: the hash of each part of that sheet (:func:`sheet_parts`).
+        people: the people who took part in the decision, in order; the first of two approvals is here before the
+            decision is complete.
+        number: number of this plan among those proposed under the same name, from 1.
+        revises: name of the earlier run, proposed here, that this one replaces; "" for no run.
+        changes: differences from the plan that people here saw last under this name or the revised run's, or from the
+            first one.
+        replaced: True if another plan was proposed under this name later.
+        ended_s: time at which the run ended here; 0 before.
+        suspended_s: time since which the coordinator sends no requests for the run for now; 0 if it does.
+        previewed_s, previewed_sheet: time at which `preview` last showed this plan, and its sheet's hash; 0 and "" if
+            never.
+        previewed_parts: hash of each part of that sheet (:func:`sheet_parts`).
     """
 
     run: str
@@ -93,39 +95,39 @@ class Request:
 
     @property
     def undecided(self) -> bool:
-        """True if only a person's decision is missing."""
+        """True if the plan waits for a person: pending, acceptable to the policy, not replaced, ended or suspended."""
         over = self.objection or self.replaced or self.ended_s or self.suspended_s
         return self.decision == "pending" and not over
 
     @property
     def refused(self) -> bool:
-        """True if nobody has decided and this party's guard refuses it, which makes it fail at the coordinator."""
+        """True if the decision is pending but the policy's checks refuse the plan, so that the run fails."""
         return self.decision == "pending" and bool(self.objection) and not (self.replaced or self.ended_s)
 
     @property
     def suspended(self) -> str:
-        """In words why nothing of it is asked for now; empty where that is not so."""
+        """Sentence why the coordinator sends no requests for the run now; "" if it does."""
         if not self.suspended_s or self.ended_s:
             return ""
         return "the coordinator says that it has failed: nothing of it is asked until it is proposed again or goes on"
 
     @property
     def statement(self) -> bytes:
-        """The bytes that the decision's signature covers."""
+        """Returns the bytes that the decision's signature covers."""
         people = [asdict(each) for each in self.people]
         decided = [self.run, self.manifest, self.decision, self.decided_s, self.reason, self.sheet, people]
         return tagged_hash(TAG, canonical_json(decided))
 
 
 class Requests:
-    """The folder of proposals. Several processes may use it at once."""
+    """The folder of proposed plans and decisions. Several processes may use it at once."""
 
     def __init__(self, home: PartyHome) -> None:
         self._home = home
         self._folder = home.requests
 
     def all(self) -> list[Request]:
-        """Oldest first."""
+        """Returns all requests, oldest first."""
         found = []
         for path in self._folder.glob("*.json"):
             try:
@@ -135,18 +137,19 @@ class Requests:
         return sorted(found, key=lambda request: (request.received_s, request.run, request.number))
 
     def under(self, run: str) -> list[Request]:
-        """The plans that were proposed under one name, the one that stands now last."""
+        """Returns the plans that were proposed under one name; the last one is in force."""
         return sorted((each for each in self.all() if each.run == run), key=lambda request: request.number)
 
     def find(self, run: str, *, decision: Decision | None = None) -> Request:
-        """The plan with this hash, the one that stands under this run's name now, or the one whose hash begins so.
+        """Returns the request that ``run`` names: a whole hash, the name of a run, or the beginning of a hash.
 
-        A whole hash comes first: an operator may name a run like another plan's hash.
+        Of several plans under a name it returns the last one. A whole hash comes first, because an operator may name a
+        run like another plan's hash.
 
         Args:
-            decision: the last plan with this decision, where there is one.
+            decision: prefers the last plan with this decision, if there is one.
 
-        Raises ConfigurationError where none fits.
+        Raises ConfigurationError if no request fits.
         """
         everything = self.all()
         named = [each for each in everything if each.manifest == run.lower()] or self.under(run)
@@ -161,16 +164,16 @@ class Requests:
         return next((each for each in reversed(named) if each.decision == decision), named[-1])
 
     def known(self, manifest: bytes) -> Request | None:
-        """The request of a manifest, by its hash; None if it was never proposed here."""
+        """Returns the request with this manifest hash; None if the manifest was never proposed here."""
         path = self._path(manifest.hex())
         return _request(path) if len(manifest) == HASH_BYTES and path.exists() else None
 
     def path(self, manifest: Manifest) -> Path:
-        """The file of a manifest's request; it need not exist."""
+        """Returns the path of a manifest's request file, which need not exist."""
         return self._path(manifest.hash.hex())
 
     def manifest_bytes(self, request: Request) -> bytes:
-        """The manifest of a request, checked against its hash."""
+        """Reads the manifest of a request and checks it against its hash."""
         path = self._path(request.manifest).with_suffix(".manifest")
         try:
             data = path.read_bytes()
@@ -183,15 +186,15 @@ class Requests:
         return data
 
     def sheet(self, request: Request) -> dict[str, Any] | None:
-        """The figures of the sheet as it was signed; None where nobody signed one, or the file is another's."""
+        """Reads the figures of the sheet that was signed; None without one, or if the file has another hash."""
         path = self._path(request.manifest).with_suffix(SHEET)
         figures = read_json(path) if request.sheet and path.exists() else None
         return figures if figures is not None and sheet_hash(figures) == request.sheet else None
 
     def receive(self, manifest: Manifest, *, at: float, objection: str = "") -> Request:
-        """Keeps a proposal. A new plan under a known name is a new request, and pending.
+        """Stores a proposal. A new plan under a known name becomes a new, pending request.
 
-        Raises PrivacyRefusal when flooded, or where somebody has searched for a plan with another plan's words.
+        Raises PrivacyRefusal if too many plans are proposed, or if the plan's words equal another plan's.
         """
         with self._locked():
             known = self.known(manifest.hash)
@@ -291,24 +294,24 @@ class Requests:
                 self._path(each.manifest).with_suffix(".manifest").unlink(missing_ok=True)
 
     def refused(self, manifest: Manifest, objection: str, *, at: float) -> None:
-        """Keeps a proposal that the guard refuses, so that people see it.
+        """Stores a proposal that the policy's checks refuse, with the reason, so that people see it.
 
-        A plan of ill-formed figures is not kept, and none of a coordinator that proposes too many.
+        It stores no plan with malformed figures, and none from a coordinator that proposes too many.
         """
         with contextlib.suppress(PrivacyRefusal):
             manifest.plan.check_form()
             self.receive(manifest, at=at, objection=objection)
 
     def ended(self, manifest: bytes, *, at: float) -> None:
-        """Notes that the run of a manifest, by its hash, has ended here."""
+        """Records that the run with this manifest hash has ended here."""
         self._note(manifest, lambda known: known if known.ended_s else replace(known, ended_s=at))
 
     def suspended(self, manifest: bytes, *, at: float) -> None:
-        """Notes that the coordinator asks nothing of a run for now; ``at`` 0: that it does again."""
+        """Records that the coordinator sends no requests for a run for now; ``at`` 0 records that it does again."""
         self._note(manifest, lambda known: replace(known, suspended_s=at))
 
     def previewed(self, request: Request, figures: Mapping[str, Any], *, at: float) -> None:
-        """Notes that a command has shown a plan, with the sheet of these figures."""
+        """Records that a command has shown a plan to a person, with the sheet of these figures."""
         sheet, parts = sheet_hash(figures), sheet_parts(figures)
         self._note(
             bytes.fromhex(request.manifest),
@@ -338,17 +341,17 @@ class Requests:
         person: Person | None = None,
         roles: Sequence[str] = (),
     ) -> Request:
-        """Signs and writes a decision about one plan, as it stands in the folder now.
+        """Signs and writes a decision about one plan; returns the request as it is then.
 
         Args:
-            figures: of the sheet that is approved with the plan; kept, and signed by its hash.
-            person: who decides; None for the standing policy.
-            roles: each of these must approve, by a person of its own and on the same sheet, and the plan stays pending
-                until the last one has; empty for one person of any role.
+            figures: figures of the sheet that is approved with the plan; they are stored, and their hash is signed.
+            person: the person who decides; None for the standing policy.
+            roles: roles of which each must approve, by different people and on the same sheet; the plan stays pending
+                until the last one has. () needs one person of any role.
 
         Raises:
-            ConfigurationError: the run has ended, the plan was replaced, what was rejected or revoked is to be
-                approved, or this person cannot be the one who is missing.
+            ConfigurationError: the run has ended, the plan was replaced, the plan to approve was rejected or revoked,
+                or this person cannot give the approval that is missing.
         """
         with self._locked():
             request = _request(self._path(request.manifest))
@@ -374,7 +377,7 @@ class Requests:
             return self._changed(replace(decided, signature=signature), always=True)
 
     def check_words(self, request: Request, stated: str) -> None:
-        """Raises PrivacyRefusal unless these are the words of the plan, computed anew, or its whole hash."""
+        """Raises PrivacyRefusal unless ``stated`` is the plan's words, which are computed anew, or its whole hash."""
         from undersong_protocol.agreement.manifest import plan_words, same_words
 
         if stated.strip().lower() == request.manifest or same_words(
@@ -408,31 +411,32 @@ class Requests:
 
 
 class Consent:
-    """Decisions of a party's people about a run, in addition to its policy. This one consents to every run."""
+    """Interface of a party's decisions about runs, in addition to its policy. This base class consents to every run."""
 
     def decide(self, manifest: Manifest) -> str:
-        """Returns "" if the run may be signed, else the reason to wait. Raises PrivacyRefusal if it was refused."""
+        """Returns "" if the manifest may be signed, else the reason to wait. Raises PrivacyRefusal after a refusal."""
         return ""
 
     def check(self, manifest: Manifest) -> None:
         """Raises PrivacyRefusal if the consent to a signed run was withdrawn."""
 
     def refused(self, manifest: Manifest, reason: str) -> None:
-        """Shows the people a proposed run that the guard refuses, with the reason."""
+        """Stores a proposed run that the policy's checks refuse, with the reason, for people to see."""
 
     def ended(self, manifest: bytes) -> None:
-        """Notes that nothing more of a run is answered here; ``manifest`` is the hash of its manifest."""
+        """Records that no request of a run is answered any more; ``manifest`` is the hash of its manifest."""
 
     def suspended(self, manifest: bytes, *, now: bool) -> None:
-        """Notes if the coordinator asks nothing of a run for now, or asks again; ``manifest`` is a hash."""
+        """Records that the coordinator has suspended (``now``) or resumed a run; ``manifest`` is its hash."""
 
 
 class PersonalConsent(Consent):
-    """Consent of people, plan by plan, as the folder of requests holds it.
+    """Consent of people to each plan, read from the folder of requests.
 
     Args:
-        standing: read anew each time, so that a changed policy counts at once.
-        clock: seconds since the epoch.
+        standing: returns True if the policy consents to every run within its bounds; called each time, so that a
+            changed policy counts at once.
+        clock: returns seconds since the epoch.
     """
 
     def __init__(self, home: PartyHome, *, standing: Callable[[], bool], clock: Callable[[], float]) -> None:
@@ -493,18 +497,18 @@ class PersonalConsent(Consent):
 
 
 def manifest_hash(data: bytes) -> bytes:
-    """The hash of a manifest that need not be well-formed."""
+    """Returns the hash (32 bytes) of a manifest's bytes, which need not be well-formed."""
     return tagged_hash("undersong manifest", data)
 
 
 def sheet_hash(figures: Mapping[str, Any]) -> str:
-    """Hash (hex) of a sheet's figures: plan, budget before and after, cautions, warnings; not of who has signed it."""
+    """Returns the hash (hex) of a sheet's figures: plan, budget before and after, and warnings, without signatures."""
     read = {key: value for key, value in figures.items() if key != "people"}
     return tagged_hash("undersong sheet", canonical_json(read)).hex()
 
 
 def sheet_parts(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Hash (hex) of each part of a sheet that may change while the plan stays, by its name in words."""
+    """Returns the hash (hex) of each part of a sheet that may change while the plan stays, by the part's name."""
     parts = {
         "the budget (set anew, or charged by another run)": ("cost",),
         "the policy": ("objections", "required_parties", "two_people"),
@@ -518,7 +522,7 @@ def sheet_parts(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_decision(request: Request, decision: Decision) -> None:
-    """Raises ConfigurationError where this decision can no longer be taken about a plan."""
+    """Raises ConfigurationError if this decision about the plan is no longer possible."""
     run, name = f"run {request.run!r}", shell_word(request.run)
     over: tuple[tuple[object, str, str, str], ...] = (
         (

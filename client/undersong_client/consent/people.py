@@ -1,4 +1,4 @@
-"""People of the hospital who decide about a plan: name, role, comment."""
+"""People of the hospital who decide about plans, with name, role and comment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +18,10 @@ class Person:
     """A person who decides.
 
     Attributes:
-        name, comment: as stated.
+        name: name that the person gave.
         role: one of ``ROLES``.
-        account: on the page; "" for somebody at a terminal.
+        comment: comment that the person gave.
+        account: name of the person's account on the page; "" for a person at a terminal.
     """
 
     name: str
@@ -41,20 +42,25 @@ class Person:
 
 @dataclass(frozen=True)
 class PersonalDecision(Person):
-    """A person's part in a decision: what, when, and on which sheet (hash; "" where none was read)."""
+    """A person's decision about a plan.
+
+    Attributes:
+        at_s: time, seconds since the epoch.
+        sheet: hash (hex) of the sheet that the person read; "" if none was read.
+    """
 
     decision: Decision = "pending"
     at_s: float = 0.0
     sheet: str = ""
 
     def words(self, at: str) -> str:
-        """The decision and its maker in one line; ``at``: the time in words."""
+        """Returns the decision and the person in one line; ``at`` is the time in words."""
         comment = f': "{printable(self.comment, LONGEST_COMMENT)}"' if self.comment else ""
         return f"{self.decision} by {self.name}, {self.role}, {at}{comment}"
 
 
 def check_another(approved: Sequence[Person], person: Person, roles: Sequence[str]) -> None:
-    """Raises ConfigurationError unless this person may approve beside those who have."""
+    """Raises ConfigurationError unless this person may add an approval to the ``approved`` ones."""
     if roles and person.role not in roles:
         raise ConfigurationError(
             f"your policy asks for the approval of {' and '.join(roles)}; your role is {person.role}",
@@ -76,7 +82,7 @@ def check_another(approved: Sequence[Person], person: Person, roles: Sequence[st
 
 
 def remedy_of_refusal(run: str) -> str:
-    """Names what this party or the operator can do about a run that the guard refuses."""
+    """Returns the remedies of this party and the operator for a run that the policy's checks refuse."""
     return (
         "raise the bound here (undersong-party budget set, or policy set) and have the operator ask again (undersong"
         f" run resume {shell_word(run)}), or have it planned within your bounds (undersong run plan --revises"

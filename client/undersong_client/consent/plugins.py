@@ -1,4 +1,4 @@
-"""Other packages' statistics at a party: imported only once its people trust them by name and source hash."""
+"""Other packages' statistics at a party, imported only after its people have trusted them by name and source hash."""
 
 import logging
 from dataclasses import dataclass
@@ -18,8 +18,9 @@ class Installed:
     """A statistic that an installed package declares.
 
     Attributes:
-        source: SHA-256 (hex) of what is installed; "" where it cannot be computed, and ``fault`` says why.
-        trusted: the hash that the policy names; "" where it names none.
+        source: SHA-256 (hex) of the installed source; "" if it cannot be computed.
+        trusted: SHA-256 (hex) that the policy trusts; "" if it trusts none of that name.
+        fault: reason why ``source`` cannot be computed; "" if it can.
     """
 
     name: str
@@ -30,7 +31,7 @@ class Installed:
 
     @property
     def typed(self) -> str:
-        """Its name, in a command that a person copies: the package has chosen it."""
+        """Name of the statistic, quoted for a shell command that a person copies, because the package has chosen it."""
         return shell_path(self.name)
 
     @property
@@ -40,7 +41,7 @@ class Installed:
 
     @property
     def state(self) -> str:
-        """In words."""
+        """State for people: trusted, not trusted, or another source than the trusted one."""
         if self.fault:
             return self.fault
         if not self.trusted:
@@ -52,7 +53,7 @@ class Installed:
 
 
 def installed(policy: HospitalPolicy) -> tuple[Installed, ...]:
-    """Every statistic that another package declares here, and every trusted one. Imports none of them."""
+    """Lists every statistic that another package declares here, and every trusted one, without importing any."""
     trusted = policy.trusted
     found = []
     for each in plugins.installed("statistics"):
@@ -67,9 +68,9 @@ def installed(policy: HospitalPolicy) -> tuple[Installed, ...]:
 
 
 def load_trusted(policy: HospitalPolicy) -> None:
-    """Imports and registers the trusted statistics whose installed source is the trusted one; the log has the others.
+    """Imports and registers the statistics whose installed source is the trusted one; logs the other trusted names.
 
-    A run that asks for another one is refused by the guard, whatever this finds.
+    The policy's checks refuse a run that asks for any other one.
     """
     for name, source in policy.trusted.items():
         if statistics.source(name) == source:

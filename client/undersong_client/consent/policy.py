@@ -1,4 +1,4 @@
-"""``policy.json``: what the hospital allows, signed by its identity key. What it does not name is denied."""
+"""``policy.json``, the hospital's policy, signed by its identity key; whatever the policy does not name is refused."""
 
 import math
 import re
@@ -26,16 +26,16 @@ class HospitalPolicy:
     """Limits that a hospital sets for every run. The defaults allow nothing: no coordinator, no epsilon.
 
     Attributes:
-        coordinators: fingerprints of the coordinators it trusts.
-        statistics: names of the statistics it may be asked for.
-        units: privacy units it accepts; only "user" protects a patient with several records.
-        minimum_parties, minimum_threshold: smaller federations are refused.
-        run_epsilon: the most one run may promise.
-        total_epsilon, total_delta: of the data set, over all runs; a run's own delta may not be larger either.
-        total_parts: into how many parts that delta is divided (``undersong_common.privacy.spending``).
-        two_people: a run is approved by two people, a privacy officer and one for IT.
-        declared_units: a public bound on how many privacy units (patients) the data set has: a run whose delta is not
-            below 1 / declared_units is refused, and the operator reads that number. 0: none is declared.
+        coordinators: fingerprints of the trusted coordinators.
+        statistics: names of the allowed statistics.
+        units: accepted privacy units; only "user" protects a patient with several records.
+        minimum_parties, minimum_threshold: least number of parties of a run, and least threshold.
+        run_epsilon: largest epsilon of one run.
+        total_epsilon, total_delta: budget of the data set over all runs; a run's own delta may not be larger either.
+        total_parts: number of parts into which that delta is divided (``undersong_common.privacy.spending``).
+        two_people: True requires the approval of two people, a privacy officer and one for IT.
+        declared_units: a public upper bound on the number of privacy units (patients) in the data set, which the
+            operator reads; a run whose delta is not below 1 / declared_units is refused. 0 declares nothing.
         required_parties: ``NAME=FINGERPRINT`` of parties that must take part; a coordinator can invent any others.
         approval: "each" run waits for a person, or "standing": every run within these bounds is signed.
         require_post_quantum: "always" refuses runs without post-quantum masks, "never" accepts them.
@@ -127,12 +127,12 @@ class HospitalPolicy:
 
     @property
     def trusted(self) -> dict[str, str]:
-        """The source hash of each trusted statistic of another package, by its name."""
+        """Source hash (SHA-256, hex) of each trusted statistic of another package, by name."""
         return {name: source for name, _, source in (each.rpartition("=") for each in self.trusted_statistics)}
 
     @property
     def bounds(self) -> Policy:
-        """The limits that the guard checks for every manifest."""
+        """Returns the bounds that are checked for every manifest."""
         return Policy(
             largest_epsilon=self.run_epsilon,
             largest_delta=self.total_delta,
@@ -148,7 +148,7 @@ class HospitalPolicy:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """JSON has no infinity: it is written as the text "inf"."""
+        """Returns the fields as JSON values, with "inf" for infinity."""
         value = asdict(self)
         for key in ("run_epsilon", "total_epsilon"):
             value[key] = "inf" if math.isinf(value[key]) else value[key]
@@ -156,18 +156,18 @@ class HospitalPolicy:
 
 
 def write(home: PartyHome, policy: HospitalPolicy) -> None:
-    """Signs and replaces the file."""
+    """Signs the policy and replaces its file."""
     body = policy.to_json()
     signature = keys.identity(home).sign(tagged_hash(TAG, canonical_json(body)))
     write_json(home.policy, {"policy": body, "signature": signature.hex()})
 
 
 def read(home: PartyHome) -> HospitalPolicy:
-    """The policy, its signature checked.
+    """Reads the policy and checks its signature.
 
     Raises:
-        PrivacyRefusal: it was changed by hand, or signed by another key.
-        ConfigurationError: missing, damaged, or a value out of range.
+        PrivacyRefusal: the file was changed by hand, or signed by another key.
+        ConfigurationError: the file is missing or damaged, or a value is out of range.
     """
     value = read_json(home.policy)
     body = value.get("policy")
@@ -193,7 +193,7 @@ def read(home: PartyHome) -> HospitalPolicy:
 
 
 def change(home: PartyHome, **changes: Any) -> HospitalPolicy:
-    """Reads, changes, checks, signs and writes."""
+    """Changes fields of the policy: reads the file, applies and checks the changes, signs and writes it."""
     policy = replace(read(home), **changes)
     write(home, policy)
     return policy
@@ -208,16 +208,17 @@ def review(
     embedder: str,
     teacher_model: str = "",
 ) -> None:
-    """Checks everything in a manifest that a party can check by itself.
+    """Checks everything in a manifest that a party can check by itself, before the party signs.
 
     Args:
-        name, identity: this party's entry as it must stand in the roster (Ed25519 public key).
-        embedder: SHA-256 (hex) of the embedding model this party holds.
-        teacher_model: the local model this party fine-tunes teachers from; "" where it names none.
+        policy: the party's bounds.
+        name, identity: this party's name and Ed25519 public key, as the roster must list them.
+        embedder: SHA-256 (hex) of this party's embedding model.
+        teacher_model: this party's local model for fine-tuning; "" for no model.
 
     Raises:
-        PrivacyRefusal: names what is refused.
-        ConfigurationError: the party itself is not ready.
+        PrivacyRefusal: the manifest is wrong or exceeds a bound, which the error names.
+        ConfigurationError: the party lacks something that the run needs.
     """
     bounds.check_statistics(manifest.plan, policy)
     manifest.plan.check_form()

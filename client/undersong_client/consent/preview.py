@@ -1,4 +1,4 @@
-"""Preview of a run's demands on this hospital: as figures (``figures``), and as a page for the decision (``sheet``)."""
+"""Preview of a proposed run for this hospital's people, as figures (``figures``) and as a page (``sheet``)."""
 
 import json
 import math
@@ -47,18 +47,20 @@ def figures(
     user_field: str = "",
     drill: bool = False,
 ) -> dict[str, Any]:
-    """JSON-able figures of a proposed run; ``objections`` lists what the guard refuses, in its own words.
+    """Returns the figures of a proposed run as JSON values; ``objections`` lists the reasons of the policy's checks.
 
-    Whatever depends on the records stands in them for this party's own people: none of it may leave.
+    Some figures depend on the records. They are for this party's own people, and must not leave the building.
 
     Args:
-        embedder: SHA-256 (hex) of this party's model; None skips that check.
-        cautions: what the records speak against (:mod:`undersong_client.records.cautions`).
-        warnings: what is weak whatever the records are.
-        teacher_model: as of :func:`undersong_client.consent.policy.review`.
-        coordinator: who runs it, as this party has joined it.
-        user_field: the column of user ids, which says what a user is called.
-        drill: this party's folder is a rehearsal's.
+        party, identity, policy, teacher_model: as in :func:`undersong_client.consent.policy.review`.
+        embedder: SHA-256 (hex) of this party's embedding model; None skips that check.
+        ledger: the data set's ledger, for the cost; None if it cannot be read.
+        cautions: warnings that depend on the records (:mod:`undersong_client.records.cautions`).
+        warnings: warnings that do not depend on the records.
+        has_labels: True if the data set has a column of labels.
+        coordinator: the coordinator that this party has joined.
+        user_field: name of the column of user ids, which gives the word for a user.
+        drill: True if this party's folder is a rehearsal's.
     """
     privacy, quorum = manifest.plan.privacy, manifest.plan.quorum
     objections = []
@@ -155,12 +157,12 @@ def _cost(ledger: Ledger, charge: Charge) -> dict[str, Any]:
 
 
 def sheet(value: dict[str, Any]) -> Page:
-    """The figures as a page: three sentences and the budget first, all further figures folded.
+    """Returns the figures as a page: three sentences and the budget first, all further figures folded.
 
     Args:
-        value: of :func:`figures`, and of its request ``words``, ``changes``, ``number``, ``revises``, ``replaced``,
-            ``as_signed`` (whether these are the figures that were signed), ``two_people``, ``people`` and ``ended``
-            (its ``cost`` and ``receipt``; None before).
+        value: the result of :func:`figures`, with further keys of its request: ``words``, ``changes``, ``number``,
+            ``revises``, ``replaced``, ``as_signed`` (True if these figures were signed), ``two_people``, ``people``
+            and ``ended`` (with ``cost`` and ``receipt``; None before the end).
     """
     nine = value["words"].split()
     threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
@@ -306,7 +308,7 @@ def _hospitals(value: dict[str, Any]) -> Section:
 
 
 def marked(value: dict[str, Any]) -> list[Section]:
-    """Warns first if this is a drill."""
+    """Returns a section that marks the page as a drill's; [] for any other run."""
     return [Section(MARK, (PARTY_WORDS,), loud=True)] if value["drill"] else []
 
 
@@ -346,7 +348,7 @@ def _another(value: dict[str, Any]) -> list[Section]:
 
 
 def purpose(value: dict[str, Any]) -> Section:
-    """The run's purpose, as its operator states it."""
+    """Returns the section on the run's purpose, in its operator's words."""
     task, coordinator = value["task"], value["coordinator"]
     stated = "the operator has not stated it"
     generators = ", ".join(printable(each, 120) for each in task["generators"] or ()) or stated
@@ -364,7 +366,7 @@ def purpose(value: dict[str, Any]) -> Section:
 
 
 def leaves(value: dict[str, Any], title: str = "What leaves, sum by sum") -> Section:
-    """Every release of the plan: what it counts, how many numbers, how much noise."""
+    """Returns the section on every private sum of the plan: its question, number of coordinates and noise."""
     unit = value["privacy"]["unit_word"]
     points = []
     for release in value["releases"]:
@@ -452,7 +454,7 @@ def _figures(value: dict[str, Any]) -> Section:
 
 
 def who_takes_part(value: dict[str, Any]) -> Section:
-    """By identity: a name alone proves nothing."""
+    """Returns the section on the parties, with fingerprints, because a name alone proves nothing."""
     parties, required = value["parties"], value["required_parties"]
     rows = []
     for party in parties:
@@ -540,7 +542,7 @@ _QUORUM = (
 
 
 def differences(before: Manifest, now: Manifest) -> tuple[str, ...]:
-    """Each difference as one line; at least one where the manifests differ, empty where they are the same."""
+    """Returns the differences between two manifests, one line each; () only if the manifests are equal."""
     if before.hash == now.hash:
         return ()
     found = [

@@ -1,4 +1,4 @@
-"""The coordinator that a party trusts: its package is checked by the fingerprint, its grant is installed."""
+"""The coordinator that a party trusts: checks its package by the fingerprint, and installs its grant."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,12 +19,12 @@ class Coordinator:
     """The coordinator that this party trusts (``coordinator.json``).
 
     Attributes:
-        name: its own.
-        addresses: host:port, tried in order.
-        server_name: the name in its certificate; empty where the address says it.
-        ca_certificate: PEM.
-        signing_key: Ed25519 public key, 32 bytes.
-        fingerprint: what was compared.
+        name: name of the coordinator.
+        addresses: its addresses, host:port, tried in order.
+        server_name: name in its certificate; "" if it is the host of the address.
+        ca_certificate: certificate of its CA, PEM.
+        signing_key: its Ed25519 public key, 32 bytes.
+        fingerprint: its fingerprint, which people have compared.
     """
 
     name: str
@@ -36,7 +36,10 @@ class Coordinator:
 
 
 def coordinator(home: PartyHome) -> Coordinator:
-    """Raises ConfigurationError where this party has joined none, or the file is damaged."""
+    """Reads the coordinator that this party has joined.
+
+    Raises ConfigurationError if this party has joined no coordinator, or the file is damaged.
+    """
     if not home.coordinator.exists():
         raise ConfigurationError(
             "this party has joined no coordinator", "undersong-party enroll PACKAGE --fingerprint WORDS"
@@ -59,9 +62,9 @@ def coordinator(home: PartyHome) -> Coordinator:
 
 
 def trusted(home: PartyHome) -> Coordinator:
-    """The coordinator that this party has joined and whose fingerprint its policy trusts.
+    """Reads the coordinator that this party has joined, and checks that the policy trusts its fingerprint.
 
-    Raises ConfigurationError where it has joined none or has left, PrivacyRefusal where the policy trusts another.
+    Raises ConfigurationError if the party has joined none or has left, PrivacyRefusal if the policy does not trust it.
     """
     known = coordinator(home)
     if known.fingerprint not in policy.read(home).coordinators:
@@ -70,7 +73,10 @@ def trusted(home: PartyHome) -> Coordinator:
 
 
 def check_package(home: PartyHome, data: bytes, *, now_s: float) -> enrolment.Package:
-    """A package for this party. Raises ConfigurationError for anything else."""
+    """Reads a package and checks that it is for this party and has not expired at ``now_s``.
+
+    Raises ConfigurationError otherwise.
+    """
     package = enrolment.Package.parse(data)
     package.check_fresh(now_s)
     name = home.settings.party
@@ -88,7 +94,7 @@ def check_package(home: PartyHome, data: bytes, *, now_s: float) -> enrolment.Pa
 
 
 def compare(package: enrolment.Package, stated: str) -> None:
-    """Raises ConfigurationError if the package has another fingerprint than the operator told by another way."""
+    """Raises ConfigurationError unless the package has the fingerprint that was told by telephone or on paper."""
     if not enrolment.same_fingerprint(stated, package.fingerprint):
         raise ConfigurationError(
             "the package's fingerprint is not the one that was stated; it may have been replaced on its way",
@@ -97,13 +103,13 @@ def compare(package: enrolment.Package, stated: str) -> None:
 
 
 def accept(home: PartyHome, package: enrolment.Package, stated: str) -> bytes:
-    """Trusts the package's coordinator and answers with an enrolment request (the file's bytes).
+    """Stores the package's coordinator as trusted; returns an enrolment request, as the bytes of its file.
 
     Args:
-        stated: the fingerprint as the operator told it by another way.
+        stated: the fingerprint that the operator told by telephone or on paper.
 
     Raises:
-        ConfigurationError: it is another one; nothing is kept.
+        ConfigurationError: the package has another fingerprint; nothing is stored.
     """
     compare(package, stated)
     write_json(
@@ -122,17 +128,17 @@ def accept(home: PartyHome, package: enrolment.Package, stated: str) -> bytes:
 
 
 def request(home: PartyHome, token: bytes | None) -> bytes:
-    """A fresh TLS key and the request for its certificate; ``token`` None asks for a renewal."""
+    """Makes a fresh TLS key and returns the enrolment request for it; ``token`` None asks for a renewal."""
     name, identity = home.settings.party, keys.identity(home)
     made = enrolment.EnrolmentRequest.make(name, keys.new_tls_key(home), identity, token)
     return made.sign(identity)
 
 
 def install(home: PartyHome, data: bytes) -> datetime:
-    """Checks a grant and puts its certificate to use; the end of its validity.
+    """Checks a grant and installs its certificate; returns the end of the certificate's validity.
 
     Raises:
-        ConfigurationError: the grant is not this coordinator's, or for other keys.
+        ConfigurationError: the grant is another coordinator's, or for other keys.
     """
     known = coordinator(home)
     grant = enrolment.Grant.parse(data, signing_key=known.signing_key, ca_certificate=known.ca_certificate)
@@ -143,13 +149,13 @@ def install(home: PartyHome, data: bytes) -> datetime:
 
 
 def validity(home: PartyHome) -> tuple[datetime, datetime]:
-    """Start and end of the validity of the certificate in use."""
+    """Returns begin and end of the validity of the certificate in use."""
     found = _in_use(home)
     return found.not_valid_before_utc, found.not_valid_after_utc
 
 
 def certified_name(home: PartyHome) -> str:
-    """The party's name in the certificate in use, as the coordinator knows it."""
+    """Returns the party's name in the certificate in use, by which the coordinator knows it."""
     return enrolment.common_name(_in_use(home))
 
 
@@ -159,7 +165,7 @@ def _in_use(home: PartyHome) -> "Certificate":
 
 
 def check_clock(home: PartyHome, now_s: float) -> None:
-    """Raises TransportError where the certificate in use is not valid yet, or any more, by this machine's clock."""
+    """Raises TransportError if the certificate in use is not yet valid or has expired at ``now_s``."""
     begin, end = validity(home)
     if now_s < begin.timestamp():
         raise TransportError(
@@ -179,7 +185,7 @@ def renewal_due(home: PartyHome, now_s: float) -> bool:
 
 
 def leave(home: PartyHome) -> None:
-    """Removes the coordinator's trust and the certificate. The ledger stays."""
+    """Removes the trusted coordinator and the certificate. The ledger stays."""
     policy.change(home, coordinators=())
     for path in (home.keys / "tls.pem", home.keys / "tls.next.pem", home.coordinator):
         path.unlink(missing_ok=True)

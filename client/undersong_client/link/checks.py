@@ -1,4 +1,4 @@
-"""``undersong-party check``: everything that may stand in the way, each with its cause and its remedy."""
+"""The checks of ``undersong-party check``: each problem that may stop this party, with its cause and remedy."""
 
 import base64
 import contextlib
@@ -41,7 +41,7 @@ REMEDY_PROXY = "add the coordinator's host to no_proxy, or run with --no-proxy"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check: its name, grade, a sentence, and the remedy for a problem."""
 
     name: str
     grade: Grade
@@ -57,12 +57,13 @@ def check(
     offline: bool = False,
     now_s: float | None = None,
 ) -> Iterator[Finding]:
-    """Every finding, as it is made; the slow ones last.
+    """Runs all checks of a party's folder and yields each finding as it is made; slow checks come last.
 
     Args:
         checkpoints: the user's folder for heads of ledgers.
-        environment: for proxies.
-        offline: leaves out what needs the coordinator.
+        environment: environment variables, for proxies.
+        offline: True leaves out the checks that need the coordinator.
+        now_s: time now, seconds since the epoch; None takes the clock.
     """
     now = time.time() if now_s is None else now_s
     yield _ask("files", lambda: _files(home))

@@ -1,4 +1,4 @@
-"""One stream to the coordinator, from Hello to its end. Outbound only: the party dials, nothing listens here."""
+"""One gRPC stream to the coordinator, from the first frame (Hello) to its end. The party always connects."""
 
 import asyncio
 import atexit
@@ -33,14 +33,14 @@ Frames = Iterable[Any]
 
 
 class Listener:
-    """Receives the stream's messages, from the stream's own thread. This one wants none."""
+    """Interface for the messages of a stream, called in the stream's thread. This base class wants no message."""
 
     def wants(self, id_: bytes) -> bool:
         """Returns True if a request with this id would be answered; only then are its bytes kept."""
         return False
 
     def request(self, envelope: framing.Envelope) -> None:
-        """Raises PeerFault where too many wait already."""
+        """Takes a request. Raises PeerFault if too many wait already."""
 
     def acknowledged(self, id_: bytes) -> None: ...
 
@@ -49,13 +49,13 @@ class Listener:
 
 @dataclass(frozen=True)
 class Ended:
-    """The reason for a stream's end.
+    """The reason why a stream has ended.
 
     Attributes:
         reason: public words for the log.
-        reconnect_after_s: as the coordinator asked; negative: not before a person has looked.
-        welcomed: whether the coordinator had accepted this party.
-        refused: the coordinator does not accept this party's certificate or name.
+        reconnect_after_s: seconds to wait, as the coordinator asked; negative: wait until a person has acted.
+        welcomed: True if the coordinator had accepted this party.
+        refused: True if the coordinator does not accept this party's certificate or name.
     """
 
     reason: str
@@ -67,10 +67,11 @@ class Ended:
 def secure_channel(
     address: str, coordinator: Coordinator, credential: Credential, *, use_proxy: bool = True, of_loop: bool = False
 ) -> Any:
-    """A gRPC channel with mutual TLS to one address of the coordinator. Nothing is dialled before it is used.
+    """Makes a gRPC channel with mutual TLS to one address of the coordinator, which connects at its first use.
 
     Args:
-        of_loop: of grpc.aio, for the event loop that runs in this thread.
+        use_proxy: True connects through the environment's proxy.
+        of_loop: True makes a channel of grpc.aio, for the event loop that runs in this thread.
     """
     import grpc
 
@@ -95,13 +96,13 @@ def secure_channel(
 
 
 class Connection:
-    """One stream. ``open`` dials; ``ended`` says when and why it is over.
+    """One stream to the coordinator. ``open`` connects; ``ended`` holds the reason of its end.
 
     Args:
-        address: host:port.
+        address: address of the coordinator, host:port.
         hello: this party's first frame.
-        reassembler: keeps what arrived in part, across streams.
-        listener: gets requests, acknowledgements and renewed certificates.
+        reassembler: keeps unfinished messages, also for the next stream.
+        listener: receives requests, acknowledgements and renewed certificates.
     """
 
     def __init__(
@@ -134,7 +135,10 @@ class Connection:
         self._loop.call_soon_threadsafe(self._begin)
 
     def wait_welcome(self, stop: Callable[[], bool] = lambda: False, limit_s: float = WELCOME_S) -> wire.Welcome:
-        """Raises TransportError where none comes in time, or the stream ends before; see ``ended`` for its reason."""
+        """Waits up to ``limit_s`` seconds for the coordinator's Welcome and returns it.
+
+        Raises TransportError if it does not come, or if the stream ends before; then ``ended`` holds the reason.
+        """
         begun = time.monotonic()
         with self._changed:
             while self.welcome is None and self.ended is None:
@@ -151,7 +155,7 @@ class Connection:
         self._put([frame])
 
     def send_reply(self, reply: framing.Outgoing) -> None:
-        """A reply, without the chunks that the coordinator holds already."""
+        """Sends a reply, without the chunks that the coordinator holds already."""
         held = {} if self.welcome is None else framing.held_by(self.welcome.held)
         self._put(
             wire.FromParty(transfer=frame) if isinstance(frame, wire.Transfer) else wire.FromParty(chunk=frame)
@@ -159,7 +163,7 @@ class Connection:
         )
 
     def keep_alive(self, now: float) -> None:
-        """Pings after silence, gives up after a long one; to be called several times a keepalive period."""
+        """Sends a ping if the stream has been silent, and ends it after a long silence; call it regularly."""
         if self.welcome is None:
             return
         period = max(0.2, min(300.0, self.welcome.keepalive_s))  # so that what is no number is 300
@@ -172,7 +176,7 @@ class Connection:
             self.send(wire.FromParty(ping=wire.Ping(number=self._pings)))
 
     def close(self, reason: str) -> None:
-        """Says goodbye, waits a little until it is out, and ends the stream."""
+        """Sends a last frame with ``reason``, waits briefly until it has left, and ends the stream."""
         if self.ended is None and self.welcome is not None:
             self.send(wire.FromParty(goodbye=wire.Goodbye(reason=reason)))
             self._put(None)
@@ -344,7 +348,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The loop, started with the first call; it runs until the process ends."""
+    """Returns the event loop of all streams, which runs in a thread from the first call until the process ends."""
     global _loop
     with _lock:
         if _loop is None:

@@ -1,4 +1,4 @@
-"""The party's daemon: dials the coordinator, answers, dials again. It opens no port and loses no reply."""
+"""The party's daemon: connects to the coordinator, answers requests, and reconnects. It opens no port."""
 
 import json
 import logging
@@ -41,11 +41,12 @@ TELL_REASON_S = 10.0  # for each address of the coordinator
 
 @dataclass(frozen=True)
 class Backoff:
-    """Delay before the next dial: exponential, with full jitter.
+    """Delay before the next connection: exponential, with full jitter.
 
     Attributes:
-        first_s, largest_s: bounds of the wait's upper limit.
-        refused_s: after the coordinator did not accept the certificate.
+        first_s: upper limit of the delay after the first failure; it doubles with each further one.
+        largest_s: largest upper limit.
+        refused_s: delay after the coordinator did not accept the certificate.
     """
 
     first_s: float = 0.5
@@ -53,21 +54,24 @@ class Backoff:
     refused_s: float = 300.0
 
     def wait_s(self, failures: int, draw: float) -> float:
-        """After so many failures in a row; ``draw`` in [0, 1). Never less than a tenth of the limit."""
+        """Returns the delay in seconds after so many failures in a row; at least a tenth of the upper limit.
+
+        ``draw`` is a random number in [0, 1).
+        """
         limit = min(self.largest_s, self.first_s * 2.0 ** min(max(failures - 1, 0), 30))
         return limit * (0.1 + 0.9 * draw)
 
 
 class Daemon(Listener):
-    """Keeps a party connected to its coordinator and answers what it asks.
+    """Keeps a party connected to its coordinator and answers the coordinator's requests.
 
-    Ends at :meth:`stop`, or when a person has to look (then :meth:`run` raises).
+    It ends at :meth:`stop`, or when only a person can help (then :meth:`run` raises).
 
     Args:
         assembled: the party.
-        clock: seconds since the epoch.
-        warm: compute the embeddings before they are asked for.
-        figures: file of :mod:`undersong_client.link.metrics` for a monitor; None writes none.
+        clock: returns seconds since the epoch.
+        warm: True computes the embeddings before a run needs them.
+        figures: file of :mod:`undersong_client.link.metrics` for a monitor; None writes no file.
     """
 
     def __init__(
@@ -111,11 +115,11 @@ class Daemon(Listener):
         self._trust_seen: tuple[str, FileState, FileState] | None = None  # when it was last found
 
     def stop(self) -> None:
-        """Finishes the request under way, says goodbye, ends; may be called from a signal handler."""
+        """Ends :meth:`run` after the present request; may be called from a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
-        """Raises ConfigurationError or PrivacyRefusal where nothing but a person can help."""
+        """Runs until :meth:`stop`. Raises ConfigurationError or PrivacyRefusal if only a person can help."""
         self._note(state="starting", pid=os.getpid(), software=SOFTWARE)
         log.info("%s starts with the party %s", SOFTWARE, self._home.settings.party)
         self._answering.party.look_after()
@@ -409,14 +413,14 @@ def _hello_text(hello: wire.Hello, address: str) -> str:
 
 
 def check_start(home: PartyHome, *, clock: Callable[[], float] = time.time, use_proxy: bool = True) -> None:
-    """Looks at settings, policy, certificate and clock, and tells the coordinator of what stands in the way.
+    """Checks settings, policy, certificate and clock before the daemon starts; reports a problem to the coordinator.
 
     Args:
-        clock: seconds since the epoch.
-        use_proxy: dials through the environment's proxy.
+        clock: returns seconds since the epoch.
+        use_proxy: True connects through the environment's proxy.
 
     Raises:
-        ConfigurationError, PrivacyRefusal, TransportError: what stands in the way, with its remedy.
+        ConfigurationError, PrivacyRefusal, TransportError: a problem that prevents the start, with its remedy.
     """
     trust.coordinator(home)
     trust.validity(home)

@@ -1,8 +1,8 @@
-"""A SuperNode that takes the app bundles it was told of and no others.
+"""A Flower SuperNode that runs only app bundles with known hashes.
 
-A SuperLink pushes code to its SuperNodes: whichever bundle (FAB) a run names is installed and started. Flower's own
+A SuperLink pushes code to its SuperNodes: the bundle (FAB) that a run names is installed and started. Flower's own
 ``--trusted-entities`` admits bundles that a reviewer has signed on Flower's hub. This module admits bundles by their
-SHA-256, before anything of them is unpacked; it is ``flower-supernode`` otherwise.
+SHA-256, before anything of them is unpacked. Otherwise it behaves as ``flower-supernode``.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def pinned(get_fab: Callable[[str, int], Any], hashes: frozenset[str], refused: type[Exception]) -> Callable[..., Any]:
-    """``get_fab`` that raises ``refused`` for a bundle whose content has another hash."""
+    """Wraps ``get_fab`` to raise ``refused`` for a bundle whose SHA-256 is not in ``hashes``."""
 
     def get(fab_hash: str, run_id: int) -> Any:
         fab = get_fab(fab_hash, run_id)
@@ -31,7 +31,10 @@ def pinned(get_fab: Callable[[str, int], Any], hashes: frozenset[str], refused: 
 
 
 def run(hashes: Sequence[str], arguments: Sequence[str]) -> None:
-    """Runs ``flower-supernode`` with ``arguments`` until it ends. Raises ConfigurationError."""
+    """Runs ``flower-supernode`` with ``arguments`` until it ends, for bundles with these SHA-256 hashes only.
+
+    Raises ConfigurationError for a malformed hash, or a version of Flower that is missing or unsuitable.
+    """
     if not hashes or not all(HASH.fullmatch(each) for each in hashes):
         raise ConfigurationError(
             "--fab-hash takes the SHA-256 of an app bundle, 64 hexadecimal digits",

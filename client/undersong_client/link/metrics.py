@@ -1,7 +1,7 @@
-"""Figures of the daemon for a monitor, as a text file in Prometheus's form (the textfile collector of node_exporter).
+"""Writes the daemon's metrics as a text file in Prometheus's format (for node_exporter's textfile collector).
 
-Nothing in it depends on a record. The budget is spent by plans: each price follows from the approved plan and from the
-sums that were asked, both of which the coordinator knows.
+Nothing in it depends on a record. The spent budget follows from the approved plans and the requested sums, both of
+which the coordinator knows.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ METRICS: Mapping[str, str] = {
 
 
 def text(values: Mapping[str, float | None]) -> str:
-    """The file's text; what is None is left out.
+    """Returns the file's text; leaves out metrics whose value is None.
 
     >>> print(text({"connected": 1.0, "paused": None}), end="")
     # HELP undersong_party_connected 1 while a stream to the coordinator stands and the party answers.

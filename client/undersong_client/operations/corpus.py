@@ -1,7 +1,7 @@
 """Comparison of a published corpus with the party's own records, those in the data set and those held out.
 
-Everything here is computed in the clear and stays in the building: its figures are not private, and acting on them
-(asking for another corpus, naming rows) reveals something about the records.
+The figures have no noise and must stay in the building. Acting on them, for example by asking for another corpus,
+reveals something about the records.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -26,13 +26,14 @@ CORPUS = "synthetic.jsonl"
 
 @dataclass(frozen=True)
 class CorpusCheck:
-    """A corpus beside the records of one party. Rows are those of the corpus, from 1.
+    """Result of comparing a corpus with one party's records. Rows are those of the corpus, from 1.
 
     Attributes:
-        texts, records, held_out: how many there are of each.
-        copies: overlap of the corpus with the records; ``chance``: with as many records that were held out, or None.
-        identifiers: names after a title and long numbers of the corpus, and those that a record has too.
-        closest: distances of the texts to the closest record and to the closest one held out; None without the latter.
+        texts, records, held_out: numbers of corpus texts, of records, and of records held out.
+        copies: overlap of the corpus with the records.
+        chance: overlap with as many records that were held out, for comparison; None without such records.
+        identifiers: names after a title and long numbers in the corpus, and those that a record has too.
+        closest: distances of the texts to the closest record and to the closest record held out; None without such.
         membership: area under the ROC curve of the guess that a record took part if a text is close to it; 0.5 says
             nothing. None without records held out.
     """
@@ -60,13 +61,14 @@ def check(
     """Compares a corpus with the data set and with the records held out. Sends nothing.
 
     Args:
-        corpus: its file, or the folder of a published run.
-        held_out: records of this party in the same form as the data set, in place of those that ``data add --hold-out``
-            kept out.
+        corpus: file of the corpus, or folder of a published run.
+        held_out: file of records of this party, in the form of the data set's file, in place of the records that
+            ``data add --hold-out`` kept out.
         progress: called with (done, total) texts while they are embedded.
 
     Raises:
-        ConfigurationError: no data set, no corpus, too few records on a side, or one on both.
+        ConfigurationError: there is no data set or no corpus, records or held-out records are too few, or a record
+            is in both.
     """
     opened = PartyHome(home)
     file = corpus / CORPUS if corpus.is_dir() else corpus

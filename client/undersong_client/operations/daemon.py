@@ -1,4 +1,4 @@
-"""The daemon as this party's people see it: what it does, and whether it takes part."""
+"""Actions on the daemon for this party's people: its status, pause and resume, and the checks."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DaemonStatus:
-    """The daemon's own last report.
+    """The daemon's last report about itself.
 
     Attributes:
-        state: "connected", "paused", "waiting" and so on; "not running" or "never started" where there is none, or
-            that it refuses to start.
-        facts: the rest of ``status.json``.
+        state: "connected", "paused", "waiting" and so on; for no daemon "not running", "never started", or that it
+            refuses to start.
+        facts: the other values of ``status.json``.
     """
 
     party: str
@@ -32,7 +32,7 @@ class DaemonStatus:
 
     @property
     def well(self) -> bool:
-        """True if it is connected, or paused by its people."""
+        """True if the daemon is connected, or paused by its people."""
         return self.running and self.state in ("connected", "paused")
 
     def to_json(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class DaemonStatus:
 
 
 def status(home: Path) -> DaemonStatus:
-    """Returns the state of this folder's daemon."""
+    """Returns the state of the daemon of a party's folder."""
     opened = PartyHome(home)
     running = opened.is_running
     facts: dict[str, Any] = read_json(opened.status) if opened.status.exists() else {}
@@ -59,23 +59,23 @@ def status(home: Path) -> DaemonStatus:
 
 
 def pause(home: Path) -> None:
-    """Takes part in nothing until :func:`resume`."""
+    """Makes the daemon answer no requests until :func:`resume`."""
     replace_file(PartyHome(home).pause, b"paused\n")
 
 
 def resume(home: Path) -> None:
-    """Takes part again."""
+    """Ends :func:`pause`: the daemon answers requests again."""
     PartyHome(home).pause.unlink(missing_ok=True)
 
 
 def check(
     home: Path, *, checkpoints: Path, offline: bool = False, tell: "Callable[[Finding], None]" = lambda _finding: None
 ) -> "tuple[Finding, ...]":
-    """Everything that may stand in the way, each with its remedy. Call ``only_tls_1_3`` before gRPC is imported.
+    """Runs all checks of a party's folder and returns their findings; call ``only_tls_1_3`` before gRPC is imported.
 
     Args:
         checkpoints: the user's folder for heads of ledgers.
-        offline: leaves out what needs the coordinator.
+        offline: True leaves out the checks that need the coordinator.
         tell: called with each finding as it is made.
     """
     from undersong_client.link.checks import check as look

@@ -1,4 +1,4 @@
-"""The data set and its ledger: declare it, put a lost ledger together anew, read what every release cost."""
+"""Actions on the data set and its ledger: declare the data set, restore a lost ledger, read the cost of releases."""
 
 import hashlib
 import time
@@ -47,19 +47,21 @@ def add(
 ) -> datasets.Added:
     """Declares a source as this party's data set and seals a copy; sends nothing.
 
-    The embedder is tried out first, and embeds the records at once: no sum waits for a text.
+    It first tries the embedder out. It embeds all records at once, so that no private sum waits for that.
 
     Args:
-        abandon: ends the runs that are under way, at what they have charged, and destroys their secrets.
         checkpoints: the user's folder for heads of ledgers.
-        backup, charge_missing, receipts: as of :func:`restore_ledger`, where releases were made before.
-        confirm: called with what speaks against this data set, where something does; may refuse.
-        progress: called with (done, total) texts while they are embedded.
+        cache: folder for encrypted embeddings; None takes the one beside the data.
+        new_version: True replaces the present data set; what was spent stays spent.
+        abandon: True ends the runs under way, with the charges made so far, and destroys their secrets.
+        backup, charge_missing, receipts: as in :func:`restore_ledger`, if releases were made before.
+        confirm: called with warnings about this data set, if there are any; raises an error to refuse.
+        progress: called with (done, total) numbers of texts while they are embedded.
 
     Raises:
-        ConfigurationError: the source, a column, a daemon that runs, a second data set without ``new_version``, a run
-            under way without ``abandon``, or a broken embedder.
-        PrivacyRefusal: the data set was released from before and its ledger is not here.
+        ConfigurationError: the source or a column is wrong, the daemon is running, there is a data set already and
+            not ``new_version``, a run is under way and not ``abandon``, or the embedder is broken.
+        PrivacyRefusal: releases were made from the data set before and its ledger is missing.
     """
     opened = PartyHome(home)
     _check_drill(opened, declared)
@@ -90,11 +92,11 @@ def add(
 
 @dataclass(frozen=True)
 class Look:
-    """A source that was read and not sealed.
+    """Result of a dry run: a source that was read but not sealed.
 
     Attributes:
-        examples: (label, characters, masked text) of three records.
-        refused: rows at which :func:`add` would stop.
+        examples: (label, number of characters, masked text) of three records.
+        refused: number of rows at which :func:`add` would stop.
     """
 
     survey: datasets.Survey
@@ -103,7 +105,7 @@ class Look:
 
 
 def look(home: Path, declared: Declared) -> Look:
-    """Reads a source as :func:`add` would; changes nothing. Raises ConfigurationError as that does."""
+    """Reads a source as :func:`add` would, without changing anything. Raises ConfigurationError as :func:`add`."""
     opened = PartyHome(home)
     _check_drill(opened, declared)
     reading = sources.read(declared.absolute(), dry=True)
@@ -119,12 +121,13 @@ def look(home: Path, declared: Declared) -> Look:
 
 @dataclass(frozen=True)
 class Refreshed:
-    """A new version of the data set beside the one before; all zero and ``added`` the same where nothing changed.
+    """Comparison of a new version of the data set with the one before.
 
     Attributes:
-        new_records, gone_records: rows that only one of the two versions has.
-        new_patients, gone_patients: ids that only one of them has.
-        labels_before: records by label before.
+        added: the new version.
+        new_records, gone_records: numbers of rows that only the new, or only the old version has.
+        new_patients, gone_patients: numbers of user ids that only the new, or only the old version has.
+        labels_before: number of records by label in the old version.
     """
 
     added: datasets.Added
@@ -146,9 +149,9 @@ def refresh(
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
     progress: Progress = lambda _done, _total: None,
 ) -> Refreshed:
-    """Reads the declared source anew and seals it as the next version. The ledger goes on: all that was spent counts.
+    """Reads the declared source again and seals it as the next version; the ledger goes on, and what was spent counts.
 
-    New patients inherit it too: what a version may still spend never depends on who is in it. Raises as :func:`add`.
+    The remaining budget is the same for new patients: it never depends on who is in a version. Raises as :func:`add`.
     """
     opened = PartyHome(home)
     before = datasets.load(opened).table
@@ -181,12 +184,12 @@ def _counted_rows(table: Table) -> Counter[tuple[str, ...]]:
 
 
 def keep_until(home: Path, last: date | None) -> None:
-    """Sets the last day on which the data set is answered from; None: no end."""
+    """Sets the last day on which runs may use the data set; None sets no end."""
     PartyHome(home).change(keep_until="" if last is None else last.isoformat())
 
 
 def erase(home: Path) -> None:
-    """Deletes the sealed records and their embeddings. Raises ConfigurationError where the daemon runs."""
+    """Deletes the sealed records and their embeddings. Raises ConfigurationError if the daemon is running."""
     opened = PartyHome(home)
     with opened.running():
         datasets.erase(opened)
@@ -200,7 +203,7 @@ def _check_drill(home: PartyHome, declared: Declared) -> None:
 
 
 def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> int:
-    """Embeds the records and keeps the vectors encrypted; returns how many records get no vector."""
+    """Embeds the records into the encrypted cache; returns the number of records for which the embedder fails."""
     from undersong_client.answering.computation import Embeddings
 
     rows = Embeddings(home, embedder, progress)(datasets.load(home).table.texts)
@@ -208,7 +211,7 @@ def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> int:
 
 
 def invented(home: PartyHome, file: Path) -> bool:
-    """Returns True for the unchanged file of invented records that a drill was made with."""
+    """Returns True if ``file`` is the unchanged file of invented records that was made with this drill."""
     if file.absolute() != home.drill_records or not file.is_file():
         return False
     return hashlib.sha256(read_input(file, LARGEST_DRILL_BYTES)).hexdigest() == home.settings.drill_sha256
@@ -222,17 +225,17 @@ def restore_ledger(
     charge_missing: bool = False,
     receipts: Sequence[Path] = (),
 ) -> checkpoints.Restored:
-    """Puts the data set's ledger together anew, where it is missing, older than what was released, or broken.
+    """Restores a ledger that is missing, broken, or older than the last release.
 
     Args:
         checkpoints: the user's folder for heads of ledgers.
-        backup: a copy of the ledger; None where there is none.
-        charge_missing: its owner agrees that all that may be missing counts as spent.
+        backup: a copy of the ledger; None without a copy.
+        charge_missing: True if the owner agrees that everything that may be missing counts as spent.
         receipts: published ``manifest.json`` files that hold this party's receipts.
 
     Raises:
-        ConfigurationError: nothing is missing, no data set was added, or a daemon runs.
-        PrivacyRefusal: the backup does not hold everything, and the owner has not agreed.
+        ConfigurationError: nothing is missing, there is no data set, or the daemon is running.
+        PrivacyRefusal: the backup lacks something, and ``charge_missing`` is False.
     """
     opened = PartyHome(home)
     allowed = policy.read(opened)
@@ -250,12 +253,12 @@ def _source(home: PartyHome, backup: Path | None, charge_missing: bool, receipts
 
 @dataclass(frozen=True)
 class LedgerFacts:
-    """The ledger as its owner reads it.
+    """Contents of the ledger for its owner.
 
     Attributes:
-        verified: how many entries were checked against the chain; None where that was not asked.
-        runs: what each run cost, and the total after it.
-        entries: the ledger's lines; a charge has the ``epsilon`` of its release by itself too.
+        verified: number of entries whose hashes were checked; None if this was not requested.
+        runs: cost of each run, and the total after it.
+        entries: the ledger's entries; a charge also has the ``epsilon`` of its release by itself.
     """
 
     fingerprint: str
@@ -284,9 +287,9 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
     """Returns the cost of every release of the data set, and the budget that is left.
 
     Args:
-        verify: checks every entry against the chain, changing nothing.
+        verify: True checks the hash of every entry, without changing anything.
 
-    Raises ConfigurationError where there is no ledger, PrivacyRefusal where its chain is broken.
+    Raises ConfigurationError if there is no ledger, PrivacyRefusal if its hash chain is broken.
     """
     path = PartyHome(home).ledger
     if not path.exists():
@@ -319,7 +322,7 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
 
 
 def back_up_ledger(home: Path, file: Path) -> None:
-    """Copies the ledger to ``file``. Raises ConfigurationError where that exists already."""
+    """Copies the ledger to ``file``. Raises ConfigurationError if that file exists already."""
     if file.exists():
         raise ConfigurationError(f"{file}: exists already", "name another file")
     replace_file(file, PartyHome(home).ledger.read_bytes())

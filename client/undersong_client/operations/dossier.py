@@ -1,4 +1,4 @@
-"""A run as a privacy officer files it: what was agreed to, what left, what it cost, what is kept and for how long."""
+"""Writes the dossier of a run for a privacy officer: the approval, what left, its cost, and what is kept how long."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,16 +32,16 @@ KEPT = (
 
 
 def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[float], str]) -> Page:
-    """One run; reads the party's folder and sends nothing.
+    """Returns the dossier of one run as a page; reads the party's folder and sends nothing.
 
     Args:
-        run: its name, or the beginning of its manifest's hash.
-        audit: a file that ``undersong audit --json`` wrote.
-        local_time: seconds since the epoch in words.
+        run: name of the run, or the beginning of its manifest's hash.
+        audit: a file that ``undersong audit --json`` wrote; None for no audit.
+        local_time: writes seconds since the epoch in words.
 
     Raises:
-        ConfigurationError: no such run, no data set, or a file that is no audit's result.
-        PrivacyRefusal: the ledger's chain does not hold.
+        ConfigurationError: there is no such run or no data set, or the file is not the result of an audit.
+        PrivacyRefusal: the ledger's hash chain is broken.
     """
     opened = PartyHome(home)
     known = Requests(opened)

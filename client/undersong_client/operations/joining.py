@@ -1,4 +1,4 @@
-"""Joins a coordinator: reads a package, writes a request, installs a grant. Sends nothing by itself."""
+"""Actions for joining a coordinator: read a package, make a request, install a grant. They send nothing."""
 
 import hashlib
 import json
@@ -35,11 +35,11 @@ def create(
 
     Args:
         embedder: "packaged", the folder of a local model, or another package's with its hash (docs/extending.md).
-        max_windows: of a long text that the embedder reads; a run's task file states the same.
+        max_windows: windows of a long text that the embedder reads; a run's task file must state the same number.
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy.
-        drill: makes a rehearsal's folder and its file of invented records, the only data set that it will take.
+        drill: True makes a rehearsal's folder with a file of invented records, the only data set that it accepts.
 
-    Raises ConfigurationError for an invalid name, a folder that holds anything, or a missing or broken embedder.
+    Raises ConfigurationError for an invalid name, a folder that is not empty, or a missing or broken embedder.
     """
     check_party_name(name)
     embedders.check_pinned(embedder)
@@ -60,7 +60,7 @@ def create(
 
 @dataclass(frozen=True)
 class MadeRequest:
-    """A request for a certificate: the file's bytes for the operator, and the fingerprint that is read out to them."""
+    """A request for a certificate: the file's bytes for the operator, and the fingerprint to read out to them."""
 
     party: str
     data: bytes = field(repr=False)
@@ -68,15 +68,15 @@ class MadeRequest:
 
 
 def accept(home: Path, package: bytes, stated: Callable[[str], str]) -> MadeRequest:
-    """Trusts the coordinator of a package whose fingerprint was compared, and makes the request.
+    """Trusts the coordinator of a package after comparing its fingerprint, and makes the enrolment request.
 
-    Where ``home`` holds no party yet, that of the package's name is made first.
+    If ``home`` holds no party yet, a party of the package's name is made first.
 
     Args:
-        stated: gives the fingerprint as the operator told it by another way, for the name that the package states; what
-            the package says itself must not be shown before.
+        stated: returns the fingerprint that the operator told by telephone or on paper, for the coordinator's name in
+            the package. It must not show the package's own fingerprint before.
 
-    Raises ConfigurationError where the package is not this party's, or the fingerprint is another.
+    Raises ConfigurationError if the package is not for this party, or if its fingerprint is another one.
     """
     if not (home / "settings.json").exists():
         invited = Package.parse(package)
@@ -90,7 +90,7 @@ def accept(home: Path, package: bytes, stated: Callable[[str], str]) -> MadeRequ
 
 
 def renew(home: Path) -> MadeRequest:
-    """A request for a new certificate. Raises ConfigurationError where no coordinator was joined."""
+    """Makes a request for a new certificate. Raises ConfigurationError if the party has joined no coordinator."""
     opened = PartyHome(home)
     trust.coordinator(opened)
     return _made(opened, trust.request(opened, None))
@@ -101,13 +101,13 @@ def _made(home: PartyHome, data: bytes) -> MadeRequest:
 
 
 def own_fingerprint(home: PartyHome) -> str:
-    """This party's fingerprint, which the operator and other hospitals compare."""
+    """Returns this party's fingerprint, which the operator and other hospitals compare."""
     return party_fingerprint(home.settings.party, keys.identity(home).public_key().public_bytes_raw())
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A certificate that was put to use: the end of its validity, and whether there was one before it."""
+    """A certificate that was installed: the end of its validity, and True (``renewed``) if it replaced another one."""
 
     until: datetime
     renewed: bool
@@ -120,7 +120,7 @@ class Installed:
 
 
 def install(home: Path, grant: bytes) -> Installed:
-    """Puts the operator's answer to use. Raises ConfigurationError where it is not ours."""
+    """Installs the certificate of a grant. Raises ConfigurationError if the grant is not for this party."""
     opened = PartyHome(home)
     before = keys.is_enrolled(opened)
     return Installed(trust.install(opened, grant), before)
@@ -131,9 +131,9 @@ class Membership:
     """This party's identity, coordinator and certificate.
 
     Attributes:
-        fingerprint: its own.
-        coordinator: that it has joined; None where there is none.
-        valid_from, valid_until: of the certificate in use; None where there is none yet.
+        fingerprint: fingerprint of the party.
+        coordinator: the coordinator that the party has joined; None without one.
+        valid_from, valid_until: validity of the certificate in use; None without one.
     """
 
     party: str
@@ -144,7 +144,7 @@ class Membership:
 
 
 def membership(home: Path) -> Membership:
-    """The coordinator and the certificate of this party."""
+    """Reads the identity, coordinator and certificate of this party."""
     opened = PartyHome(home)
     known = trust.coordinator(opened) if opened.coordinator.exists() else None
     try:

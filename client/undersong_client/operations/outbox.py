@@ -1,4 +1,4 @@
-"""The exact bytes that left this building, and what they say."""
+"""Reads the messages that left this building: their exact bytes and their meaning."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -15,26 +15,26 @@ from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 
 
 def entries(home: Path, *, run: str | None = None, last: int | None = None) -> tuple[Entry, ...]:
-    """Messages that left, oldest first; optionally of one run, or only the last ones."""
+    """Returns the messages that left, oldest first; optionally those of one run, or only the last ones."""
     return tuple(Outbox(PartyHome(home)).entries(run=run, last=last))
 
 
 def listed(home: Path, *, run: str | None = None, last: int) -> list[tuple[Entry, str, bool]]:
-    """The last messages, newest first, each with :func:`meaning`."""
+    """Returns the last messages, newest first, each with the result of :func:`meaning`."""
     kept = Outbox(PartyHome(home))
     return [(entry, *meaning(entry, kept.data(entry.number))) for entry in kept.entries(run=run, last=last)[::-1]]
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message: its entry, its exact bytes, and the same as names and values."""
+    """A message that left: its outbox entry, its exact bytes, and its decoded fields."""
 
     entry: Entry
     data: bytes
     decoded: dict[str, Any]
 
     def words(self) -> list[str]:
-        """The message in plain words."""
+        """Returns the message in plain words, one line per fact."""
         return words(self.entry, self.data)
 
     def to_json(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Message:
 
 
 def message(home: Path, number: int) -> Message:
-    """One message, decoded. Raises ConfigurationError for a number that is not there."""
+    """Reads and decodes the message with this number. Raises ConfigurationError if there is none."""
     kept = Outbox(PartyHome(home))
     data = kept.data(number)
     [found] = (entry for entry in kept.entries() if entry.number == number)
@@ -82,7 +82,7 @@ MASKED = (
 
 
 def words(entry: Entry, data: bytes) -> list[str]:
-    """An entry as sentences; ``data``: the message's bytes."""
+    """Describes a message in sentences; ``data`` holds its bytes."""
     place = f"run {printable(entry.run)!r}" + (
         f", sum {printable(entry.query)!r}, attempt {entry.attempt}" if entry.query else ""
     )
@@ -96,7 +96,7 @@ def words(entry: Entry, data: bytes) -> list[str]:
 
 
 def meaning(entry: Entry, data: bytes) -> tuple[str, bool]:
-    """An entry as one sentence; True if it was computed from records."""
+    """Describes a message in one sentence; the second value is True if it was computed from records."""
     if entry.kind != "sum_reply":
         return KINDS.get(entry.kind, f"A message of kind {printable(entry.kind)!r}."), False
     reply = federation_pb2.Reply.FromString(data)
@@ -118,7 +118,7 @@ def _quoted(kind: str, data: bytes) -> list[str]:
 
 
 def decode(kind: str, data: bytes) -> dict[str, Any]:
-    """A message as names and values; bytes as hex, long ones as their length and hash."""
+    """Returns the fields of a message by name, with bytes as hex, or long bytes as their length and hash."""
 
     if kind in ("hello", "renewal"):
         return {"text": data.decode("utf-8", "replace")}

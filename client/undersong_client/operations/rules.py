@@ -1,4 +1,4 @@
-"""Reads and sets the hospital's budget over all runs and its policy. Everything that they do not name is refused."""
+"""Reads and sets the hospital's budget over all runs and its policy. Whatever the policy does not allow is refused."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +21,12 @@ Confirm = Callable[[Sequence[str]], None]
 
 @dataclass(frozen=True)
 class BudgetFacts:
-    """The budget, and what is left of it.
+    """The budget and what is left of it.
 
     Attributes:
-        spent, left: None where there is no ledger.
-        warnings: what is weak about it, in words.
+        allowed: the policy, which states the budget.
+        spent, left: epsilon; None without a ledger.
+        warnings: sentences on weak choices.
     """
 
     allowed: policy.HospitalPolicy
@@ -45,7 +46,7 @@ class BudgetFacts:
 
 
 def budget(home: Path) -> BudgetFacts:
-    """The budget as the policy states it, and what the ledger has of it."""
+    """Returns the budget that the policy states, and the spent and remaining epsilon from the ledger."""
     opened = PartyHome(home)
     allowed = policy.read(opened)
     spent = Ledger.read(opened.ledger).spent(allowed.total_delta) if opened.ledger.exists() else None
@@ -64,12 +65,12 @@ def set_budget(
     parts: int = 1,
     confirm: Confirm = lambda _cautions: None,
 ) -> BudgetFacts:
-    """Sets the budget over all runs; a smaller one than what was spent refuses every further run.
+    """Sets the budget over all runs. A budget below what was spent refuses every further run.
 
     Args:
-        per_run: the most that one run may promise; None allows all of it.
-        parts: into which delta is divided.
-        confirm: called with what the records speak against, where they do; may refuse.
+        per_run: largest epsilon of one run; None allows the whole budget.
+        parts: number of parts into which delta is divided (``undersong_common.privacy.spending``).
+        confirm: called with warnings that depend on the records, if there are any; raises an error to refuse.
 
     Raises ConfigurationError for a figure out of range.
     """
@@ -92,14 +93,14 @@ def set_budget(
 
 @dataclass(frozen=True)
 class PolicyFacts:
-    """The policy, its signature checked.
+    """The policy, whose signature was checked.
 
     Attributes:
-        share_budget: whether the operator is told what is left.
-        share_policy: whether the operator is told what the policy allows.
-        questions: the part of each kind of question that is allowed: "all", "some" or "none".
-        missing: choices without which it allows nothing, in words; empty where a run may be allowed.
-        warnings: what is weak about it, in words.
+        share_budget: True tells the operator what is left of the budget.
+        share_policy: True tells the operator the policy's bounds.
+        questions: allowed part of each kind of question: "all", "some" or "none".
+        missing: sentences on choices without which the policy allows no run; () if it may allow one.
+        warnings: sentences on weak choices.
     """
 
     allowed: policy.HospitalPolicy
@@ -133,7 +134,7 @@ class PolicyFacts:
 
 
 def show(home: Path) -> PolicyFacts:
-    """The policy. Raises PrivacyRefusal where this party's key has not signed it."""
+    """Reads the policy. Raises PrivacyRefusal unless this party's key has signed it."""
     opened = PartyHome(home)
     allowed = policy.read(opened)
     settings = opened.settings
@@ -163,13 +164,14 @@ def set_policy(
     """Changes the policy and signs it; None leaves a rule as it is.
 
     Args:
-        questions: kinds of questions that are allowed (``statistics.QUESTIONS``). Of a kind of which a specialist has
-            allowed a part, that part stays.
-        named_statistics: those that are allowed, for a specialist; not beside ``questions``.
-        run_epsilon: the most that one run may promise.
-        required_parties: each ``NAME=FINGERPRINT``; an empty list takes back every one of before.
-        minimum_colluders: "default" demands what a plan assumes by default for its number of parties.
-        confirm: called with what the records speak against, where they do; may refuse.
+        questions: allowed kinds of questions (keys of ``statistics.QUESTIONS``). If a specialist has allowed only some
+            statistics of a kind, these stay.
+        named_statistics: names of the allowed statistics, for a specialist; not together with ``questions``.
+        run_epsilon: largest epsilon of one run.
+        required_parties: parties that must take part, each ``NAME=FINGERPRINT``; () removes all earlier ones.
+        minimum_colluders: least number of colluding parties that a run must assume; "default" demands the default of a
+            plan for its number of parties.
+        confirm: called with warnings that depend on the records, if there are any; raises an error to refuse.
 
     Raises ConfigurationError that names the rule.
     """
@@ -200,7 +202,7 @@ def set_policy(
 
 
 def colluders(stated: str) -> MinimumColluders:
-    """The rule that a person wrote. Raises ConfigurationError for neither a whole number nor "default"."""
+    """Parses the rule ``minimum_colluders``. Raises ConfigurationError unless it is a whole number or "default"."""
     text = stated.strip()
     if text == "default":
         return "default"
@@ -210,17 +212,17 @@ def colluders(stated: str) -> MinimumColluders:
 
 
 def installed(home: Path) -> tuple[plugins.Installed, ...]:
-    """The statistics that other packages declare here, with their source hashes. Imports none of them."""
+    """Lists the statistics that other installed packages declare, with source hashes, without importing them."""
     return plugins.installed(policy.read(PartyHome(home)))
 
 
 def trust(home: Path, name: str, source: str) -> PolicyFacts:
-    """Allows another package's statistic, while its installed source has that very hash.
+    """Allows another package's statistic, as long as its installed source has this hash.
 
     Args:
-        source: SHA-256 (hex) that this party's people have read or been told; what is installed must have it.
+        source: SHA-256 (hex) of the source that this party's people trust.
 
-    Raises ConfigurationError where no package declares it, or what is installed has another hash.
+    Raises ConfigurationError if no package declares the statistic, or if the installed source has another hash.
     """
     opened = PartyHome(home)
     allowed = policy.read(opened)
@@ -240,7 +242,10 @@ def trust(home: Path, name: str, source: str) -> PolicyFacts:
 
 
 def distrust(home: Path, name: str) -> PolicyFacts:
-    """Takes it back: every further run that asks for the statistic is refused. Raises ConfigurationError."""
+    """Ends the trust in another package's statistic: further runs that ask for it are refused.
+
+    Raises ConfigurationError if the statistic is not trusted.
+    """
     opened = PartyHome(home)
     allowed = policy.read(opened)
     left = {known: source for known, source in allowed.trusted.items() if known != name}

@@ -1,4 +1,4 @@
-"""The runs that were proposed to this party: read them, decide about them."""
+"""Actions on the runs that were proposed to this party: read them and decide about them."""
 
 import contextlib
 import time
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def requests(home: Path) -> tuple[Request, ...]:
-    """The plans that were proposed to this party, and what was decided; oldest first."""
+    """Returns the plans that were proposed to this party, with the decisions, oldest first."""
     return tuple(Requests(PartyHome(home)).all())
 
 
 @dataclass(frozen=True)
 class Consent:
-    """Basis of a decision: a request, its figures, and both as one page.
+    """Everything that people read before they decide: a request, its figures, and the sheet that shows them.
 
-    The figures are current until the plan is approved. From then on they are those of the signed sheet.
+    The figures are current until the plan is approved. After that they are those of the signed sheet.
     """
 
     request: Request
@@ -53,9 +53,10 @@ class Consent:
 
 
 def only_waiting(home: Path) -> str:
-    """The hash of the one plan that waits for a decision, or where none does, of the one that only the guard refuses.
+    """Returns the hash (hex) of the only plan that waits for a decision.
 
-    Raises ConfigurationError where there are none or several.
+    If no plan waits, it returns the only one that the policy's checks refuse. Raises ConfigurationError if there is no
+    such plan or several.
     """
     every = Requests(PartyHome(home)).all()
     waiting = [each for each in every if each.undecided] or [each for each in every if each.refused]
@@ -69,15 +70,15 @@ def only_waiting(home: Path) -> str:
 
 
 def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
-    """Returns what a run would take from this building and what it would cost. Decides nothing.
+    """Returns what a run would release and cost, as the basis of a decision; decides nothing.
 
     Args:
-        run: its name, or the beginning of its manifest's hash.
+        run: name of the run, or the beginning of its manifest's hash.
         checkpoints: the user's folder for heads of ledgers.
 
     Raises:
-        ConfigurationError: no such run, or no data set.
-        PrivacyRefusal: the data set's ledger does not count.
+        ConfigurationError: there is no such run, or no data set.
+        PrivacyRefusal: the data set's ledger is missing, broken or outdated.
     """
     opened = PartyHome(home)
     known = Requests(opened)
@@ -136,7 +137,7 @@ def _ended(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger
 
 
 def figures(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger | None") -> dict[str, Any]:
-    """A request as figures (``consent.preview.figures``); what it costs where there is a ledger."""
+    """Returns the figures of a request (``consent.preview.figures``), with its cost if there is a ledger."""
     from undersong_client.consent import plugins, policy, preview, trust
     from undersong_client.records import cautions, snapshot
     from undersong_client.storage import datasets
@@ -175,20 +176,20 @@ def approve(
     sheet: str | None = None,
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
 ) -> Request:
-    """Signs the consent to one plan, and the sheet on which it was read.
+    """Approves one plan: signs the consent and the sheet that the person read.
 
-    The plan stays pending where the policy asks for two people and this is the first one.
+    The plan stays pending if the policy asks for two people and this is the first approval.
 
     Args:
-        person: who approves.
-        sheet: hash of the sheet that was read (:attr:`Consent.hash`); None for the one that ``preview`` showed last.
         words: the plan's nine words or its whole hash.
-        confirm: called with what the records speak against, where they do; may refuse.
+        person: the person who approves.
+        sheet: hash of the sheet that was read (:attr:`Consent.hash`); None takes the one that ``preview`` showed last.
+        confirm: called with warnings that depend on the records, if there are any; raises an error to refuse.
 
     Raises:
-        ConfigurationError: no such run, it has ended, or was rejected or revoked, or another person is asked for.
-        AnotherSheet: budget, records or policy have changed since, so that this sheet was shown to nobody.
-        PrivacyRefusal: the words are another plan's, the plan was changed since, or this party's guard refuses it.
+        ConfigurationError: there is no such run, it has ended, was rejected or revoked, or another person must approve.
+        AnotherSheet: budget, records or policy have changed, so that nobody has read the present sheet.
+        PrivacyRefusal: the words are another plan's, the plan has changed, or the policy's checks refuse it.
     """
 
     opened = PartyHome(home)
@@ -227,7 +228,7 @@ def _note(opened: PartyHome, what: str, request: Request, person: Person) -> Non
 
 
 class AnotherSheet(PrivacyRefusal):
-    """The sheet of the run as it stands now was not shown to whoever approves it."""
+    """The run's present sheet was not shown to the person who approves it."""
 
     def __init__(self, run: str, parts: Sequence[str], shown: bool) -> None:
         others = f"{', '.join(parts) or 'budget, records or policy'}: no longer what it says"
@@ -238,14 +239,14 @@ class AnotherSheet(PrivacyRefusal):
 
 @dataclass(frozen=True)
 class Decided:
-    """A decision that was signed; ``still_approved``: how many other plans of this name stay approved."""
+    """A signed decision; ``still_approved`` is the number of other plans of this name that stay approved."""
 
     request: Request
     still_approved: int = 0
 
 
 def reject(home: Path, run: str, person: Person) -> Decided:
-    """Refuses the plan that stands under a run's name now, for good; the comment is sent to the operator."""
+    """Rejects the latest plan under a run's name for good; the person's comment is sent to the operator."""
     opened = PartyHome(home)
     known = Requests(opened)
     request = known.find(run)
@@ -255,9 +256,9 @@ def reject(home: Path, run: str, person: Person) -> Decided:
 
 
 def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decided:
-    """Withdraws the consent to every plan that was approved under a run's name; the comment is sent to the operator.
+    """Withdraws the consent to every plan that was approved under a run's name; the comment goes to the operator.
 
-    Raises ConfigurationError where none was, or where the run has ended: what was released stays released.
+    Raises ConfigurationError if no plan was approved, or if the run has ended: what was released stays released.
     """
     from undersong_client.consent import policy
     from undersong_client.storage import datasets
@@ -284,7 +285,7 @@ def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decide
 
 
 def leave(home: Path, *, checkpoints: Path) -> None:
-    """Leaves the coordinator: its trust and the certificate go. The ledger stays."""
+    """Leaves the coordinator: removes the trust in it and the certificate. The ledger stays."""
     from undersong_client.consent import trust
 
     opened = PartyHome(home)
@@ -294,7 +295,7 @@ def leave(home: Path, *, checkpoints: Path) -> None:
 
 
 def which_plan(run: str) -> ConfigurationError:
-    """For whoever approves a name without saying which plan."""
+    """Returns the error for an approval that names a run but not which of its plans."""
     return ConfigurationError(
         f"which plan of run {run!r}? It may have been changed since you saw it",
         f"undersong-party preview {shell_word(run)}, then approve it with the words that it shows",
@@ -307,12 +308,12 @@ def _approved(known: Requests, run: str, request: Request) -> list[Request]:
 
 
 def end_attempts(home: PartyHome, checkpoints: Path) -> None:
-    """Destroys the secrets of attempts that will not go on; a daemon that runs does so within a second.
+    """Destroys the secrets of attempts that will not go on; leaves this to the daemon if it is running.
 
     Args:
         checkpoints: the user's folder for heads of ledgers.
 
-    Raises ConfigurationError and PrivacyRefusal where keys, policy or journal are missing or damaged.
+    Raises ConfigurationError or PrivacyRefusal if keys, policy or journal are missing or damaged.
     """
     if home.is_running or not any(home.attempts.glob("*.key")):
         return

@@ -1,1 +1,1 @@
-"""The hospital's page: what this party does, what it is asked for, and what it allows. Thin over ``operations``."""
+"""The hospital's page: shows the party's state, requests and policy, and runs the actions of ``operations``."""

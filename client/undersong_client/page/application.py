@@ -1,4 +1,4 @@
-"""The hospital's page as an application: its screens over one party's folder."""
+"""The hospital's page as a web application: its screens show and change one party's folder."""
 
 import hashlib
 import json
@@ -60,10 +60,13 @@ AWAY = "This party's daemon does not run: nothing is answered, and what stands h
 
 @dataclass(frozen=True)
 class PartyPaths:
-    """Paths: the party's folder, the user's folder for heads of ledgers, the daemon's log (or None).
+    """Paths that the page reads.
 
     Attributes:
-        sources: folders whose files may be added as a data set, beside the folder ``incoming`` of the party's.
+        home: the party's folder.
+        checkpoints: the user's folder for heads of ledgers.
+        log: the daemon's log file, or None.
+        sources: folders whose files may be added as a data set, beside ``incoming`` in the party's folder.
     """
 
     home: Path
@@ -73,7 +76,7 @@ class PartyPaths:
 
 
 def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int, tls: bool = False) -> Site:
-    """The application. Raises ConfigurationError where ``paths.home`` holds no party."""
+    """Makes the application. Raises ConfigurationError if ``paths.home`` is not a party's folder."""
     opened = PartyHome(paths.home)
     own = opened.settings
     settings = PageSettings(
@@ -93,7 +96,7 @@ def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int, tls: bool = F
 
 
 class HospitalPage:
-    """The screens of one party."""
+    """The screens and actions of the page of one party."""
 
     def __init__(self, site: Site, paths: PartyPaths) -> None:
         self._paths = paths

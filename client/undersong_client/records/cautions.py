@@ -1,8 +1,7 @@
-"""Warnings about a run that depend on a party's records. Its own people read them; no reply contains them.
+"""Warnings (cautions) about a run that depend on a party's records, for its own people; no reply contains them.
 
 Replies must not depend on the records (docs/privacy.md, Non-interference), so a warning is not a refusal. A person
-reads the warnings before she approves. With standing consent they are shown when it is given, and later in log and
-status.
+reads the warnings before approving. With standing consent they are shown when it is given, and later in log and status.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ EMPTY = "the data set has no record: this party would answer with zeros"
 
 
 def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
-    """Weak choices of a plan, independent of the records."""
+    """Returns warnings about weak choices in a plan, which do not depend on the records."""
     found = []
     if math.isfinite(manifest.plan.privacy.epsilon):
         found += weak_delta(manifest.plan.privacy.delta)
@@ -43,7 +42,7 @@ def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
 
 
 def weak_policy(policy: HospitalPolicy) -> list[str]:
-    """Weak choices of a policy, in one sentence each."""
+    """Returns warnings about weak choices in a policy, one sentence each."""
     found = []
     if policy.approval == "standing":
         found.append("consent is standing: every run within the policy is signed without anybody looking at it")
@@ -61,7 +60,7 @@ def weak_policy(policy: HospitalPolicy) -> list[str]:
 
 
 def of_manifest(manifest: Manifest, data: DataSet, user_field: str = "") -> list[str]:
-    """Warnings about a run with this data set; see :func:`of_run`."""
+    """Returns warnings about a run of this manifest with this data set, as :func:`of_run`."""
     privacy = manifest.plan.privacy
     records = PrivateRecords(data.table, manifest.labels, privacy, key=data.key, embed=_not_embedded)
     return [
@@ -76,13 +75,13 @@ def of_manifest(manifest: Manifest, data: DataSet, user_field: str = "") -> list
 
 
 def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_field: str = "") -> list[str]:
-    """Warnings about a run with these records, in words for the party's own people.
+    """Returns warnings about a run with these records, as sentences for the party's own people.
 
     Args:
-        privacy: what the run promises.
-        records: as they would take part in it.
-        has_users: whether the data set has a column of user ids.
-        user_field: its name, which says what a user is called.
+        privacy: the run's privacy guarantee.
+        records: the records that would take part.
+        has_users: True if the data set has a column of user ids.
+        user_field: name of that column, which gives the word for a user.
     """
     found = []
     if privacy.unit == "user" and not has_users:
@@ -104,7 +103,7 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_f
 
 
 def of_standing_consent(policy: HospitalPolicy, table: Table, user_field: str = "") -> list[str]:
-    """Warnings about standing consent with this policy and data set."""
+    """Returns warnings about standing consent with this policy and data set."""
     found = [] if len(table) else [EMPTY]
     for unit in ("sample", "user"):
         if unit in policy.units:

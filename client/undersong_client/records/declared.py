@@ -1,4 +1,4 @@
-"""Declaration of a data set's source, and what its readers share."""
+"""Declaration of a data set's source, and helpers that the readers of all kinds of sources use."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -17,16 +17,16 @@ class Declared:
     """A data set's declaration, as the party's settings keep it.
 
     Attributes:
-        data: file or folder; a file ``.sql`` holds a query.
-        text_field, label_field, user_field: columns; "" for none. ``a.b`` names a value inside a nested row.
+        data: the source's file or folder; a file ``.sql`` holds a query.
+        text_field, label_field, user_field: names of columns; "" for no column. ``a.b`` names a value in a nested row.
         attribute_fields: columns by the attribute of the operator's task files that they stand for.
-        encoding: of a text file.
-        label_map: labels by what stands in the source; "" leaves the record out, the key "" is a missing label, and
-            "*" any other label.
-        row_filter: command of the hospital that gets every row as a line of JSON and writes the rows that count.
-        database: file that holds the database's URL, or ``env:NAME`` of a variable that does.
-        exclusions: file or query of the identifiers of patients who take no part.
-        hold_out: per cent of the patients (of the records, without ids) that are kept out, to judge a corpus by.
+        encoding: encoding of a text file.
+        label_map: label by the value in the source; the value "" leaves the record out. The key "" stands for a missing
+            value, and "*" for any other one.
+        row_filter: the hospital's command that reads every row as a line of JSON and writes the rows to use.
+        database: file that holds the database's URL, or ``env:NAME`` of a variable that holds it.
+        exclusions: file or query with the identifiers of patients to leave out.
+        hold_out: per cent of the patients (without ids: of the records) that are held out, to judge a corpus by.
     """
 
     data: str
@@ -43,7 +43,7 @@ class Declared:
 
     @classmethod
     def of(cls, settings: Any) -> "Declared":
-        """The declaration that a party's settings hold."""
+        """Returns the declaration that a party's settings hold."""
         return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
 
     @property
@@ -51,7 +51,7 @@ class Declared:
         return Path(self.data)
 
     def absolute(self) -> "Declared":
-        """The same with absolute paths, for a program that starts in another folder."""
+        """Returns the same declaration with absolute paths, for a program that starts in another folder."""
 
         def absolute(at: str) -> str:
             return str(Path(at).absolute()) if at and not at.startswith(VARIABLE) else at
@@ -67,7 +67,7 @@ class Declared:
 
     @property
     def is_files(self) -> bool:
-        """True where reading it starts no program and asks no database."""
+        """True if reading the source starts no program and queries no database."""
         return not (self.row_filter or self.path.suffix == ".sql" or self.exclusions.endswith(".sql"))
 
 
@@ -83,7 +83,9 @@ Skip = Callable[[str, str], None]  # with the place and the reason of a row that
 
 
 def value_at(node: Any, parts: list[str]) -> Any:
-    """The value at a dotted path; of a list without a number, the first element that has one. None: there is none.
+    """Returns the value at a dotted path in nested JSON; None if there is none.
+
+    In a list it takes the element whose number the path names, or else the first element with such a value.
 
     >>> value_at({"type": {"coding": [{}, {"code": "x"}]}}, ["type", "coding", "code"])
     'x'
@@ -98,7 +100,7 @@ def value_at(node: Any, parts: list[str]) -> Any:
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines of a file that may be compressed, with their numbers from 1; without blank ones."""
+    """Yields the lines of a file, which may be compressed, with their numbers from 1; leaves out blank lines."""
     try:
         with closing(gzip_lines(path)) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, start=1):

@@ -1,4 +1,4 @@
-"""FHIR Bulk Data as a source: DocumentReference and DiagnosticReport in NDJSON, with their attachments.
+"""Reads FHIR Bulk Data as a source: DocumentReference and DiagnosticReport in NDJSON, with their attachments.
 
 A row is one document: ``text``, ``patient``, ``type`` and ``category`` (the first code), ``date``, ``id`` and
 ``resource``. Another column is a path into the resource (``type.coding.display``), or ``type|SYSTEM``: the code of that
@@ -38,11 +38,11 @@ _ANY_TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*+)[^>]*+>")
 
 
 class Unreadable(Exception):
-    """An attachment that holds no text for this program; its words hold nothing of it."""
+    """Raised for an attachment without text that this program can read; its message holds nothing of the attachment."""
 
 
 def rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
-    """Yields one row per document of a folder, or of one file."""
+    """Yields one row per document in a folder or a file; calls ``skip`` for each resource that is not read."""
     path = declared.path
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
     lines = [each for each in files if {".ndjson", ".jsonl"} & set(each.suffixes)]

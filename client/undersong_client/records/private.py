@@ -1,4 +1,4 @@
-"""One party's private records, capped per unit and embedded on demand. ``repr`` never shows them."""
+"""A party's private records, limited per privacy unit and embedded on demand. ``repr`` never shows them."""
 
 import hashlib
 import hmac
@@ -16,7 +16,7 @@ from undersong_protocol.agreement.plan import Privacy
 
 @dataclass(frozen=True, repr=False)
 class DataSet:
-    """A party's file and the secret that chooses and names its records; ``repr`` shows neither."""
+    """A party's table of records and the secret key (32 bytes) for keyed hashes of them; ``repr`` shows neither."""
 
     table: Table
     key: bytes
@@ -30,11 +30,11 @@ class DataSet:
 
 
 class PrivateRecords:
-    """The records that take part in a run; the view a statistic reads (undersong_protocol.statistics.RecordView).
+    """The records that take part in a run, as statistics read them (undersong_protocol.statistics.RecordView).
 
-    A unit keeps at most ``max_per_unit`` records, chosen by a keyed hash of their content, so that the choice is
-    stable, secret, and moved by one unit only when that unit changes. The party keeps all its units: were some dropped
-    to reach a total, one more record would displace another's, and a neighbour would differ in two of them.
+    A unit keeps at most ``max_per_unit`` records, chosen by a keyed hash of their content. So the choice is stable and
+    secret, and depends on that unit alone. The party keeps all its units: if some were dropped to reach a total, one
+    more unit would displace another, and neighbouring data sets would differ in two units.
 
     No record raises an error. A label that the task does not list counts as no label. If users are protected, a record
     without user id takes no part. ``records.cautions`` warns the party's people of both.
@@ -42,15 +42,15 @@ class PrivateRecords:
     Args:
         table: the party's records.
         label_names: the task's labels; a record without a label among them has label -1.
-        privacy: unit and its cap.
-        key: secret of this data set, 32 bytes.
-        embed: texts to quantised unit embeddings, float32 [n, d]; called once, when first needed.
-        local_model: the party's own model for fine-tuning, as its settings name it at the time.
+        privacy: the run's privacy guarantee, with unit and cap.
+        key: secret key of this data set, 32 bytes.
+        embed: returns quantised unit embeddings of texts, float32 [n, d]; called once, when first needed.
+        local_model: returns the party's model for fine-tuning that its settings name now.
 
     Attributes:
-        texts: of the records, in order.
-        columns: further columns by the attribute that they stand for; "" where a value is missing.
-        labels: indices into the task's labels, int64 [M]; -1 = none.
+        texts: the records' texts, in order.
+        columns: further columns by the attribute that they stand for; "" for a missing value.
+        labels: indices into the task's labels, int64 [M]; -1 for no label.
         units: the privacy unit of each record, int64 [M] in [0, unit_count).
     """
 
@@ -82,12 +82,12 @@ class PrivateRecords:
 
     @cached_property
     def unit_hashes(self) -> npt.NDArray[np.uint64]:
-        """Keyed hash of each record's unit, uint64 [M]; units come and go without moving another unit's hash."""
+        """Keyed hash of each record's unit, uint64 [M]; it does not depend on other units."""
         return self._hashed()
 
     @property
     def local_model(self) -> str:
-        """The party's own model for fine-tuning: "packaged", a folder, or "" where it names none."""
+        """The party's local model for fine-tuning: "packaged", a folder, or "" for no model."""
         return self._local_model()
 
     @property
@@ -96,7 +96,7 @@ class PrivateRecords:
 
     @property
     def unlisted_labels(self) -> int:
-        """Records whose label the task does not list; for the party's own people."""
+        """Number of records whose label the task does not list, for the party's own people."""
         return int((self.labels < 0).sum()) if self._labelled else 0
 
     @cached_property
@@ -106,9 +106,10 @@ class PrivateRecords:
 
 
 def hold_out(table: Table, key: bytes, percent: int) -> tuple[Table, Table]:
-    """Divides records into those that stay and those held out, by a keyed hash of each patient, or of each text.
+    """Divides records into those that stay and ``percent`` per cent that are held out.
 
-    The choice depends on nothing else, so a patient stays on one side in every version of the data set.
+    A keyed hash of each patient, or of each text without patient ids, decides, so that a patient stays on one side in
+    every version of the data set.
     """
     own = hmac.digest(key, b"undersong hold out", "sha256")
     names = table.users or table.texts
@@ -125,7 +126,7 @@ def unit_count(table: Table, unit: str) -> int:
 
 
 def fingerprint(table: Table, key: bytes) -> str:
-    """Keyed hash (hex) of a data set's rows in order: names the data set in its ledger without describing it."""
+    """Returns a keyed hash (hex) of a data set's rows in order, which names the data set in its ledger."""
     digest = hmac.new(key, digestmod=hashlib.sha256)
     named = [part for name, column in sorted(table.columns.items()) for part in ((name,), column)]
     for column in (table.texts, table.labels or (), table.users or (), *named):

@@ -1,8 +1,8 @@
-"""The data set as ``data add`` sealed it. The party answers from this copy, whatever becomes of the file afterwards.
+"""The sealed (encrypted) copy of the data set that ``data add`` makes, from which the party answers.
 
-A data file that is edited, cut off or gone would otherwise show in what leaves, or in when it leaves. The copy lies in
-the party's folder under AES-256-GCM with a key derived from its store key, in slabs of rows, so that reading it takes
-no second copy in memory.
+Without the copy, a data file that is edited, cut off or gone would show in the replies or their times. The copy lies in
+the party's folder under AES-256-GCM with a key derived from the store key. It is divided into slabs of rows, so that
+reading it takes no second copy in memory.
 """
 
 import hmac
@@ -31,15 +31,15 @@ _REMEDY = "add it again: undersong-party data add FILE, with its fields"
 
 @dataclass(frozen=True)
 class Facts:
-    """The head of a sealed data set, which is read without opening its rows.
+    """The head of a sealed data set, which can be read without decrypting the rows.
 
     Attributes:
-        fingerprint: keyed hash (hex) by which its ledger names it.
-        checkpoint: name of the ledger's checkpoint in the user's state folder, found by content.
-        salted: which state folder that name is for (hash of its salt, hex).
-        rows: how many records it has.
-        embedder: fingerprint of the embedder that it was added with.
-        long, cut: texts that this embedder reads in windows, and those whose end it does not read.
+        fingerprint: keyed hash (hex) that names the data set in its ledger.
+        checkpoint: file name of the ledger's checkpoint in the user's state folder, a keyed hash of the texts.
+        salted: hash (hex) of the salt of the state folder for which ``checkpoint`` was computed.
+        rows: number of records.
+        embedder: fingerprint of the embedder with which the data set was added.
+        long, cut: number of texts that this embedder reads in windows, and of those whose end it does not read.
     """
 
     fingerprint: str
@@ -56,7 +56,7 @@ class Facts:
 
 
 def seal(home: PartyHome, table: Table, facts: Facts, *, held_out: bool = False) -> None:
-    """Writes or replaces the sealed copy, or that of the records held out; on the disk when this returns."""
+    """Writes or replaces the sealed copy of the data set, or of the records held out; it is on the disk on return."""
     identity = os.urandom(_ID_BYTES)
     starts = range(0, len(table), ROWS_A_SLAB)
     head = {**asdict(facts), "id": identity.hex(), "slabs": len(starts)}
@@ -81,7 +81,7 @@ def facts(home: PartyHome) -> Facts:
 
 
 def table(home: PartyHome, *, held_out: bool = False) -> Table:
-    """The records, or those held out. Raises ConfigurationError where none are sealed, or they are damaged."""
+    """Decrypts the records, or those held out. Raises ConfigurationError if the sealed copy is missing or damaged."""
     parts = _opened(home, home.held_out if held_out else home.sealed)
     head = next(parts)
     columns: list[list[str]] = [[] for _ in range(3 + len(head["columns"]))]

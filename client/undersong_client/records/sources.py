@@ -1,8 +1,8 @@
-"""Declared sources of a data set: rows in, one table out, and every row that was not read is named with its reason.
+"""Reads the declared source of a data set into one table, and names each row that was not read with the reason.
 
-A reader knows one kind of source, yields its rows and calls ``skip(place, reason)`` for each that it does not read.
-What all kinds share is here: the hospital's own filter, dotted column names, the mapping of labels, and the list of
-patients who take no part.
+A reader knows one kind of source, yields its rows and calls ``skip(place, reason)`` for each row that it does not read.
+This module holds the steps for all kinds: the hospital's own filter, dotted column names, the mapping of labels, and
+the list of patients to leave out.
 """
 
 import json
@@ -28,7 +28,12 @@ LONGEST_EXAMPLE = 100  # characters of a masked example
 
 @dataclass(frozen=True, repr=False)
 class Exclusion:
-    """Patients who take no part: their identifiers, and how many of them and of their records were found."""
+    """The list of patients to leave out.
+
+    Attributes:
+        identifiers: the patients' identifiers.
+        patients, records: numbers of these patients and of their records that the source has.
+    """
 
     identifiers: frozenset[str]
     patients: int
@@ -40,12 +45,15 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class Reading:
-    """A source that was read.
+    """Result of reading a source.
 
     Attributes:
-        refused: rows that a dry run names, and at which :func:`read` stops otherwise.
-        rows: of the source, those included that were not read.
-        empty: rows without text.
+        table: the records.
+        rows: number of rows of the source, including those that were not read.
+        empty: number of rows without text.
+        skipped: rows that were not read, with the reason.
+        exclusion: the list of patients to leave out; None without a list.
+        refused: number of rows that a dry run names, at which :func:`read` would stop otherwise.
     """
 
     table: Table
@@ -57,10 +65,12 @@ class Reading:
 
 
 def read(declared: Declared, *, dry: bool = False) -> Reading:
-    """Reads the source. Raises ConfigurationError that names the row and the remedy, and shows no content.
+    """Reads the declared source.
 
     Args:
-        dry: names each row without a label or patient id and goes on, instead of stopping at the first one.
+        dry: True lists each row without a label or patient id and goes on, instead of stopping at the first one.
+
+    Raises ConfigurationError that names the faulty row and the remedy, and shows no content.
     """
     skipped: list[Skipped] = []
     rows = left_out = refused = 0
@@ -99,7 +109,7 @@ def read(declared: Declared, *, dry: bool = False) -> Reading:
 
 
 def masked(text: str) -> str:
-    """Shape of a text: letters become x or X, digits 0, and whatever else is unusual a question mark.
+    """Returns the shape of a text: letters become x or X, digits 0, and unusual characters a question mark.
 
     >>> masked("Pain since 3 days, Mr. Ó")
     'Xxxx xxxxx 0 xxxx, Xx. X'
@@ -195,10 +205,10 @@ def _identifiers(declared: Declared) -> frozenset[str]:
 
 
 def filtered(declared: Declared, given: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the rows that the command writes.
+    """Passes rows through the hospital's filter command, as lines of JSON, and yields the rows that it writes.
 
-    The command is started without a shell. What it says on standard error is not shown: it may hold a record. Raises
-    ConfigurationError where it cannot be started, fails, or writes anything but one JSON object a line.
+    The command is started without a shell. Its standard error is not shown, because it may hold a record. Raises
+    ConfigurationError if the command cannot be started, fails, or writes anything but one JSON object per line.
     """
     command = shlex.split(declared.row_filter)
     lines = b"".join(json.dumps(row, default=str).encode("utf-8") + b"\n" for row in given)
@@ -237,13 +247,13 @@ _READ_ONLY = {
 
 
 def select(query: Path, database: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a query, one after the other, in a transaction that is read only and rolled back.
+    """Yields the rows of a database query, in a transaction that is read only and rolled back.
 
     Args:
-        query: file with one SELECT.
-        database: file that holds the URL, or ``env:NAME``.
+        query: file with one SELECT statement.
+        database: file that holds the database's URL, or ``env:NAME`` of a variable that holds it.
 
-    Raises ConfigurationError; neither the URL nor anything that the database says is in it.
+    Raises ConfigurationError if the query fails; it holds neither the URL nor the database's message.
     """
     statement = _statement(query)
     try:
