@@ -243,7 +243,7 @@ def fit_linear(
 
 
 class AdamW:
-    """Loshchilov and Hutter 2019, algorithm 2, with the same bits as ``torch.optim.AdamW`` on a processor.
+    """The optimiser AdamW (Loshchilov, Hutter 2019, algorithm 2), to the same bits as ``torch.optim.AdamW`` on a CPU.
 
     Torch's own imports its compiler at the first step, which takes longer than training a head.
     """

@@ -163,7 +163,7 @@ class TunableGenerator(Generator, Protocol):
         """
 
     def adapt(self, files: Mapping[str, bytes]) -> None:
-        """Writes with an adapter that an earlier process trained."""
+        """Gives the model an adapter that an earlier process trained; later texts are written with it."""
 
 
 class BudgetExhausted(GenerationError):
