@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
-
-if TYPE_CHECKING:
-    from jinja2 import Template
-    from markupsafe import Markup
 
 BAR_COLUMNS = 40  # of a budget as text
 
@@ -93,7 +92,7 @@ class Page:
         """Returns the page as HTML, all strings escaped; ``at`` is the time at which it was made, in words."""
         return str(self._rendered("printed_page.html.j2", at=at, body=self.body(2)))
 
-    def body(self, level: int) -> "Markup":
+    def body(self, level: int) -> Markup:
         """Returns the page without its title as HTML, for a file of its own or for a part of a screen.
 
         Args:
@@ -101,17 +100,13 @@ class Page:
         """
         return self._rendered("printed_sections.html.j2", level=level)
 
-    def _rendered(self, name: str, **context: object) -> "Markup":
-        from markupsafe import Markup
-
+    def _rendered(self, name: str, **context: object) -> Markup:
         shown = template("undersong_common.pages", name, "templates").render(page=self, **context)
         return Markup(shown)  # noqa: S704 - rendered
 
 
-def template(package: str, name: str, folder: str = "", **filters: Callable[..., Any]) -> "Template":
+def template(package: str, name: str, folder: str = "", **filters: Callable[..., Any]) -> Template:
     """Returns a Jinja template from a package's folder; a missing value is an error, and values in HTML are escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     environment = Environment(
         loader=PackageLoader(package, folder),
         autoescape=name.endswith(".html.j2"),  # Markdown and text have no markup of HTML

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undersong_client import operations
+from undersong_client.cli.data import show_progress
 from undersong_client.cli.options import (
     AsJson,
     DespiteCautions,
@@ -23,19 +24,13 @@ from undersong_client.cli.options import (
 from undersong_client.consent import people
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import printable, shell_word
+from undersong_common.printable import counted, printable, shell_word
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
     from undersong_client.consent.approvals import Request
-    from undersong_client.operations.runs import Decided
-from typing import TYPE_CHECKING
-
-from undersong_client.cli.data import show_progress
-from undersong_common.printable import counted
-
-if TYPE_CHECKING:
     from undersong_client.operations.corpus import CorpusCheck
+    from undersong_client.operations.runs import Decided
     from undersong_common.overlap import Overlap
 
 

@@ -4,16 +4,19 @@ Two fresh X25519 keys per party: the *channel* key carries shares, the *mask* ke
 would let a reconstructed mask secret open the shares that its owner dealt.
 """
 
-import hashlib
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from undersong_common.errors import PeerFault
@@ -22,11 +25,6 @@ from undersong_protocol.secagg.sid import VERSION, body_hash, digest, encode
 
 if TYPE_CHECKING:
     from hashlib import _Hash
-from collections.abc import Callable
-
-from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -161,7 +159,7 @@ class ShareHasher:
     __slots__ = ("_begun",)
 
     def __init__(self, transcript: bytes) -> None:
-        self._begun = {kind: hashlib.sha256(encode("share", (transcript, kind))) for kind in ("self", "mask", "pair")}
+        self._begun = {kind: sha256(encode("share", (transcript, kind))) for kind in ("self", "mask", "pair")}
 
     def one(self, kind: str, dealer: int, holder: int, share: bytes) -> bytes:
         """Returns the 32-byte hash of one share; ``kind`` is "self" or "mask", or "pair" for the secret of a pair."""

@@ -5,10 +5,9 @@ Statistics are registered by wire name: a plan names one, and a party rebuilds i
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, TypeVar, get_type_hints
 
@@ -411,7 +410,7 @@ def register_foreign(name: str, statistic: Any, source: str) -> None:
 
 def _check(statistic: Any) -> None:
     name = getattr(statistic, "name", statistic)
-    if not dataclasses.is_dataclass(statistic):
+    if not is_dataclass(statistic):
         raise InternalError(f"statistic {name!r} is not a dataclass")
     if not isinstance(statistic, type) or not issubclass(statistic, Statistic):
         raise InternalError(f"statistic {name!r} is no subclass of Statistic", code="no-statistic")
@@ -449,9 +448,9 @@ def known(name: str) -> type[Statistic] | None:
 
 def parameters(statistic: Statistic) -> dict[str, Any]:
     """Returns a statistic's public parameters as JSON values, from which :func:`build` makes an equal statistic."""
-    if not dataclasses.is_dataclass(statistic):
+    if not is_dataclass(statistic):
         raise InternalError(f"statistic {statistic.name!r} is not a dataclass")
-    return {field.name: _plain(getattr(statistic, field.name)) for field in dataclasses.fields(statistic) if field.init}
+    return {each.name: _plain(getattr(statistic, each.name)) for each in fields(statistic) if each.init}
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
@@ -463,10 +462,10 @@ def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
     found = _STATISTICS.get(name)
     if found is None:
         raise ConfigurationError(f"unknown statistic {name!r}", f"known here: {', '.join(names())}; update Undersong")
-    fields = {field.name for field in dataclasses.fields(found) if field.init}
-    unknown = sorted(set(parameters) - fields)
+    taken = {each.name for each in fields(found) if each.init}
+    unknown = sorted(set(parameters) - taken)
     if unknown:
-        raise ConfigurationError(f"statistic {name!r} has no parameter {unknown[0]!r}", f"it takes {sorted(fields)}")
+        raise ConfigurationError(f"statistic {name!r} has no parameter {unknown[0]!r}", f"it takes {sorted(taken)}")
     try:
         statistic: Statistic = found(**{key: _frozen(value) for key, value in parameters.items()})
     except TypeError:

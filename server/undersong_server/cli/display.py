@@ -209,14 +209,13 @@ def _paper(paper: Mapping[str, float]) -> str:
 
 
 class WatchScreen:
-    """Shows the events of the run named ``run`` on the terminal as they come.
+    """Shows the events of a run on the terminal as they come.
 
     Args:
         silent: True shows nothing.
     """
 
-    def __init__(self, run: str, *, silent: bool) -> None:
-        self._run = run
+    def __init__(self, *, silent: bool) -> None:
         self._silent = silent
         self._live: Live | None = None
         self._kind: tuple[object, ...] | None = None

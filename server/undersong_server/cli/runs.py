@@ -141,7 +141,7 @@ def watch(
     log: list[str] = []
     event = None
     try:
-        with WatchScreen(name, silent=as_json or quiet) as shown:
+        with WatchScreen(silent=as_json or quiet) as shown:
             for event in operations.runs.watch(home, name, timeout_s=timeout):
                 log += event.lines
                 shown.show(event)
