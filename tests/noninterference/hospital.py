@@ -156,7 +156,7 @@ def quick_words() -> Iterator[None]:
 @contextlib.contextmanager
 def watched_records() -> Iterator[None]:
     """Every read of a party's records is noted, in all copies."""
-    load, before = datasets.load, {name: PrivateRecords.__dict__[name] for name in FIELDS}
+    load, before = datasets.load, {name: PrivateRecords.__dict__.get(name) for name in FIELDS}
 
     def loading(home: PartyHome) -> DataSet:
         _note("the sealed data set")
@@ -165,9 +165,10 @@ def watched_records() -> Iterator[None]:
     def watching(name: str) -> property:
         def read(self: PrivateRecords) -> Any:
             _note(name)
-            return before[name].__get__(self, PrivateRecords)
+            computed = before[name]
+            return self.__dict__[name] if computed is None else computed.__get__(self, PrivateRecords)
 
-        return property(read)
+        return property(read, lambda self, value: self.__dict__.update({name: value}))
 
     datasets.load = loading
     module: Any = computation
@@ -180,7 +181,10 @@ def watched_records() -> Iterator[None]:
         datasets.load = load
         module.zeros = zeros
         for name, value in before.items():
-            setattr(PrivateRecords, name, value)
+            if value is None:  # an attribute of each object
+                delattr(PrivateRecords, name)
+            else:
+                setattr(PrivateRecords, name, value)
 
 
 def template(folder: Path) -> Path:
