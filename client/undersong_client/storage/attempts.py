@@ -43,12 +43,12 @@ class Attempt:
     """One attempt at one private sum.
 
     Attributes:
-        key: its name in the journal.
-        inputs: None until the coordinator has named them.
-        coins: secret seed of the Poisson subsample; empty once the attempt has ended.
-        count: of the attempts that were begun at this sum, with this one; 0 where it was begun before.
-        before: for a new one, the number of the last attempt that was begun at this sum; -1 where none was.
-        replies: those that stand in the journal by themselves.
+        key: name of the attempt in the journal.
+        inputs: references to the sum's public inputs; None until the coordinator has named them.
+        coins: secret seed of the Poisson subsample; b"" once the attempt has ended.
+        count: for a new attempt, number of attempts begun at this sum, this one included; 0 for an earlier one.
+        before: for a new attempt, number of the last attempt that was begun at this sum before; -1 if none was.
+        replies: stage and roll of the replies that have an entry of their own in the journal.
     """
 
     key: str
@@ -65,7 +65,7 @@ class Attempt:
 
     @cached_property
     def question(self) -> bytes:
-        """q of the inputs that were named; a sum's inputs are never named again with another one."""
+        """q, the digest of the inputs that were named; it is the same in every attempt at a sum."""
         assert self.inputs is not None
         return question(self.inputs)
 
@@ -75,14 +75,14 @@ class Attempt:
 
 
 class Attempts:
-    """Tracks the attempts of one party.
+    """Finds, begins, journals and ends the attempts of one party.
 
     Args:
         store: the party's journal.
-        name, identity: the party's, as in the roster.
-        entropy: a source of random bytes for a named purpose.
-        clock: seconds since the epoch.
-        encapsulate: to the other parties' ML-KEM keys.
+        name, identity: the party's name and signing key, as the roster lists them.
+        entropy: returns a source of random bytes for a named purpose.
+        clock: returns seconds since the epoch.
+        encapsulate: encapsulates secrets to other parties' ML-KEM keys.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Attempts:
         self._under_way: dict[str, Attempt] = {}
 
     def find(self, manifest: Manifest, query: str, number: int) -> Attempt | None:
-        """The attempt as it stands; None where it was never begun, or its keys are gone for good."""
+        """Returns an attempt in its present state; None if it was never begun or its keys were destroyed."""
         key = _key(manifest, query, number)
         if key in self._under_way:
             return self._under_way[key]
@@ -129,9 +129,9 @@ class Attempts:
         return attempt
 
     def new(self, manifest: Manifest, query: str, number: int) -> Attempt:
-        """A new attempt with fresh keys; :meth:`keep` it before its first reply leaves.
+        """Begins an attempt with fresh keys; :meth:`keep` it before its first reply leaves.
 
-        Raises PrivacyRefusal for a number that is not above all earlier ones, RoundAborted where they come too fast.
+        Raises PrivacyRefusal if ``number`` is not above all earlier ones, RoundAborted if attempts come too fast.
         """
         begun = self._begun(manifest, query)
         if number <= begun.last:
@@ -153,17 +153,17 @@ class Attempts:
         return Attempt(key, manifest, query, number, machine, None, coins, count=count, before=begun.last)
 
     def last(self, manifest: Manifest, query: str) -> int:
-        """The number of the last attempt that was begun at a sum; -1 where none was."""
+        """Returns the number of the last attempt that was begun at a sum; -1 if none was."""
         return self._begun(manifest, query).last
 
     def keep(self, attempt: Attempt, named: tuple[Input, ...] | None = None, asked: bytes = b"") -> None:
-        """Journals an attempt as it stands; on disk when this returns. Where it has ended, its secrets are destroyed.
+        """Journals the present state of an attempt, on disk on return; destroys the secrets of one that has ended.
 
-        What has ended already, or before it was ever kept, is not journaled: nothing can come of it any more.
+        It does not journal an attempt that was recorded as ended before, or that ended before it was first kept.
 
         Args:
-            named: its public inputs, where they were named with this message; they fix the sum's question.
-            asked: q of ``named``.
+            named: references to the public inputs, if this message named them; they fix the sum's question.
+            asked: q, the digest of ``named``.
         """
         if attempt.has_ended and attempt.compartment is None:
             return
@@ -199,7 +199,7 @@ class Attempts:
         self._under_way[attempt.key] = attempt
 
     def end(self, attempt: Attempt, reason: str) -> None:
-        """Ends an attempt for good, whatever it has come to, and destroys its secrets."""
+        """Ends an attempt in any state, for good, and destroys its secrets."""
         attempt.machine.end(reason)
         self.keep(attempt)
 
@@ -213,11 +213,11 @@ class Attempts:
     def end_abandoned(self, manifest_of: Callable[[bytes], Manifest | None], over: Callable[[Manifest], str]) -> None:
         """Ends every attempt that will not go on, so that its secrets do not wait for a message that never comes.
 
-        These are attempts of a run that is over, those that were begun ``ABANDONED_S`` ago, and what cannot be read.
+        These are attempts of a run that is over, attempts that were begun ``ABANDONED_S`` ago, and unreadable ones.
 
         Args:
-            manifest_of: the agreed manifest of a hash; None where there is none.
-            over: why nothing more of a run is answered; empty where that is not so.
+            manifest_of: returns the agreed manifest with this hash, or None.
+            over: returns the reason why no request of a run is answered any more; "" if they are.
         """
         self._store.empty_log_again()
         for compartment in self._store.compartments():
@@ -236,17 +236,17 @@ class Attempts:
                 self.end(attempt, reason)
 
     def forget(self) -> None:
-        """Drops all attempts from memory: the journal may not hold them as they stand there."""
+        """Drops all attempts from memory, after a write to the journal has failed."""
         self._under_way.clear()
 
     def stored(self, attempt: Attempt, payload: bytes) -> Stored:
-        """Names the entry of the journal that holds a reply; no entry if the reply is stored with the machine."""
+        """Returns a reference to the journal's entry that holds a reply; ``NOTHING`` if it has no own entry."""
         answered = attempt.machine.answered
         place = next((place for place in attempt.replies if answered.get(place) == payload), None)
         return NOTHING if place is None else Stored(_reply_key(attempt.key, *place), len(payload))
 
     def question(self, manifest: Manifest, query: str) -> bytes | None:
-        """q that a sum was asked with first; None where its inputs were not named yet."""
+        """Returns q, the digest of a sum's public inputs, from its first attempt; None if they were not named yet."""
         return self._store.get(_question_key(manifest, query))
 
     def _inputs(self, key: str) -> tuple[Input, ...] | None:

@@ -47,7 +47,7 @@ _START = "0" * 64
 
 @dataclass(frozen=True)
 class Spending:
-    """Spent and remaining epsilon at one delta. ``budget`` and ``left`` are None if no budget is set; inf: no limit."""
+    """Spent and remaining epsilon at one delta. ``budget`` and ``left``: None without a budget, inf for no limit."""
 
     delta: float
     spent: float
@@ -56,7 +56,7 @@ class Spending:
 
     @classmethod
     def of(cls, ledger: Ledger, delta: float | None = None) -> "Spending":
-        """At ``delta``; None: at that of the ledger's budget."""
+        """Returns a ledger's spending at ``delta``; None takes the delta of the ledger's budget."""
         budget = ledger.budget
         delta = delta or (1e-5 if budget is None else budget.delta)
         spent = ledger.spent(delta)
@@ -66,7 +66,7 @@ class Spending:
 
 
 def beside(path: Path) -> Path:
-    """The folder beside a data file for its mark and its encrypted embeddings."""
+    """Returns the folder beside a data file that holds its checkpoint ``mark.json`` and its encrypted embeddings."""
     return path.parent / f".{path.name}.undersong"
 
 
@@ -86,11 +86,11 @@ class LedgerCheckpoints:
         self._last = ""
 
     def read(self) -> list[str]:
-        """Heads of the ledger at releases; before the first there is nothing that a lost ledger could hide."""
+        """Reads the heads of the ledger that were stored at releases; [] before the first release."""
         return [str(mark.get("ledger_head", "")) for mark in self._marks() if mark.get("released", True)]
 
     def statements(self) -> list[Statement]:
-        """The ledger's statements that the checkpoint files hold."""
+        """Reads the summaries of the ledger (``spending.Statement``) that the checkpoint files hold."""
         found = []
         for mark in self._marks():
             with suppress(ValueError, KeyError, TypeError):
@@ -101,7 +101,10 @@ class LedgerCheckpoints:
         return [mark for path in (*self._paths, *self._former) if path.exists() for mark in _marks(path)]
 
     def keep(self, ledger: Ledger) -> None:
-        """Writes the present head; before a reply leaves. Raises PrivacyRefusal if no path can be written."""
+        """Stores the ledger's present head; call it before a reply leaves.
+
+        Raises PrivacyRefusal if no checkpoint file can be written.
+        """
         if not self._paths or ledger.head == self._last:
             return
         with ledger.locked():  # whoever writes holds the newest head
@@ -120,10 +123,10 @@ class LedgerCheckpoints:
             self._last = said.head
 
     def leave(self, ledger: Ledger, newer: "LedgerCheckpoints", whole: Budget | None) -> None:
-        """The data set has a newer version, with checkpoints of its own, and these are not kept up any more.
+        """Ends these checkpoints when the data set gets a newer version, which has its own.
 
-        What is released from the newer version is not seen here. So whoever adds the old file anew, without the ledger,
-        finds the whole budget (``whole``; None: more than any) spent.
+        Releases from the newer version do not appear here. So if the old file is added again without the ledger, the
+        whole budget (``whole``; None counts as infinite) counts as spent.
         """
         said = ledger.statement()
         data = self._mark(replace(said, lost_budgets=(*said.lost_budgets, whole)))
@@ -136,7 +139,10 @@ class LedgerCheckpoints:
 
 
 def checkpoint_name(table: Table, checkpoints: Path) -> str:
-    """File name in the state folder: a keyed hash of the set of texts, whatever their order, spacing and columns."""
+    """Returns a checkpoint's file name in the state folder, a keyed hash of the set of texts.
+
+    It does not depend on the order, spacing and columns of the rows.
+    """
     salt = _salt(checkpoints)
     words = {" ".join(text.split()) for text in table.texts}
     return hmac.digest(
@@ -147,12 +153,12 @@ def checkpoint_name(table: Table, checkpoints: Path) -> str:
 
 
 def former_name(table: Table, checkpoints: Path) -> str:
-    """The name that 0.2.0 gave: of all rows in order, with every column that was declared."""
+    """Returns the file name that version 0.2.0 used, a hash of all rows in order with every declared column."""
     return fingerprint(table, _salt(checkpoints))[:40]
 
 
 def salted(checkpoints: Path) -> str:
-    """Identifies the state folder for which :func:`checkpoint_name` gave a name."""
+    """Returns a hash (hex) of the state folder's salt, which :func:`checkpoint_name` uses as its key."""
     return hashlib.sha256(_salt(checkpoints)).hexdigest()
 
 
@@ -172,7 +178,7 @@ def _salt(checkpoints: Path) -> bytes:
 
 
 def check(heads: Sequence[str], ledger: Ledger | None) -> None:
-    """Raises PrivacyRefusal where releases were made that the ledger does not know."""
+    """Raises PrivacyRefusal if ``ledger`` lacks one of these heads, and so a release."""
     if ledger is None:
         if heads:
             raise PrivacyRefusal(
@@ -191,7 +197,7 @@ def holds(ledger: Ledger, heads: Sequence[str]) -> bool:
 
 
 def budget_of(policy: HospitalPolicy) -> Budget:
-    """The policy's budget as a ledger declares it. An unset budget is the smallest there is, never none."""
+    """Returns the policy's budget for a ledger. A budget that was not set becomes the smallest possible one."""
     return Budget(policy.total_epsilon or UNSET_EPSILON, policy.total_delta, policy.total_parts)
 
 
@@ -216,9 +222,9 @@ class Source:
     """Sources from which a ledger is restored.
 
     Attributes:
-        backup: a copy of the ledger; None where there is none.
-        charge_missing: whether its owner agrees that all that may be missing counts as spent.
-        receipts: this party's own, checked, with the manifests of their runs.
+        backup: a copy of the ledger; None without a copy.
+        charge_missing: True if the owner agrees that everything that may be missing counts as spent.
+        receipts: this party's checked receipts, with the manifests of their runs.
     """
 
     backup: Path | None = None
@@ -232,12 +238,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Restored:
-    """A ledger that counts again.
+    """A restored ledger.
 
     Attributes:
-        runs: names of those whose spending was charged anew; they have ended here.
-        whole_budget: whether a whole budget was charged, because nothing shows what was released.
-        last_budget: the budget that was declared last before.
+        runs: names of the runs whose spending was charged again; they are closed.
+        whole_budget: True if a whole budget was charged, because nothing shows what was released.
+        last_budget: the budget that the ledger declared last before.
     """
 
     ledger: Ledger
@@ -247,7 +253,7 @@ class Restored:
 
     @property
     def earlier_budget(self) -> Budget | None:
-        """The budget that was declared last before, if none is set now."""
+        """The last budget before the restoration, if no budget is set now; else None."""
         return self.last_budget if is_set(self.last_budget) and not is_set(self.ledger.budget) else None
 
     @property
@@ -275,19 +281,19 @@ def recover(
     *,
     at: float,
 ) -> Restored:
-    """Puts a backup in place of a ledger that is missing, older or broken, or continues what is left of it.
+    """Restores a ledger that is missing, outdated or broken: from a backup, or by continuing what is left of it.
 
     The caller holds the party's folder (:meth:`PartyHome.running`), so that no daemon answers meanwhile.
 
     Args:
         kept: checkpoints of the data set.
-        fingerprint: of the data set (keyed, hex).
-        at: seconds since the epoch.
+        fingerprint: keyed hash (hex) of the data set.
+        at: time now, seconds since the epoch.
 
     Raises:
-        ConfigurationError: nothing is missing, or neither a backup nor the owner's consent is named.
-        PrivacyRefusal: the backup is broken, or lacks what is here or what the checkpoints know, and the owner has not
-            agreed that all that may be missing counts as spent.
+        ConfigurationError: nothing is missing, or there is neither a backup nor the owner's consent.
+        PrivacyRefusal: the backup is broken, or lacks entries that are here or that the checkpoints know, and the owner
+            has not agreed that everything that may be missing counts as spent.
     """
     heads = kept.read()
     ledger, broken = _present(home)
@@ -398,7 +404,8 @@ def _continue(
 ) -> Restored:
     """One entry charges what checkpoints and receipts show and, for every run of which they do not show the end, its
     whole plan; these runs are over for this party. Where no checkpoint shows what was charged, the whole budget counts
-    as spent too: the policy's, and more than any where it has none. What the journal held is discarded."""
+    as spent too: the policy's, and more than any where it has none. What the journal held is discarded.
+    """
     statements = sorted(kept.statements(), key=lambda found: found.entries, reverse=True)
     runs: dict[str, RunSpending] = {}
     for spent in (spent for found in statements for spent in found.runs):

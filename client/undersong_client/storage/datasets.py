@@ -70,11 +70,11 @@ class Survey:
 
 @dataclass(frozen=True)
 class Added:
-    """A data set that was declared.
+    """Result of adding a data set.
 
     Attributes:
-        restored: its ledger, if that was put together anew.
-        without_vector: records that the embedder gives no vector; they count as zero.
+        restored: the restored ledger, if the ledger had to be restored.
+        without_vector: number of records for which the embedder fails; their vectors are zero.
     """
 
     survey: Survey
@@ -93,7 +93,7 @@ class Added:
 
 
 def load(home: PartyHome) -> DataSet:
-    """The data set as it was added. Raises ConfigurationError where none was, or its sealed copy is damaged."""
+    """Reads the data set from its sealed copy. Raises ConfigurationError if the copy is missing or damaged."""
     _check_added(home)
     return DataSet(snapshot.table(home), keys.secret(home, "data"))
 
@@ -236,7 +236,7 @@ def add(
 
 
 def check_retention(home: PartyHome, at: float) -> None:
-    """Raises PrivacyRefusal where the data set's last day, which its people set, is over."""
+    """Raises PrivacyRefusal if the last day for use of the data set, which its people set, is over."""
     last = home.settings.keep_until
     if last and date.fromtimestamp(at) > date.fromisoformat(last):
         raise PrivacyRefusal(
@@ -259,7 +259,7 @@ def erase(home: PartyHome) -> None:
 def open_ledger(
     home: PartyHome, policy: HospitalPolicy, checkpoints: Path, *, at: float
 ) -> tuple[Ledger, LedgerCheckpoints]:
-    """The data set's ledger, checked against its checkpoints, with the policy's budget declared. Reads no record.
+    """Opens the data set's ledger, checks it against its checkpoints, and declares the policy's budget.
 
     Raises:
         ConfigurationError: no data set was added.
@@ -284,7 +284,7 @@ def open_ledger(
 def restore_ledger(
     home: PartyHome, policy: HospitalPolicy, checkpoints: Path, source: Source, *, at: float
 ) -> Restored:
-    """Puts the ledger of the data set that was added together anew; see ``storage.checkpoints.recover``."""
+    """Restores the ledger of the present data set, as ``storage.checkpoints.recover``."""
     kept, name = _checkpoints(home, checkpoints)
     restored = recover(home, kept, name, policy, source, at=at)
     restored.ledger.adopt(name, at=at)
@@ -294,7 +294,7 @@ def restore_ledger(
 
 
 def declare(ledger: Ledger, policy: HospitalPolicy, *, at: float) -> None:
-    """The policy's budget becomes the ledger's, where they differ."""
+    """Declares the policy's budget in the ledger, if the ledger has another one."""
     if ledger.budget != budget_of(policy):
         ledger.declare(budget_of(policy), at=at)
 

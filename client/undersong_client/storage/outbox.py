@@ -19,9 +19,9 @@ class Entry:
     """One message that left.
 
     Attributes:
-        number: counts from 1.
-        at: seconds since the epoch, of the first time.
-        answer_to: the coordinator's request.
+        number: number of the message, from 1.
+        at: time at which it was first ready to be sent, seconds since the epoch.
+        answer_to: name of the coordinator's request that it answers.
         kind: kind of message.
         run, query, attempt: the sum that it belongs to; empty and -1 if it belongs to none.
         bytes: its length.
@@ -46,7 +46,7 @@ _COLUMNS = ", ".join(field.name for field in fields(Entry))
 
 @dataclass(frozen=True)
 class Stored:
-    """The end of a message that the journal holds already: the key of its entry, and its length in bytes."""
+    """Reference to the end of a message that the journal holds already: key of the entry and length in bytes."""
 
     key: str = ""
     bytes: int = 0
@@ -56,7 +56,7 @@ NOTHING = Stored()
 
 
 class Outbox:
-    """The sent messages of a party; several processes may use it at once.
+    """Records and reads the messages that a party has sent; several processes may use it at once.
 
     Every method raises ConfigurationError if the journal is damaged or cannot be used.
     """
@@ -83,9 +83,9 @@ class Outbox:
         attempt: int = -1,
         stored: Stored = NOTHING,
     ) -> None:
-        """Keeps a message, on the disk when this returns or its transaction ends.
+        """Records a message, on the disk when this returns or the transaction ends.
 
-        The same message for the same purpose is counted, not kept twice.
+        A repetition of the same message for the same purpose only raises ``Entry.times``.
 
         Args:
             stored: the end of the message, if the journal holds it.
@@ -100,7 +100,7 @@ class Outbox:
             )
 
     def entries(self, *, run: str | None = None, last: int | None = None) -> list[Entry]:
-        """Oldest first; of one run, or the last ones only."""
+        """Returns the entries, oldest first; optionally those of one run, or only the last ones."""
         rows = self._read(
             f"SELECT {_COLUMNS} FROM sent WHERE ?1 IS NULL OR run = ?1 ORDER BY number DESC LIMIT ?2",  # noqa: S608
             (run, -1 if last is None else last),
@@ -108,7 +108,7 @@ class Outbox:
         return [Entry(*row) for row in reversed(rows)]
 
     def data(self, number: int) -> bytes:
-        """The message itself. Raises ConfigurationError if it is missing or damaged."""
+        """Reads the bytes of a message. Raises ConfigurationError if it is missing or damaged."""
         rows = self._read("SELECT head, reply, sha256 FROM sent WHERE number = ?", (number,))
         if not rows:
             raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")

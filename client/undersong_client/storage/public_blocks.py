@@ -1,4 +1,4 @@
-"""Public blocks on disk, named by their content; the decoded ones that were used last stay in memory."""
+"""Stores public blocks on disk by the hash of their content, and keeps recently used ones decoded in memory."""
 
 import contextlib
 import os
@@ -18,9 +18,9 @@ class DiskBlocks:
     """Implements ``undersong_protocol.wire.public.BlockStore``.
 
     Args:
-        folder: one file per block; what is lost is asked for again.
-        memory_bytes: of decoded blocks kept at hand.
-        disk_bytes: of all files; beyond it those that were read least recently go.
+        folder: folder with one file per block; the coordinator sends lost blocks again.
+        memory_bytes: largest size of the decoded blocks in memory.
+        disk_bytes: largest size of all files; beyond it the least recently read ones are deleted.
     """
 
     def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES) -> None:
@@ -32,7 +32,7 @@ class DiskBlocks:
         self._held = 0
 
     def get(self, identity: bytes) -> Block | None:
-        """A block; None where it was never seen, or its file is damaged (it will be sent again)."""
+        """Returns a block; None if the store lacks it or its file is damaged."""
         block = self._decoded.get(identity)
         if block is not None:
             self._decoded.move_to_end(identity)
