@@ -59,6 +59,13 @@ LONGEST_FIRST = (
 LAST = "tests/server/"
 # The clinic's coordinator and five daemons, as processes, serve both.
 TOGETHER = dict.fromkeys(("tests/federation/test_end_to_end.py", "tests/federation/test_faults.py"), "clinic")
+# Of `make quick`, these alone load torch, which takes a process more than two seconds: one worker does.
+QUICK_WITH_TORCH = (
+    "tests/server/evaluation/test_task_model.py",
+    *(f"tests/server/methods/test_{name}.py" for name in ("interface", "prompts", "tuned")),
+    "tests/server/report/test_report.py",
+    *(f"tests/simulation/test_{name}.py" for name in ("authors", "compare")),
+)
 
 # The mark of all tests of a file.
 OF_A_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(heavy|slow)\b", re.MULTILINE)
@@ -146,10 +153,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """One worker runs all tests of a file, and of the files that share a set-up of the session."""
     from xdist.scheduler import LoadFileScheduling
 
+    together = TOGETHER | dict.fromkeys(QUICK_WITH_TORCH if "not heavy" in config.option.markexpr else (), "torch")
+
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return TOGETHER.get(file, file)
+            return together.get(file, file)
 
     config.option.loadscopereorder = False  # by number of tests, which says little of the time that they take
     return ByFile(config, log)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.doubles.hospitals import operator, operator_screen
+from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder, command
 from tests.doubles.processes import free_port
 from tests.doubles.tasks import make_task
@@ -164,10 +165,7 @@ class Alliance:
 
     @staticmethod
     def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-        end = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < end, "it did not come to pass"
-            time.sleep(0.02)
+        wait_for(condition, timeout_s)
 
     def _enrol(self, each: Hospital, fingerprint: str, notes: Path) -> None:
         package, request, grant = (self.folder / f"{each.name}.{kind}" for kind in ("package", "request", "grant"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from examples.clinic import console
+from tests.doubles.loops import wait_for
 from tests.doubles.processes import environment
 
 ONE_HOSPITAL = "from examples.clinic import console; console.HOSPITALS = console.HOSPITALS[:1]; console.main()"
@@ -28,11 +28,8 @@ def test_sigterm_ends_every_program_and_the_data_is_as_it_was(tmp_path):
     before = sorted(DATA.rglob("*"))
     with (tmp_path / "said").open("wb") as said:
         demo = subprocess.Popen([sys.executable, "-c", ONE_HOSPITAL], cwd=tmp_path, env=environment(), stdout=said)
-    end = time.monotonic() + 120
-    while b"Open each link" not in (tmp_path / "said").read_bytes():
-        assert demo.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_for(lambda: demo.poll() is not None or b"Open each link" in (tmp_path / "said").read_bytes(), 120.0)
+    assert demo.poll() is None
     programs = under(demo.pid)
     assert len(programs) == 3  # coordinator, console, the hospital's page
     demo.send_signal(signal.SIGTERM)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
 from tests.doubles.hospitals import CLINIC, HOSPITALS, Federation, no_note_in_any_log, simulated, some_notes
+from tests.doubles.loops import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -68,8 +68,9 @@ def check(federation, task, changes, folder, timeout_s):
 
 
 def wait_for_request(each, run, timeout_s):
-    end = time.monotonic() + timeout_s
-    while run not in [request["run"] for request in json.loads(each("requests", "--json"))["requests"]]:
-        assert time.monotonic() < end, each.daemon.text()[-3000:]
-        assert each.daemon.running, each.daemon.text()[-3000:]
-        time.sleep(0.2)
+    def asked():
+        requests = json.loads(each("requests", "--json"))["requests"]
+        return not each.daemon.running or run in [request["run"] for request in requests]
+
+    wait_for(asked, timeout_s, said=each.daemon.text, every_s=0.2)
+    assert each.daemon.running, each.daemon.text()[-3000:]

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.doubles.hospitals import no_note_in_any_log, simulated
+from tests.doubles.loops import wait_for
 
 pytestmark = pytest.mark.heavy
 
@@ -184,10 +185,3 @@ def status_of(federation, run):
 def connected(federation, name):
     parties = json.loads(federation.operator("parties", "--json"))
     return any(party["name"] == name and party["last_seen"] for party in parties)
-
-
-def wait_for(condition, timeout_s):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.05)

@@ -17,6 +17,7 @@ import urllib.request
 import grpc
 import pytest
 
+from tests.doubles.loops import wait_for
 from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire import framing
@@ -504,10 +505,3 @@ def _random_frame(random_):
     broken = bytearray(good)
     broken[random_.randrange(len(broken))] ^= 1 << random_.randrange(8)
     return bytes(broken)
-
-
-def wait_for(condition, timeout_s=5.0):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.02)

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator, Stream
+from tests.doubles.loops import wait_for
 from tests.doubles.party_home import command, joined
 from tests.noninterference import coordinator as hostile
 from tests.noninterference.coordinator import Course, request
@@ -116,10 +116,8 @@ def play(
                 return wire.Reply.FromString(data)
 
     def decided(at: Stream) -> None:
-        end = time.monotonic() + 20.0
-        while not daemon._decisions:  # the daemon looks a few times a second, and tells what has changed since
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        # The daemon looks a few times a second, and tells what has changed since.
+        wait_for(lambda: daemon._decisions, 20.0)
         for each in Requests(opened).all():
             Requests(opened).decide(each, "approved", at=1_900_000_000.0, reason="")
         while True:

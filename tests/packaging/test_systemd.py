@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from tests.doubles.loops import wait_for
 from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, SOURCES, WEIGHTLESS
 
 PYTHON = "/usr/bin/python3"  # the units hide /home and /root, where another one may lie
@@ -108,19 +109,16 @@ def test_the_units_run_both_sides_confined(machine):
         " --epsilon 4 --delta 1e-6"
     )
     machine("systemctl start undersong-party undersong-page")
-    wait_for(lambda: '"connected"' in hospital("status --json", check=False), machine)
+
+    def soon(condition):
+        wait_for(condition, 180.0, said=lambda: machine("journalctl --no-pager -n 60", check=False), every_s=1.0)
+
+    soon(lambda: '"connected"' in hospital("status --json", check=False))
     operator("coordinator healthy")
     for port in (8700, 8701):
         ask = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/healthz').read().decode())"
-        wait_for(lambda ask=ask: '"ok"' in machine(f'{PYTHON} -c "{ask}"', check=False), machine)
+        soon(lambda ask=ask: '"ok"' in machine(f'{PYTHON} -c "{ask}"', check=False))
     for name in SERVICES:
         process = machine(f"systemctl show -P MainPID {name}").strip()
         assert re.search(r"Max core file size +0 +0", machine(f"cat /proc/{process}/limits")), name
         assert "NoNewPrivs:\t1" in machine(f"cat /proc/{process}/status"), name
-
-
-def wait_for(condition, machine, timeout_s=180.0):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, machine("journalctl --no-pager -n 60", check=False)
-        time.sleep(1)

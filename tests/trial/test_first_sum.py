@@ -7,11 +7,11 @@ import json
 import re
 import shlex
 import sqlite3
-import time
 
 import pytest
 
 from tests.doubles.hospitals import operator
+from tests.doubles.loops import wait_for
 from tests.doubles.processes import HOSPITAL, ROOT, WEIGHTLESS, CoordinatorProcess, Process, environment, free_port
 from tests.trial.stranger import started
 
@@ -123,13 +123,14 @@ def test_six_commands_lead_from_nothing_to_an_opened_sum(tmp_path):
             operator("run", "plan", tmp_path / "task.toml", "--home", home, "--name", "first")
             operator("run", "start", "first", "--home", home)
             for each, daemon in zip(hospitals.values(), daemons, strict=True):
-                wait_for(lambda daemon=daemon: "waits for a decision" in daemon.text(), daemon)
+                wait_for(lambda: "waits for a decision" in daemon.text(), 300.0, said=daemon.text, every_s=0.2)  # noqa: B023
                 each.type("preview")
                 run = re.search(r"next: undersong-party approve '?(\w+)'? WORDS", each.said)[1]
                 words = re.search(r"over the telephone:?\n+ *((?:[a-z]+ +){8}[a-z]+)", each.said)[1].split()
                 each.type("approve", RUN=[run], WORDS=words)
             status = home / "runs" / "first" / "status.json"
-            wait_for(lambda: json.loads(status.read_text())["state"] in ("finished", "failed"), daemons[0])
+            ended = ("finished", "failed")
+            wait_for(lambda: json.loads(status.read_text())["state"] in ended, 300.0, said=daemons[0].text, every_s=0.2)
             assert json.loads(status.read_text())["state"] == "finished", status.read_text()
     finally:
         for daemon in daemons:
@@ -159,10 +160,3 @@ class Machine:
     def daemon(self):
         grant = [str(self._folder / word) if word.endswith(".grant") else word for word in self.words("run")]
         return Process(HOSPITAL, grant, self._folder / "daemon.log", self._env, weights=False)
-
-
-def wait_for(condition, daemon, timeout_s=300.0):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, daemon.text()[-3000:]
-        time.sleep(0.2)

@@ -87,7 +87,7 @@ class Life:
         while not (found := look()):
             logs = "\n".join(f"{name}: {daemon.text()[-1500:]}" for name, daemon in self.daemons.items())
             assert time.monotonic() < end, f"{what}\n{logs}"
-            time.sleep(1.0)
+            time.sleep(1.0 if self.weights else 0.3)
         return found
 
 

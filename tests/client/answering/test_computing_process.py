@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder, joined
 from tests.doubles.scripted_computation import Scripted
 from undersong_client.answering import computing_process
@@ -62,13 +63,6 @@ def ask(computing: Computation) -> list[int]:
     return computing.vector(REQUEST, begun=time.monotonic()).vector.values.tolist()
 
 
-def until(condition) -> None:
-    end = time.monotonic() + 120.0
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_its_vectors_are_those_of_one_process_and_a_core_is_busy_until_they_are_taken_over(
     tmp_path, authority, monkeypatch, process
 ):
@@ -101,7 +95,7 @@ def test_its_vectors_are_those_of_one_process_and_a_core_is_busy_until_they_are_
     watching.join()
     assert len(states) > 5
     assert all(states[2:]), states
-    until(lambda: not runs(computing.pid))
+    wait_for(lambda: not runs(computing.pid), 120.0)
 
 
 @pytest.mark.slow
@@ -154,7 +148,7 @@ def test_one_that_was_killed_while_idle_is_replaced_before_a_vector_is_asked_for
     first = computing.pid
     os.kill(first, signal.SIGKILL)
     with caplog.at_level(logging.ERROR):
-        until(lambda: (computing.keep_running(), computing.pid)[1] is None)
+        wait_for(lambda: (computing.keep_running(), computing.pid)[1] is None, 120.0)
         assert "SIGKILL" in caplog.text
         assert "zeros" not in caplog.text
         computing._started_at -= 60.0  # it is not started more often than every few seconds
@@ -283,4 +277,4 @@ time.sleep(60)
         assert daemon.stdout is not None
         pid = int(daemon.stdout.readline())
         daemon.kill()
-    until(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text())

@@ -18,6 +18,7 @@ import pytest
 
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
+from tests.doubles.loops import wait_for
 from undersong_client.consent.trust import Coordinator
 from undersong_client.keys import Credential
 from undersong_client.link.connection import THREAD, Connection, Ended, Listener
@@ -107,10 +108,7 @@ def test_all_that_was_sent_before_the_end_arrives_and_all_streams_have_one_threa
                 assert [id_ for id_, _ in got] == [bytes([number]) for number in range(20)]
                 threads |= {thread for _, thread in got}
             assert [thread.name for thread in threads] == [THREAD]
-            end = time.monotonic() + 10.0
-            while one.ended is None or two.ended is None:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            wait_for(lambda: one.ended is not None and two.ended is not None)
             assert one.ended == two.ended == Ended("the coordinator says: that is all", welcomed=True)
 
 
@@ -119,10 +117,7 @@ def test_a_coordinator_that_asks_and_does_not_read_is_given_up(authority, monkey
     with ScriptedCoordinator(authority) as coordinator, dialled(authority, coordinator.address) as connection:
         connection.wait_welcome(lambda: False)
         coordinator.next_stream().send(ping=wire.Ping(number=1))
-        end = time.monotonic() + 10.0
-        while connection.ended is None:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: connection.ended is not None)
         assert "does not read what it is sent" in connection.ended.reason
 
 
@@ -169,10 +164,7 @@ def test_a_fault_of_this_program_ends_the_stream_and_is_told_without_its_words(a
         stream = coordinator.next_stream()
         connection.send_reply(Broken())
         assert stream.over.wait(10.0)
-        end = time.monotonic() + 10.0
-        while connection.ended is None:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: connection.ended is not None)
         assert connection.ended == Ended("the stream broke off", welcomed=True)
     assert "internal error ValueError" in caplog.text
     assert "Doe" not in caplog.text

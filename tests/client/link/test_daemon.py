@@ -18,6 +18,7 @@ import pytest
 
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
+from tests.doubles.loops import wait_for
 from tests.doubles.parties import EMBEDDER
 from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from undersong_client import keys
@@ -114,13 +115,6 @@ def status(home: PartyHome) -> dict[str, Any]:
     return read_json(home.status) if home.status.exists() else {}
 
 
-def until(condition, timeout_s: float = 10.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.02)
-
-
 def test_it_says_who_it_is_answers_and_writes_down_what_left(running, coordinator, home):
     stream = coordinator.next_stream()
     assert stream.hello.party == "alpha"
@@ -132,7 +126,7 @@ def test_it_says_who_it_is_answers_and_writes_down_what_left(running, coordinato
     hello, introduction = Outbox(home).entries()
     assert (hello.kind, introduction.kind, introduction.answer_to) == ("hello", "introduction", "introduce")
     assert Outbox(home).data(introduction.number) == data
-    until(lambda: status(home).get("state") == "connected")
+    wait_for(lambda: status(home).get("state") == "connected")
 
 
 def test_a_monitor_reads_figures_that_no_record_changes(tmp_path, authority, coordinator):
@@ -146,8 +140,8 @@ def test_a_monitor_reads_figures_that_no_record_changes(tmp_path, authority, coo
         with contextlib.closing(Started(home, home.path.parent)) as started:
             started.daemon._figures = file
             coordinator.next_stream()
-            until(lambda file=file: file.exists() and "undersong_party_connected 1.0" in file.read_text())
-            until(lambda file=file: set(metrics.METRICS) == set(figures(file)))
+            wait_for(lambda file=file: file.exists() and "undersong_party_connected 1.0" in file.read_text())
+            wait_for(lambda file=file: set(metrics.METRICS) == set(figures(file)))
             read.append(figures(file))
         assert file.stat().st_mode & 0o777 == 0o644  # another account reads it
         assert figures(file)["connected"] == 0.0
@@ -186,7 +180,7 @@ def test_a_reply_that_nobody_acknowledged_is_sent_again_and_only_then(running, c
     second = coordinator.next_stream()
     again = second.reply()
     assert (again.id, again.data) == (posted.id, lost.data)
-    until(lambda: not running.daemon._answering.unacknowledged())  # the acknowledgement has come
+    wait_for(lambda: not running.daemon._answering.unacknowledged())  # the acknowledgement has come
     second.cut()
     third = coordinator.next_stream()
     with pytest.raises(TimeoutError):
@@ -202,7 +196,7 @@ def test_a_request_acknowledges_earlier_replies(running, coordinator):
     (transfer,) = Outgoing(b"i" * ID_BYTES, INTRODUCE).frames()
     stream.outgoing.put(wire.ToParty(transfer=transfer, acknowledged=[posted.id]))
     stream.reply()
-    until(lambda: not running.daemon._answering.unacknowledged())
+    wait_for(lambda: not running.daemon._answering.unacknowledged())
 
 
 def test_a_request_that_is_repeated_while_it_is_computed_is_computed_once(running, coordinator, held):
@@ -311,7 +305,7 @@ def test_a_coordinator_with_a_certificate_of_another_authority_gets_nothing(tmp_
     with ScriptedCoordinator(Authority()) as foreign:
         home = PartyHome(joined(tmp_path, authority, address=foreign.address))
         with caplog.at_level(logging.INFO), contextlib.closing(Started(home, tmp_path)):
-            until(lambda: "cannot connect" in caplog.text)
+            wait_for(lambda: "cannot connect" in caplog.text)
             assert foreign.streams.empty()
             assert status(home).get("state") in ("waiting", "connecting")
 
@@ -319,7 +313,7 @@ def test_a_coordinator_with_a_certificate_of_another_authority_gets_nothing(tmp_
 def test_a_refused_certificate_is_said_and_tried_again_later(tmp_path, authority, coordinator, home):
     coordinator.refuse = "this certificate is not accepted here any more"
     with contextlib.closing(Started(home, tmp_path)):
-        until(lambda: "not accepted here" in status(home).get("problem", ""))
+        wait_for(lambda: "not accepted here" in status(home).get("problem", ""))
         coordinator.refuse = ""
         coordinator.next_stream()
 
@@ -337,21 +331,21 @@ def test_a_coordinator_that_breaks_the_protocol_is_left(running, coordinator, ho
     stream = coordinator.next_stream()
     stream.send(**frame)
     assert stream.over.wait(5)
-    until(lambda: "protocol fault" in status(home).get("problem", ""))
+    wait_for(lambda: "protocol fault" in status(home).get("problem", ""))
 
 
 def test_another_version_of_the_transport_is_left(tmp_path, home, coordinator):
     coordinator.version = 2
     with contextlib.closing(Started(home, tmp_path)):
         words = "(scripted) speaks version 2 of the transport, this program (undersong"
-        until(lambda: words in status(home).get("problem", ""))
+        wait_for(lambda: words in status(home).get("problem", ""))
         assert "run the same version" in status(home)["problem"]
 
 
 def test_a_time_that_is_no_number_is_not_written_into_the_status(tmp_path, home, coordinator):
     coordinator.clock = lambda: math.nan
     with contextlib.closing(Started(home, tmp_path)):
-        until(lambda: "protocol fault" in status(home).get("problem", ""))
+        wait_for(lambda: "protocol fault" in status(home).get("problem", ""))
         assert "clock_offset_s" not in status(home)
 
 
@@ -464,11 +458,11 @@ def test_people_are_told_that_a_request_waits_and_that_the_run_ended(home, tmp_p
         stream = coordinator.next_stream()
         manifest = manifest_for(home)
         propose(stream, manifest)
-        until(lambda: said.exists() and b"request-waits" in said.read_bytes())
+        wait_for(lambda: said.exists() and b"request-waits" in said.read_bytes())
         time.sleep(0.6)  # the daemon has seen it under way
         close = fed.Request(version=codec.VERSION, close_run=fed.CloseRun(manifest_hash=manifest.hash))
         stream.ask(close.SerializeToString())
-        until(lambda: b"run-ended" in said.read_bytes())
+        wait_for(lambda: b"run-ended" in said.read_bytes())
     for line in said.read_text().replace("}{", "}\n{").splitlines():
         assert set(json.loads(line)) == {"event", "name", "about", "at_s"}
 
@@ -532,7 +526,7 @@ def test_a_revoked_run_leaves_no_keys_of_an_attempt_though_nobody_asks_any_more(
         stream.ask(fed.Request(version=codec.VERSION, **body).SerializeToString())
     assert len(list(home.attempts.iterdir())) == 1
     command("revoke", "a run", "--home", home.path)
-    until(lambda: not any(home.attempts.iterdir()))
+    wait_for(lambda: not any(home.attempts.iterdir()))
 
 
 def test_only_the_plan_that_was_approved_is_signed_and_another_one_is_told_loudly(
@@ -589,7 +583,7 @@ def test_a_certificate_that_grows_old_is_renewed_and_the_next_connection_uses_it
         time.sleep(0.3)
         assert keys.credential(home) == old
         first.send(renewed=wire.Renewed(grant=authority.grant(request)))
-        until(lambda: keys.credential(home) != old)
+        wait_for(lambda: keys.credential(home) != old)
         first.ask(INTRODUCE)  # the stream and its runs go on
         first.cut()
         second = coordinator.next_stream()
@@ -621,7 +615,7 @@ def test_what_cannot_be_journaled_is_not_sent(running, coordinator, monkeypatch,
         posted = stream.post(INTRODUCE)
         with pytest.raises(TimeoutError):
             stream.reply(timeout_s=0.7)
-        until(lambda: "was not sent" in caplog.text)
+        wait_for(lambda: "was not sent" in caplog.text)
     monkeypatch.undo()
     stream.post(INTRODUCE, posted.id)
     assert stream.reply().id == posted.id

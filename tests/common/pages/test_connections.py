@@ -10,6 +10,7 @@ import time
 import httpx
 import pytest
 
+from tests.doubles.loops import wait_for
 from tests.doubles.served_page import ServedPage
 from undersong_common.pages import frame
 from undersong_common.pages.site import PageSettings, Site
@@ -67,9 +68,7 @@ def test_more_idle_connections_than_are_served_keep_nobody_out(served, kind):
     held = [connected(served, sent, small=kind == "unread") for _ in range(42)]
     try:
         login = f"{served.address}/login"
-        end = time.monotonic() + 20
-        while not welcome(login):  # until what was asked before is answered
-            assert time.monotonic() < end
+        wait_for(lambda: welcome(login), 20.0)  # what was asked before is answered
         assert [httpx.get(login, timeout=20).status_code for _ in range(3)] == [200] * 3
     finally:
         for each in held:

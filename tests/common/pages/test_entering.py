@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-import time
 from collections import Counter
 
 import httpx
@@ -14,7 +13,7 @@ from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
 
 from tests.doubles.coded import raises
-from tests.doubles.loops import in_a_thread
+from tests.doubles.loops import in_a_thread, wait_for
 from tests.doubles.plain_browser import HOST, Browser
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages import accounts as module
@@ -168,10 +167,7 @@ def test_tries_under_way_are_bounded_for_a_source_and_for_all(accounts, monkeypa
         entered.append(accounts.enter_by_password("ada", PASSWORD, address=source))
 
     def under_way(threads):
-        end = time.monotonic() + 20
-        while accounts._tries.total() < len(threads):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: accounts._tries.total() >= len(threads), 20.0)
 
     threads = []
     for source in "abcd":

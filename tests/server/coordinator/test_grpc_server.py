@@ -17,7 +17,7 @@ import pytest
 from cryptography import x509
 
 from tests.doubles.coded import raises
-from tests.doubles.loops import in_a_thread
+from tests.doubles.loops import in_a_thread, wait_for
 from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
@@ -453,13 +453,6 @@ def test_why_a_daemon_does_not_start_is_noted_until_it_connects(served, keys, ho
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")
         assert served.registry.party("heart").does_not_start == ""
-
-
-def wait_for(condition, timeout_s=5.0):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.02)
 
 
 class FrozenRelay:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.hospitals import operator
+from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import Credentials, make_home
 from tests.doubles.tasks import make_task
@@ -42,13 +43,6 @@ def served(home, tmp_path, monkeypatch):
         yield coordinator
         coordinator.stop()
         thread.join(30.0)
-
-
-def wait_for(condition, timeout_s=10.0):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_the_notice_s_command_is_named_tried_and_taken_back(home):
