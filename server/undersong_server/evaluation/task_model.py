@@ -242,34 +242,6 @@ def fit_linear(
     return np.asarray(found.x, dtype=np.float64).reshape(width + 1, classes)
 
 
-class AdamW:
-    """The optimiser AdamW (Loshchilov, Hutter 2019, algorithm 2), to the same bits as ``torch.optim.AdamW`` on a CPU.
-
-    Torch's own imports its compiler at the first step, which takes longer than training a head.
-    """
-
-    def __init__(self, parameters: Sequence[Any], *, rate: float, decay: float) -> None:
-        import torch
-
-        self._rate, self._kept = rate, 1 - rate * decay
-        self._moments = [(each, torch.zeros_like(each), torch.zeros_like(each)) for each in parameters]
-        self._steps = 0
-
-    def step(self) -> None:
-        """Moves the parameters by their gradients, and drops these."""
-        import torch
-
-        self._steps += 1
-        size, root = self._rate / (1 - 0.9**self._steps), (1 - 0.999**self._steps) ** 0.5
-        with torch.no_grad():
-            for each, mean, square in self._moments:
-                each.mul_(self._kept)
-                mean.lerp_(each.grad, 1 - 0.9)
-                square.mul_(0.999).addcmul_(each.grad, each.grad, value=1 - 0.999)
-                each.addcdiv_(mean, (square.sqrt() / root).add_(1e-8), value=-size)
-                each.grad = None
-
-
 class _TorchMLP:
     """The MLP in training, on plain tensors with its own generator, so that torch's global state is unchanged."""
 
@@ -286,7 +258,7 @@ class _TorchMLP:
         self.hidden = [layer(one, other, (6.0 / one) ** 0.5) for one, other in pairwise(sizes)]
         self.weight, self.bias = layer(sizes[-1], classes, (1.0 / sizes[-1]) ** 0.5)
         parameters = [each for pair in (*self.hidden, (self.weight, self.bias)) for each in pair]
-        self.optimiser = AdamW(parameters, rate=2e-3, decay=1e-2)
+        self.optimiser = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=1e-2)
 
     def features(self, z: Any, *, drop: bool = False) -> Any:
         """The last hidden layer's activations of scaled embeddings, with or without dropout."""
@@ -314,6 +286,7 @@ class _TorchMLP:
             loss = torch.nn.functional.cross_entropy(z, y[rows])
             if penalty is not None and len(rows) > 1:
                 loss = loss + penalty(self.features(inputs))
+            self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             self.optimiser.step()
 
