@@ -1,8 +1,9 @@
-"""Computes blocks of work in threads, one core each, and rows whose results do not depend on the rows beside them.
+"""Results with the same bits on every machine: blocks of work in threads, and arithmetic on rows.
 
-Blocks of top-Q votes on two busy cores took half the time of a library's own parallelism, whose every barrier waits for
-the slower core. Meanwhile the libraries' products take one thread, so that a block has the same bits on any number of
-cores.
+Each block has one core. Sums, norms and cosines of a row are the same whatever rows stand beside it. Blocks of top-Q
+votes on two busy cores took half the time of a library's own parallelism, whose every barrier waits for the slower
+core. While blocks are computed, the libraries' products take one thread, so that a block has the same bits on any
+number of cores.
 """
 
 import os

@@ -130,7 +130,8 @@ def uneven(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
 def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> list[str]:
     """Names of the sums whose noise, in one run or in all together, is correlated with itself at some lag.
 
-    ``series``: the scores of each sum by its name, one array per run.
+    ``series``: the scores of each sum by its name, one array per run. ``alarm``: chance of a false alarm, over all
+    sums and lags together.
 
     A lag's sum over N products is a quadratic form of norm 1: beyond sqrt(2 N t) + 2 t with a chance of e^-t (Laurent
     and Massart 2000, lemma 1).

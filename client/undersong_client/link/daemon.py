@@ -41,7 +41,7 @@ TELL_REASON_S = 10.0  # for each address of the coordinator
 
 @dataclass(frozen=True)
 class Backoff:
-    """Delay before the next connection: exponential, with full jitter.
+    """Delay before the next connection: at random between a tenth and the whole of a limit that doubles.
 
     Attributes:
         first_s: upper limit of the delay after the first failure; it doubles with each further one.

@@ -1,8 +1,8 @@
 """A party's attempts at private sums: in memory while they are under way, in its journal all the time.
 
 Secrets of an attempt (its keys and seeds, the coins of its subsample) are stored in a compartment of the store, which
-is destroyed when the attempt has ended. Answers stay, so that it can be sent again byte for byte. A
-long reply is a row of its own and is written once. As part of the machine's state, a masked vector would be sealed and
+is destroyed when the attempt has ended. Answers stay, so that they can be sent again byte for byte. A
+long reply is a row of its own and is written once: inside the machine's state, a masked vector would be sealed and
 written anew at each later stage. The replies of an attempt that ended early are deleted with its secrets.
 """
 

@@ -322,7 +322,9 @@ class Accounts:
         return secret
 
     def session(self, secret: str, *, active: bool = True) -> Session | None:
-        """Returns the session that has this secret (both halves); None if it is unknown or has ended.
+        """Returns the session of this secret, the cookie's half with the path's; None if it is unknown or has ended.
+
+        Deletes all sessions that have ended.
 
         Args:
             active: False for a request that the page's script made by itself; it does not prolong the session.

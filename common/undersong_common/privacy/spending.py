@@ -90,7 +90,7 @@ def price(runs: Runs, delta: float, divided: int) -> float:
 
 
 def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:
-    """Returns True if ``found`` is one part, purely Gaussian, that costs at most ``epsilon`` at ``delta``.
+    """Returns True if ``found``, the events of each part, is one purely Gaussian part within ``epsilon`` at ``delta``.
 
     False means that :func:`price` must decide; it takes milliseconds, because it searches for epsilon.
     """

@@ -50,7 +50,7 @@ class Receipt:
 
     @property
     def left(self) -> list[Charge]:
-        """The charges whose vectors have left the party, void ones included."""
+        """The charges whose vectors may have left the party: all that were not withdrawn, void ones included."""
         return [charge for charge in self.charges if (charge.query, charge.attempt) not in self.withdrawn]
 
     @property

@@ -275,7 +275,10 @@ class Adverts(dict[int, Advert]):
             check_fresh(parameters.name(party), self[party], seen)
 
     def verify(self, own: Entry) -> None:
-        """Checks the signature that whoever read them first left out, because it was its own."""
+        """Checks the one signature that the first reader of this shared object skipped, as its own; raises PeerFault.
+
+        ``own``: the present reader's entry; nothing is left to check for the first reader.
+        """
         if own != self._unverified and self._unverified[0] in self:
             _check_advert(self._parameters, *self._unverified)
 

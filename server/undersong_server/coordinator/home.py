@@ -91,7 +91,7 @@ class CoordinatorHome:
 
     @classmethod
     def create(cls, path: Path, settings: CoordinatorSettings, *, now: float) -> "CoordinatorHome":
-        """Makes the folder with fresh keys. Raises ConfigurationError where one exists, or a name is invalid."""
+        """Makes the folder with fresh keys. Raises ConfigurationError: it exists, or a name or address is invalid."""
         if (path / "coordinator.json").exists():
             raise ConfigurationError(
                 f"{path}: holds a coordinator already", "name another --home", code="coordinator-exists"

@@ -179,7 +179,10 @@ class State:
         return orders
 
     def choose_generators(self, name: str) -> None:
-        """Opens how often each generator's classifier is right on the records; drops those clearly below the best."""
+        """Opens how often each generator's classifier is right on the records; drops those clearly below the best.
+
+        It also decides whether the choice is made label by label. ``name``: of the planned sum.
+        """
         run, generators, labels = self.run, *self.chosen.shape
         x, label_of, author = self._texts()
         heads = consistency.classifiers(x, label_of, author, generators, self.shares, TUNING.strength)

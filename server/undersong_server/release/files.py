@@ -42,10 +42,10 @@ OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME)
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
-    """Writes files by name, all complete or none: each beside its place first, synced, and only then renamed.
+    """Writes files by name, each whole: all are written and synced beside their places, and only then renamed.
 
-    Text is written as UTF-8. Raises ConfigurationError that names the folder and the remedy if there is no
-    space, or no right to write.
+    A full disk changes nothing; a crash between two renames can leave old files beside new ones. Text is written as
+    UTF-8, a lone surrogate as "?". Raises ConfigurationError if there is no space, or no right to write.
     """
     waiting: list[tuple[str, Path]] = []
     try:

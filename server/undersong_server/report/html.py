@@ -103,7 +103,7 @@ def _spending(privacy: PrivacyStatement) -> Markup:
 
 
 def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """Draws at most ``count`` samples in random order, in turn from every (label, generator, round)."""
+    """Draws at most ``count`` samples, in turn from every (label, generator, round); the same at every call."""
     groups: dict[tuple[str, str, int], list[int]] = {}
     for position, sample in enumerate(samples):
         groups.setdefault((sample.label, sample.generator, sample.round), []).append(position)

@@ -237,7 +237,7 @@ def register_statistics(requests: Iterable[SumRequest]) -> None:
 def register_named_statistics(sources: Iterable[tuple[str, str]]) -> None:
     """Registers the statistics of a plan, given as (name, source hash); the hash is "" for this program's own.
 
-    Raises ConfigurationError if a statistic is not installed here with that hash; no other package is imported.
+    Only packages whose source has the stated hash are imported. Raises ConfigurationError if one is not installed here.
     """
     for name, source in dict(sources).items():
         if not source or statistics.source(name) == source:

@@ -43,11 +43,11 @@ class PresetOptions(MethodOptions):
 
 
 class StatedOptions(PresetOptions):
-    """Base of the [method] keys of a method with steps that are not private as its paper states.
+    """Base of the [method] keys of a method some of whose steps are less private than its paper states.
 
     Attributes:
-        stated_epsilon: epsilon from which a run that promises no privacy computes the paper's noise; None adds none.
-            A task with such a preset has its own epsilon here (undersong_server/runs/task.py).
+        stated_epsilon: epsilon from which the paper's noise is computed where a preset has such steps: the task's
+            [privacy] epsilon is moved here, and the run promises none (undersong_server/runs/task.py). None adds none.
     """
 
     stated_epsilon: Annotated[float, Field(gt=0)] | None = None
