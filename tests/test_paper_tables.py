@@ -21,7 +21,10 @@ TABLE = {
     "about": "Invented.",
     "columns": {"panel": "panel", "deep": "tuned.accuracy"},
     "judged": "panel",
-    "rows": [{"name": name, "method": name, "paper": "1.0"} for name in ("one", "other", "third")],
+    "rows": [
+        {"name": name, "method": name, "paper": paper}
+        for name, paper in (("one", "2.0 / 9"), ("other", "3.0"), ("third", "1.5"), ("last", "-"))
+    ],
     "claims": [
         {"better": "one", "than": "other", "reason": "Never."},
         {"better": "other", "than": "one", "reason": "The pool has no such text."},
@@ -56,14 +59,14 @@ def test_a_page_states_means_and_which_claims_are_seen(monkeypatch):
     one, other = [0.80, 0.82, 0.81], [0.70, 0.73, 0.71]
     figures = [
         {"cell": papers.key_of("wasp", row, seed), "figures": {"panel": values[seed], "rows": 20}}
-        for row, values in zip(papers.rows_of(PAPER, TABLE), (one, other, [0.9, 0.7, 0.8]), strict=True)
+        for row, values in zip(papers.rows_of(PAPER, TABLE), (one, other, [0.9, 0.7, 0.8], other), strict=True)
         for seed in range(3)
     ]
     figures.append({"cell": figures[0]["cell"], "figures": {"tuned": {"accuracy": 0.5}}})  # measured on its own
     page = papers.section("wasp", figures)
     half = stats.t.ppf(0.975, 2) * np.std([80, 82, 81], ddof=1) / np.sqrt(3)
-    assert f"| one | 1.0 | 81.0 ± {half:.1f} | 50.0 | 20 | 3 |" in page
-    assert "| other | 1.0 | 71.3 ± 3.8 | - | 20 | 3 |" in page
+    assert f"| one | 2.0 / 9 | 81.0 ± {half:.1f} | 50.0 | 20 | 3 |" in page
+    assert "| other | 3.0 | 71.3 ± 3.8 | - | 20 | 3 |" in page
     gain = stats.t.interval(0.95, 2, np.mean([10, 9, 10]), stats.sem([10, 9, 10]))
     seen, not_seen, open_claim = (line for line in page if line.startswith("* "))
     assert seen == f"* one above other: seen, +9.7 ({gain[0]:+.1f} to {gain[1]:+.1f})."
@@ -72,7 +75,12 @@ def test_a_page_states_means_and_which_claims_are_seen(monkeypatch):
     assert "one above third: open" in open_claim
     few = papers.section("wasp", figures[::3])  # one seed
     assert not [line for line in few if line.startswith("* ")]
-    assert "the other way round: other (70.0) below one (80.0); one (80.0) below third (90.0)." in few[-1]
+    # the interval of "other" and "third" has 0
+    assert page[-1] == "The other way round: other (71.3, paper 3) below one (81.0, paper 2)."
+    one_, third_ = "one (80.0, paper 2)", "third (90.0, paper 1.5)"
+    assert few[-1] == f"The other way round: {one_} below {third_}. other (70.0, paper 3) below {one_}; {third_}."
+    monkeypatch.setattr(papers, "plan", lambda: {"wasp": {**PAPER, "chance": 90.0}})
+    assert papers.section("wasp", figures[::3])[-1] == "No pair stands the other way round."
     assert papers.section("wasp", []) == []
     assert papers.section("augpe", figures) == []
 
