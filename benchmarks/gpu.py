@@ -100,7 +100,7 @@ def parts(given: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
         begun = time.perf_counter()
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name) / "prepared"
-            hidden_states.prepare(given.model, folder, texts, layer=given.layer, size=8)
+            hidden_states.prepare(given.model, folder, texts, layer=given.layer, size=min(8, given.texts - 1))
         return {"texts": len(texts), "seconds": time.perf_counter() - begun}
 
     found: dict[str, Callable[[], dict[str, Any]]] = {"transformers": by_transformers}

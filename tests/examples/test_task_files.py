@@ -28,7 +28,7 @@ def test_there_are_task_files() -> None:
     assert {path.stem for path in TASKS} >= {"banking_groups", "movie_reviews", "mts_dialog", "banking77", "banking10"}
 
 
-ONE_CURATOR = ("dbpedia14",)  # as its paper, DP-KPS, has it
+ONE_CURATOR = ("dbpedia14", "mimic")  # as its paper, DP-KPS, has it
 
 
 @pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)

@@ -14,11 +14,11 @@ from undersong_common.errors import ConfigurationError
 @pytest.mark.slow
 def test_every_part_runs_with_a_tiny_model(monkeypatch, capsys):
     pytest.importorskip("ray")
-    monkeypatch.setattr(sys, "argv", ["gpu", "--texts", "6", "--tokens", "8", "--device", "cpu", "--json"])
+    monkeypatch.setattr(sys, "argv", ["gpu", "--texts", "10", "--tokens", "8", "--device", "cpu", "--json"])
     assert gpu.main() == 0
     found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert {"transformers", "transformers over Ray", "tuning", "hidden states"} <= found["parts"].keys()
-    assert found["parts"]["transformers over Ray"]["texts"] == 6
+    assert found["parts"]["transformers over Ray"]["texts"] == 10
     assert found["parts"]["tuning"]["texts_after"] == 8
     assert found["usd"]["transformers"]["100000"] == pytest.approx(100 * found["usd"]["transformers"]["1000"])
 
