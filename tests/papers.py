@@ -74,7 +74,7 @@ def page(method: str) -> str:
 TABLES = """
 The commands give the panel's score beside the metrics of the paper that `compare` knows; FOLDER holds the data. The
 numbers are the paper's, with its models, data and task model."""
-MEASURED = '`python -m benchmarks.papers` runs the same rows small: "Measured here, small" has its figures.'
+MEASURED = '`python -m benchmarks.papers` runs some of these rows small: "Measured here, small" has what was measured.'
 NOT_MEASURED = "`python -m benchmarks.papers` has the same rows at a small size; none of them has been measured yet."
 
 

@@ -80,7 +80,7 @@ def test_a_page_states_means_and_which_claims_are_seen(monkeypatch):
     one_, third_ = "one (80.0, paper 2)", "third (90.0, paper 1.5)"
     assert few[-1] == f"The other way round: {one_} below {third_}. other (70.0, paper 3) below {one_}; {third_}."
     monkeypatch.setattr(papers, "plan", lambda: {"wasp": {**PAPER, "chance": 90.0}})
-    assert papers.section("wasp", figures[::3])[-1] == "No pair stands the other way round."
+    assert papers.section("wasp", figures[::3])[-1] == "No pair above chance stands the other way round."
     assert papers.section("wasp", []) == []
     assert papers.section("augpe", figures) == []
 

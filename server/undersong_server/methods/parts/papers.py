@@ -18,7 +18,7 @@ from undersong_server.methods.interface import MethodOptions
 PAPER = "paper"  # the preset that every file has
 NOT_PRIVATE = {  # keys of an element that is no private step of a federation, and what they say of it
     "curator": "private with one curator only, as the paper assumes",
-    "not_private": "not private as the paper states",
+    "not_private": "by our reading not private as the paper states",
 }
 FILES = resources.files("undersong_server.methods").joinpath("papers")
 
