@@ -17,7 +17,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from undersong_server.cluster import Cluster
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator, Preference, Surroundings
 from undersong_server.generators.kinds import GeneratorTable
 from undersong_server.generators.kinds.transformers import TransformersGenerator
-from undersong_server.generators.spreading import spread
+from undersong_server.generators.spreading import embeds_nothing, spread
 from undersong_server.generators.tuning import Tuning
 
 PROMPT = "A nurse's note on a patient with chest pain, number {number}:\n"
@@ -53,7 +53,7 @@ def built(kind: str, given: argparse.Namespace, **fields: Any) -> tuple[Any, Gen
         "max_new_tokens": given.tokens,
     }
     settings = TypeAdapter(GeneratorTable).validate_python({**table, **fields})
-    return settings, settings.build(Surroundings((), Path(), _embeds_nothing, {}))
+    return settings, settings.build(Surroundings((), Path(), embeds_nothing, {}))
 
 
 def written(generator: Generator, count: int) -> dict[str, Any]:
@@ -111,10 +111,6 @@ def parts(given: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
 
 def _after(generator: Generator) -> dict[str, Any]:
     return {"texts_after": sum(isinstance(answer, Answer) for _, answer in generator.answer(requests(8)))}
-
-
-def _embeds_nothing(texts: Sequence[str]) -> Any:
-    raise AssertionError("a local model embeds nothing")
 
 
 def gpus() -> int:

@@ -291,7 +291,12 @@ def embed_part(
             _loaded[fingerprint] = embedder
         return _loaded[fingerprint].encode(texts)
     except UndersongError as error:
-        return ConfigurationError(f"{socket.gethostname()}: {error.problem}", error.remedy, code=error.code)
+        return at_this_machine(error)
+
+
+def at_this_machine(error: UndersongError) -> ConfigurationError:
+    """Returns a worker's error with the name of its machine, as a call returns it."""
+    return ConfigurationError(f"{socket.gethostname()}: {error.problem}", error.remedy, code=error.code)
 
 
 def _bits(embedder: Embedder) -> str:

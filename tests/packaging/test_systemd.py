@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.doubles.loops import wait_for
 from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, SOURCES, WEIGHTLESS
 
 PYTHON = "/usr/bin/python3"  # the units hide /home and /root, where another one may lie
+HIDDEN = ("home", "root", "tmp", "run")  # folders of the machine that the units do not see
 SITE = sysconfig.get_paths()["purelib"]
 TMPFS = [f"--tmpfs={folder}:notmpcopyup" for folder in ("/tmp", "/run", "/run/lock")]
 COORDINATOR, PARTY = "/var/lib/undersong/coordinator", "/var/lib/undersong-party/home"
@@ -32,7 +34,7 @@ class Machine:
     def __init__(self):
         if shutil.which("podman") is None or not os.access("/lib/systemd/systemd", os.X_OK) or os.geteuid():
             pytest.skip("podman (Debian: podman, runc), systemd and root are needed")
-        if any(str(path).startswith(("/home/", "/root/", "/tmp/", "/run/")) for path in (ROOT, SITE)):
+        if any(Path(path).parts[1] in HIDDEN for path in (ROOT, SITE)):
             pytest.skip("the units hide the folder of this checkout, or of its packages")
         version = subprocess.run([PYTHON, "--version"], capture_output=True, text=True).stdout
         if version.split()[-1:] == [] or version.split()[1].split(".")[:2] != [str(n) for n in sys.version_info[:2]]:

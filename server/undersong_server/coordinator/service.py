@@ -213,15 +213,19 @@ class Coordinator:
         return {name: end for name, end in ends.items() if end}
 
 
-def serve(home: CoordinatorHome, *, ray: str | None, **rest: Any) -> None:
-    """Serves the parties until SIGTERM or SIGINT. ``ray``: address of a cluster; ``rest``: of :class:`Coordinator`."""
+def serve(
+    home: CoordinatorHome, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float, ray: str | None
+) -> None:
+    """Serves the parties until SIGTERM or SIGINT, with the cluster at the address ``ray``; the rest as Coordinator."""
     # Three descriptors per connection: the party's, and both ends of the relay to gRPC.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
     if soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     with home.hold(), connected(ray) as cluster:
-        coordinator = Coordinator(home, cluster=cluster, **rest)
+        coordinator = Coordinator(
+            home, public_cache=public_cache, environment=environment, keepalive_s=keepalive_s, cluster=cluster
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: coordinator.stop())
         coordinator.serve()

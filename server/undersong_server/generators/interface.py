@@ -278,6 +278,11 @@ class GeneratorSettings(BaseModel):
         return ""
 
     @property
+    def in_batches(self) -> bool:
+        """True if requests are asked together in batches, each of which is answered within a day."""
+        return False
+
+    @property
     def lacks_cache(self) -> bool:
         """True for an endpoint without a file that keeps its answers across runs."""
         return False

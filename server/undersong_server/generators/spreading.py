@@ -4,13 +4,12 @@ A worker loads the model's folder once. A part whose worker was lost is asked on
 author, who journals and counts them, once. Training stays at the coordinator; the workers write with what it gives.
 """
 
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from undersong_common.arrays import Float32
-from undersong_common.errors import ConfigurationError, GenerationError, InternalError, UndersongError
-from undersong_server.cluster import Cluster
+from undersong_common.errors import GenerationError, InternalError, UndersongError
+from undersong_server.cluster import Cluster, at_this_machine
 from undersong_server.generators.interface import (
     Answer,
     GenerationRequest,
@@ -101,15 +100,16 @@ def answer_part(
     """Answers requests in a worker; returns an error with the reason if this machine cannot load the model."""
     place = settings.model_dump_json(), folder
     try:
-        generator, known = _loaded.get(place) or (settings.build(Surroundings((), folder, _embeds_nothing, {})), {})
+        generator, known = _loaded.get(place) or (settings.build(Surroundings((), folder, embeds_nothing, {})), {})
         if adapter != known and isinstance(generator, TunableGenerator):
             generator.adapt(adapter)
         _loaded[place] = generator, adapter
         found = dict(generator.answer(requests))
     except UndersongError as error:
-        return ConfigurationError(f"{socket.gethostname()}: {error.problem}", error.remedy, code=error.code)
+        return at_this_machine(error)
     return [found[index] for index in range(len(requests))]
 
 
-def _embeds_nothing(texts: Sequence[str]) -> Float32:
+def embeds_nothing(texts: Sequence[str]) -> Float32:
+    """Stands for the embedder where only local models are built, which embed nothing: raises InternalError."""
     raise InternalError("a local model embeds nothing")

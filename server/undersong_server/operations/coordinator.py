@@ -213,8 +213,9 @@ def serve(
     """
     from undersong_server.coordinator import service  # imports gRPC
 
-    rest: dict[str, Any] = {"public_cache": public_cache, "environment": environment, "keepalive_s": keepalive_s}
-    service.serve(CoordinatorHome(home), ray=ray, **rest)
+    service.serve(
+        CoordinatorHome(home), public_cache=public_cache, environment=environment, keepalive_s=keepalive_s, ray=ray
+    )
 
 
 def health(home: Path) -> dict[str, Any]:

@@ -402,7 +402,7 @@ def cap_warnings(run: RunPlan) -> Iterator[str]:
 def batch_notes(run: RunPlan) -> Iterator[str]:
     """Yields a note on how many batches, one after the other, each generator that asks by batch files may need."""
     for generator in run.task.generators:
-        if getattr(generator, "batch", False):
+        if generator.in_batches:
             trial = " and one before the first private sum" if run.trial_calls else ""
             yield (
                 f"generator {generator.name}: asks by batches, each answered within a day: up to {1 + RETRIES} for each"

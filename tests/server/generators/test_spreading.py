@@ -56,7 +56,7 @@ def test_every_request_is_answered_once_and_an_endpoint_is_not_spread(tmp_path):
 
 def test_a_machine_without_the_model_is_named(tmp_path, monkeypatch):
     generator = over(PickledCalls(), tmp_path)
-    monkeypatch.setattr(spreading.socket, "gethostname", lambda: "node-7")
+    monkeypatch.setattr("undersong_server.cluster.socket.gethostname", lambda: "node-7")
 
     def missing(*_):
         raise ConfigurationError("no folder", "copy it there", code="model-missing")

@@ -48,3 +48,18 @@ def test_prompts_with_eight_long_examples_cost_what_they_hold(tmp_path: Path) ->
     assert 90 * 200 < low < 90 * 600  # a prompt without examples, and the shortest text
     assert cheap < dear
     assert dear >= long / 1000
+
+
+def test_a_plan_says_how_many_batches_may_follow_one_another_and_takes_a_day(tmp_path: Path) -> None:
+    def planned(keys: str) -> tuple[str, float]:
+        path = make_task(tmp_path / keys[:5], samples=90)
+        path.write_text(path.read_text(encoding="utf-8").partition("[[generators]]")[0] + ENDPOINT + keys, "utf-8")
+        figures = plan_figures(plan_run(load(path, [])))
+        return " ".join(figures.method_notes), figures.cost.seconds[1]
+
+    words, longest = planned("batch = true\n")
+    assert "generator far: asks by batches, each answered within a day: up to 3 for each step" in words
+    assert longest >= 86400
+    words, longest = planned("concurrency = 8\n")
+    assert "batches" not in words
+    assert longest < 86400

@@ -329,6 +329,10 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         return min(fields.max_tokens for fields in (self, *map(self.request_fields, self.kinds)))
 
     @property
+    def in_batches(self) -> bool:
+        return self.batch
+
+    @property
     def lacks_cache(self) -> bool:
         return not self.cache
 
