@@ -3,8 +3,7 @@
 Nothing is downloaded and no code of the folder runs.
 
 Every request has its own stream of chance, so that its answer does not depend on the requests it shares a batch with
-(but for rounding): sampling from softmax(logits / temperature) is taking the largest of logits / temperature + Gumbel
-noise, and each row draws its noise from its own seed.
+(but for rounding): each row draws its tokens by uniform numbers from its own seed.
 """
 
 from __future__ import annotations
@@ -236,40 +235,57 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         from transformers import GenerationConfig, LogitsProcessorList
 
         model, tokenizer, device = self._model()
-        pad = padding(tokenizer, model)
+        pad, ends = padding(tokenizer, model), end_ids(tokenizer, model)
         width = max(len(ids) for ids in prompts)
         rows = torch.tensor([[pad] * (width - len(ids)) + ids for ids in prompts], device=device)
         seen = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
+        streams = [torch.Generator(device=device).manual_seed(request.seed % 2**63) for request in requests]
         # The output begins with the prompt, or with the one token that starts a decoder.
         start = 1 if model.config.is_encoder_decoder else width
-        ends = end_ids(tokenizer, model)
-        # The folder's own sampling settings (top_k, repetition penalty, ...) are ignored: the task's settings count.
-        plan = GenerationConfig(
-            do_sample=False,
-            max_new_tokens=max(longest),
-            pad_token_id=pad,
-            eos_token_id=ends or None,
-            decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
-        )
-        processors = LogitsProcessorList(self._sampling([request.seed for request in requests], device))
-        try:
-            with torch.inference_mode(), self._steered(model, [request.steering for request in requests]):
-                output = model.generate(
-                    input_ids=rows,
-                    attention_mask=seen,
-                    generation_config=plan,
-                    logits_processor=processors,
-                    use_model_defaults=False,
-                    stopping_criteria=_stopping(tokenizer, [request.stop for request in requests], start),
-                )
-        except torch.OutOfMemoryError:
-            raise ConfigurationError(
-                f"generator {self.name}: {len(prompts)} prompts at once do not fit into the memory of {device}",
-                "lower its batch_size or max_new_tokens",
-            ) from None
+        # These remember in ways from which no row can be taken.
+        whole = model.config.is_encoder_decoder or getattr(model, "_is_stateful", False)
+        memory, open_ = None, list(range(len(prompts)))
+        written: dict[int, list[int]] = {}
+        while open_:
+            # The folder's own sampling settings (top_k, repetition penalty, ...) are ignored: the task's count.
+            plan = GenerationConfig(
+                do_sample=False,
+                max_new_tokens=max(longest[i] for i in open_) + width - rows.shape[1],
+                pad_token_id=pad,
+                eos_token_id=ends or None,
+                decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
+                return_dict_in_generate=True,
+            )
+            limits = [(requests[i].stop, longest[i]) for i in open_]
+            stopping = _stopping(tokenizer, limits, set(ends), start, leave=0 if whole else len(open_) // 2)
+            try:
+                with torch.inference_mode(), self._steered(model, [requests[i].steering for i in open_]):
+                    output = model.generate(
+                        input_ids=rows,
+                        attention_mask=seen,
+                        past_key_values=memory,
+                        generation_config=plan,
+                        logits_processor=LogitsProcessorList(self._sampling([streams[i] for i in open_], device)),
+                        use_model_defaults=False,
+                        stopping_criteria=[stopping],
+                    )
+            except torch.OutOfMemoryError:
+                raise ConfigurationError(
+                    f"generator {self.name}: {len(prompts)} prompts at once do not fit into the memory of {device}",
+                    "lower its batch_size or max_new_tokens",
+                ) from None
+            rows, memory = output.sequences, output.past_key_values
+            written.update(zip(open_, rows[:, start:].tolist(), strict=True))
+            # The ended rows leave the batch, which would compute them to the end of its longest.
+            left = torch.tensor([n for n, ended in enumerate(stopping.ended) if not ended], device=device)
+            open_ = [open_[n] for n in left.tolist()]
+            if open_:
+                seen = torch.nn.functional.pad(seen, (0, rows.shape[1] - seen.shape[1]), value=1)[left]
+                rows = rows[left]
+                memory.batch_select_indices(left)
         return [
-            self._decoded(tokenizer, row[start : start + most].tolist(), set(ends), len(ids), request.stop)
-            for row, ids, most, request in zip(output, prompts, longest, requests, strict=True)
+            self._decoded(tokenizer, written[i][: longest[i]], set(ends), len(prompts[i]), requests[i].stop)
+            for i in range(len(prompts))
         ]
 
     @contextmanager
@@ -306,29 +322,39 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         text = tokenizer.decode(written[:stopped], skip_special_tokens=True)
         return Answer(text, prompt_tokens, stopped or length, finish="length" if end is stopped is None else "")
 
-    def _sampling(self, seeds: Sequence[int], device: torch.device) -> list[Any]:
-        from transformers import LogitsProcessor, TemperatureLogitsWarper, TopPLogitsWarper
+    def _sampling(self, streams: Sequence[torch.Generator], device: torch.device) -> list[Any]:
+        from transformers import LogitsProcessor, TemperatureLogitsWarper
 
         if self._settings.temperature == 0:
             return []
         import torch
 
-        streams = [torch.Generator(device=device).manual_seed(seed % 2**63) for seed in seeds]
+        nucleus = self._settings.top_p
 
-        class GumbelNoise(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped
-            """Adds one Gumbel variable per token, from each row's own stream."""
+        class Drawn(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped
+            """Draws one token a row from the nucleus, by the row's own stream, and leaves no other.
+
+            A token is drawn from the whole vocabulary until one is of the nucleus: sorting a large vocabulary would
+            take longer than the model does.
+            """
 
             def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-                noise = [
-                    torch.empty(scores.shape[-1], dtype=torch.float32, device=scores.device).exponential_(
-                        generator=stream
+                chances = scores.float().softmax(-1)
+                # the sum of many small chances needs more digits; Apple's GPUs have no more
+                upto = chances.cumsum(-1, dtype=torch.float32 if device.type == "mps" else torch.float64)
+                drawn, rows = torch.zeros_like(input_ids[:, :1]), torch.arange(len(scores), device=device)
+                while len(rows):
+                    points = torch.stack(
+                        [torch.rand(1, generator=streams[row], device=device) for row in rows.tolist()]
                     )
-                    for stream in streams
-                ]
-                return scores.float() - torch.stack(noise).log()
+                    at = torch.searchsorted(upto[rows], points * upto[rows, -1:], right=True)
+                    drawn[rows] = at.clamp_(max=scores.shape[-1] - 1)
+                    own = chances[rows]
+                    likelier = own.where(own > own.gather(-1, drawn[rows]), 0.0).sum(-1)
+                    rows = rows[likelier >= nucleus] if nucleus < 1.0 else rows[:0]
+                return torch.full_like(scores, -torch.inf).scatter_(-1, drawn, 0.0)
 
-        nucleus = [TopPLogitsWarper(self._settings.top_p)] if self._settings.top_p < 1.0 else []
-        return [TemperatureLogitsWarper(float(self._settings.temperature)), *nucleus, GumbelNoise()]
+        return [TemperatureLogitsWarper(float(self._settings.temperature)), Drawn()]
 
     def tune(
         self, preferences: Sequence[Preference], settings: tuning.Tuning, told: Callable[[int], None]
@@ -488,19 +514,32 @@ def _has_stopped(tokenizer: Any, written: Sequence[int], stop: Sequence[str]) ->
     return any(mark in text for mark in stop)
 
 
-def _stopping(tokenizer: Any, stops: Sequence[Sequence[str]], start: int) -> list[Any]:
-    """Ends each row at the first of its request's stops, which no server would go on after."""
-    if not any(stops):
-        return []
+def _stopping(
+    tokenizer: Any, limits: Sequence[tuple[Sequence[str], int]], ends: set[int], start: int, leave: int
+) -> Any:
+    """What ends a row: an end token, the first of its request's stops, which no server would go on after, its length.
+
+    Args:
+        limits: per row its request's stops and its longest answer in tokens.
+        ends: tokens that end a text.
+        start: place of a row's first token that is written.
+        leave: all rows stop when at most so many have not ended; ``ended`` says which have.
+    """
     import torch
     from transformers import StoppingCriteria
 
     class Stops(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped
-        def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-            rows = zip(input_ids[:, start:].tolist(), stops, strict=True)
-            return torch.tensor([_has_stopped(tokenizer, *row) for row in rows], device=input_ids.device)
+        ended: Sequence[bool] = ()
 
-    return [Stops()]
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            self.ended = [
+                bool(len(row) >= most or not ends.isdisjoint(row) or (stops and _has_stopped(tokenizer, row, stops)))
+                for row, (stops, most) in zip(input_ids[:, start:].tolist(), limits, strict=True)
+            ]
+            enough = self.ended.count(False) <= leave
+            return torch.tensor([ended or enough for ended in self.ended], device=input_ids.device)
+
+    return Stops()
 
 
 def end_ids(tokenizer: Any, model: Any) -> list[int]:

@@ -87,6 +87,22 @@ def test_an_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: 
     assert len({answer.text for answer in answers(local(folder, path), again)}) >= 5
 
 
+@pytest.mark.parametrize("path", ["chat", "plain", "t5"])
+def test_an_ended_row_leaves_the_batch(folder: Path, path: str) -> None:
+    generator = local(folder, path, batch_size=8, max_new_tokens=24)
+    stops = [tuple("aeiou"), ("zzz",)]  # the first end after a few tokens
+    requests = [replace(request, stop=stops[n % 4 == 3]) for n, request in enumerate(asked())]
+    rows: list[int] = []
+    generator._model()[0].register_forward_pre_hook(
+        lambda _module, _given, named: rows.append(len(named.get("input_ids", ()))), with_kwargs=True
+    )
+    together = answers(generator, requests)
+    assert together == answers(local(folder, path, batch_size=1, max_new_tokens=24), requests)
+    if path != "t5":  # an encoder's batch stays whole
+        assert rows[0] == 8
+        assert rows[-1] < 8
+
+
 def test_temperature_zero_is_greedy(folder: Path) -> None:
     import torch
 
