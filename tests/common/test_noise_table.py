@@ -21,6 +21,7 @@ from undersong_common.privacy.noise import TABLE_BITS, TAIL_BITS, CumulativeTabl
 
 GAUSSIAN = noise._gaussian_table(452**2, 1)
 POLYA = noise._polya_table(Fraction(60), 7)
+SMALL = noise._gaussian_table(14**2, 1)  # narrow
 TINY = CumulativeTable.of_weights([3, 0, 1], Fraction(0))
 
 
@@ -40,7 +41,7 @@ def _words(values: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return high, low
 
 
-@pytest.mark.parametrize("table", [GAUSSIAN, POLYA, TINY], ids=["gaussian", "polya", "tiny"])
+@pytest.mark.parametrize("table", [GAUSSIAN, SMALL, POLYA, TINY], ids=["gaussian", "small", "polya", "tiny"])
 def test_draws_at_and_around_every_boundary_follow_the_definition(table: CumulativeTable) -> None:
     # Below, at and above each boundary, in its last usable bit and in its high word; the sign bit both ways.
     words = [w for edge in _boundaries(table) for w in (edge - 1, edge, edge + 1, edge - 2**64, edge + 2**64)]
@@ -53,10 +54,11 @@ def test_draws_at_and_around_every_boundary_follow_the_definition(table: Cumulat
 
 def test_a_tie_is_settled_without_another_tie_beside_it() -> None:
     """One draw a call: in a guided bucket, in a searched one, in the last one."""
-    edges = _boundaries(GAUSSIAN)
-    for edge in (*edges[:3], *edges[len(edges) // 2 :][:10], *edges[-200::7]):
-        for word in (edge - 1, edge):
-            assert GAUSSIAN.draw(*_words([word])).tolist() == [_draw_plainly(GAUSSIAN, word)]
+    for table in (GAUSSIAN, SMALL):
+        edges = _boundaries(table)
+        for edge in (*edges[:3], *edges[len(edges) // 2 :][:10], *edges[-200::7]):
+            for word in (edge - 1, edge):
+                assert table.draw(*_words([word])).tolist() == [_draw_plainly(table, word)]
 
 
 @settings(max_examples=examples(60, quick=20), deadline=None)

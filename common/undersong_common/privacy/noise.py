@@ -9,11 +9,13 @@ Known limit: a table look-up is not constant-time, see docs/threat-model.md.
 """
 
 import math
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,9 +41,11 @@ _CACHED_TABLES = 64
 BLOCK_BYTES = 16
 GUIDE_BITS = 14
 TABLE_BITS = 127
+NARROW = 512  # boundaries, the sentinel's included: a narrow table takes 50 kB, and 1 draw in 32 is searched at most
 _SEARCH = -2
 _GUIDE_SHIFT = np.uint64(64 - GUIDE_BITS)
 
+Signed = npt.NDArray[np.signedinteger[Any]]
 Target = Int64 | npt.NDArray[np.uint32] | UInt64
 
 
@@ -53,17 +57,18 @@ class CumulativeTable:
     stream, read as two little-endian 64-bit words (high, low): the upper 127 of the 128 bits choose the value, the last
     bit is a free sign. The value is the number of cumulative boundaries that do not exceed the 127 bits. A guide of
     2^14 entries answers from the top 14 bits if the bucket holds at most one boundary, and a binary search otherwise
-    (Chen and Asau 1974, "guide tables"); the low word decides only if the high words tie.
+    (Chen and Asau 1974, "guide tables"); the low word decides only if the high words tie. Of a narrow table every
+    bucket with a boundary is searched: few draws fall there, and the others need no comparison.
 
     Attributes:
         high, low: the two words of 2 F_j, uint64 [boundaries + 1]; the last entry is a sentinel no draw passes.
-        guide: int64 [2^14], the first candidate value of a bucket, or -2 if a search is needed.
+        guide: int64 (int16 if narrow) [2^14], the first candidate value of a bucket, or -2 if a search is needed.
         distance: a bound on the statistical distance of one draw from the exact law.
     """
 
     high: UInt64
     low: UInt64
-    guide: Int64
+    guide: Signed
     distance: Fraction
 
     def __repr__(self) -> str:
@@ -93,21 +98,24 @@ class CumulativeTable:
         sentinel = np.array([2**64 - 1], dtype=np.uint64)
         high = np.concatenate([words[:, 1], sentinel])
         low = np.concatenate([words[:, 0], sentinel])
-        starts = np.arange(1 << GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
-        guide = np.searchsorted(high[:-1], starts, side="left").astype(np.int64)
-        inside = np.diff(guide, append=np.int64(len(high) - 1))
-        guide[inside > 1] = _SEARCH
+        inside = np.bincount((high[:-1] >> _GUIDE_SHIFT).view(np.int64), minlength=1 << GUIDE_BITS)
+        guide = np.cumsum(inside) - inside
+        if len(high) <= NARROW:
+            guide = guide.astype(np.int16)
+        guide[inside > (len(high) > NARROW)] = _SEARCH
         for array in (high, low, guide):
             array.setflags(write=False)
         return CumulativeTable(high, low, guide, Fraction(len(weights), 1 << (TABLE_BITS + 1)) + tail)
 
-    def draw(self, high: UInt64, low: UInt64) -> Int64:
-        """Returns one value per pair of words, int64 [n]; the last bit of ``low`` is not used."""
-        value = np.take(self.guide, (high >> _GUIDE_SHIFT).view(np.int64), mode="clip")
-        boundary = np.take(self.high, value, mode="clip")
-        value += high > boundary
-        tied = bool((high == boundary).any())
-        # Still negative after the increment: more than one boundary lies in the bucket.
+    def draw(self, high: UInt64, low: UInt64) -> Signed:
+        """Returns one value per pair of words, int64 or int16 [n] as the guide; the last bit of ``low`` is not used."""
+        value: Signed = np.take(self.guide, (high >> _GUIDE_SHIFT).view(np.int64), mode="clip")
+        tied = False
+        if len(self.high) > NARROW:
+            boundary = np.take(self.high, value, mode="clip")
+            value += high > boundary
+            tied = bool((high == boundary).any())
+        # Still negative after the increment: the guide does not settle the bucket.
         searched = np.flatnonzero(value < 0)
         if searched.size:
             wanted = high[searched]
@@ -118,13 +126,23 @@ class CumulativeTable:
             self._settle(value, high, low)
         return value
 
-    def _settle(self, value: Int64, high: UInt64, low: UInt64) -> None:
+    def _settle(self, value: Signed, high: UInt64, low: UInt64) -> None:
         """Count the boundaries whose high word equals the draw's and whose low word does not exceed it, in place."""
         last = len(self.high) - 1
         for index in np.flatnonzero(self.high[np.minimum(value, last)] == high):
             first = np.searchsorted(self.high[:last], high[index], side="left")
             behind = np.searchsorted(self.high[:last], high[index], side="right")
             value[index] = first + np.searchsorted(self.low[first:behind], low[index], side="right")
+
+
+class _Scratch(threading.local):
+    """Room for a chunk of a stream per thread: given back after each use, the system would map it anew."""
+
+    def __init__(self) -> None:
+        self.room = memoryview(bytearray(2 * BLOCK_BYTES * _CHUNK))
+
+
+_SCRATCH = _Scratch()
 
 
 class IntegerNoise(ABC):
@@ -163,8 +181,7 @@ class IntegerNoise(ABC):
         if sign not in (1, -1):
             raise InternalError(f"noise is added (1) or subtracted (-1), got sign {sign!r}", code="noise-sign")
         width = BLOCK_BYTES * self.blocks
-        scratch = bytearray(width * min(_CHUNK, len(target)))
-        window = memoryview(scratch)
+        window = _SCRATCH.room[: width * min(_CHUNK, len(target))]
         for start in range(0, len(target), _CHUNK):
             part = target[start : start + _CHUNK]
             used = window[: width * len(part)]
@@ -309,16 +326,16 @@ class DiscreteLaplaceShare(IntegerNoise):
     def _draw(self, words: UInt64) -> Int64:
         value = self._table.draw(words[:, 0], words[:, 1])
         value -= self._table.draw(words[:, 2], words[:, 3])
-        return value
+        return value.astype(np.int64, copy=False)
 
 
 def _signed_draw(table: CumulativeTable, high: UInt64, low: UInt64) -> Int64:
     """A folded table's magnitude with the low word's spare bit as sign; zero keeps its mass under either sign."""
     value = table.draw(high, low)
-    flip = -(low & np.uint64(1)).view(np.int64)
+    flip: Signed = -(low.astype(value.dtype) & 1)
     value ^= flip
     value -= flip
-    return value
+    return value.astype(np.int64, copy=False)
 
 
 def exp_fixed(exponent: Fraction) -> int:

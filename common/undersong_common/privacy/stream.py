@@ -180,4 +180,5 @@ def _check_seed(seed: bytes) -> None:
 
 def wipe(buffer: bytearray | memoryview) -> None:
     """Overwrites a buffer with zeros. Python may still hold copies elsewhere."""
-    buffer[:] = bytes(len(buffer))
+    if len(buffer):
+        np.frombuffer(buffer, dtype=np.uint8)[:] = 0

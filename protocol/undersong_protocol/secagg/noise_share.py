@@ -117,7 +117,10 @@ class NoisePlan:
 
     def component_law(self, index: int) -> IntegerNoise:
         """Returns the distribution of component ``index`` of a party's noise."""
-        return self._laplace_share() if self.law == "laplace" else _gaussian(self.components[index])
+        if self.law == "laplace":
+            return self._laplace_share()
+        variance = self.components[index]
+        return (_narrow if variance <= _NARROW else _wide)(variance)
 
     def _laplace_share(self) -> DiscreteLaplaceShare:
         return DiscreteLaplaceShare(laplace_scale(self.sigma), self.parties - self.dropouts - self.colluders)
@@ -150,9 +153,11 @@ def noise_plan(sigma: float, parties: int, dropouts: int, colluders: int, law: L
     return NoisePlan(sigma, parties, dropouts, colluders, law=law)
 
 
-@lru_cache(maxsize=32)
-def _gaussian(variance: Fraction) -> DiscreteGaussian:
-    return DiscreteGaussian.of_variance(variance)
+# A tolerated dropout is one more law, which every party of a simulation draws from. The tables of a law up to
+# ``_NARROW`` take at most 50 kB, of another one up to 2 MB.
+_NARROW = 2**10
+_narrow = lru_cache(maxsize=1024)(DiscreteGaussian.of_variance)
+_wide = lru_cache(maxsize=32)(DiscreteGaussian.of_variance)
 
 
 def laplace_scale(sigma: float) -> float:
