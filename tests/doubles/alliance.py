@@ -129,9 +129,9 @@ class Alliance:
 
     def serve(self) -> None:
         """Serves the coordinator that is in ``home``."""
-        self.coordinator = Coordinator(
-            CoordinatorHome(self.home), public_cache=self.folder / "cache.sqlite", environment={}, keepalive_s=5.0
-        )
+        home = CoordinatorHome(self.home)
+        home.take_lease("this test")
+        self.coordinator = Coordinator(home, public_cache=self.folder / "cache.sqlite", environment={}, keepalive_s=5.0)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 

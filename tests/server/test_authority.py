@@ -16,8 +16,8 @@ from tests.doubles.stream import Credentials, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import transaction
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
+from undersong_server import storage
 from undersong_server.authority import Authority
-from undersong_server.coordinator import parties
 from undersong_server.coordinator.parties import Registry
 
 
@@ -86,7 +86,7 @@ def test_who_writes_waits_while_another_process_writes_to_the_register_or_repair
             raise busy
         return transaction(database)
 
-    monkeypatch.setattr(parties, "transaction", busy_once)
+    monkeypatch.setattr(storage, "transaction", busy_once)
     with closing(Registry(home.path / "registry.sqlite")) as register:
         register.touch({"lung": 5.0})
     assert len(begun) == 2

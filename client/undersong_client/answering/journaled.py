@@ -149,10 +149,10 @@ class JournaledParty:
         found = [file_state(self._policy), file_state(self._coordinator)]
         if found != self._policy_read:
             self._policy_read = []
-            trust.trusted(self._home)
+            fingerprint = trust.trusted(self._home).fingerprint
             allowed = policy.read(self._home)
             plugins.load_trusted(allowed)
-            self._assembled.party.allow(allowed.bounds)
+            self._assembled.party.allow(allowed.bounds, fingerprint)
             self._policy_read = found
 
 

@@ -22,7 +22,7 @@ from undersong_client.storage.attempts import Attempt, Attempts
 from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
-from undersong_common.errors import PrivacyRefusal, UndersongError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.logs import place_of
 from undersong_common.printable import printable
 from undersong_common.privacy.accounting import Event
@@ -143,6 +143,8 @@ class Party:
         self._consent = consent or Consent()
         self._teacher_model = teacher_model
         self._lock = threading.Lock()
+        self._coordinator = ""
+        self._epoch: int | None = None  # the highest that was heard; None until it is read from the journal
         self._manifests: dict[bytes, Manifest] = {}
         self._attempts = Attempts(store, name, identity, entropy, clock, encapsulate)
         self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # of one vector: as planned, and alone
@@ -160,15 +162,39 @@ class Party:
         """SHA-256 of the embedding model, 32 bytes."""
         return bytes.fromhex(self._embedder.fingerprint)
 
-    def allow(self, policy: Policy) -> None:
-        """Replaces the policy for new runs. Manifests that were signed before stay in force until revoked."""
+    def allow(self, policy: Policy, coordinator: str = "") -> None:
+        """Replaces the policy for new runs. Manifests that were signed before stay in force until revoked.
+
+        Args:
+            coordinator: fingerprint of the coordinator whose requests are answered from now on.
+        """
         with self._lock:
             self._policy = policy
+            self._coordinator, self._epoch = coordinator, None
 
     def forget(self) -> None:
         """Forgets attempts in memory, so that they are read from the journal again; for use after a failed write."""
         with self._lock:
             self._attempts.forget()
+            self._epoch = None
+
+    def _check_epoch(self, epoch: int) -> None:
+        """Journals a higher epoch of the coordinator with what this request writes; refuses a lower one.
+
+        Of two processes that serve the coordinator, the one that was replaced is thus answered nothing any more.
+        """
+        key = f"epoch/{self._coordinator}"
+        if self._epoch is None:
+            self._epoch = int(self._store.get(key) or 0)
+        if epoch < self._epoch:
+            raise ConfigurationError(
+                f"this request is of a coordinator that was replaced: epoch {epoch}, and {self._epoch} was heard",
+                "stop that process; the one that took over goes on",
+                code="lower-epoch",
+            )
+        if epoch > self._epoch:
+            self._store.put(key, str(epoch).encode())
+            self._epoch = epoch
 
     def end_abandoned(self, left: str = "") -> bool:
         """Destroys the secrets of attempts that will not go on; returns False, and does nothing, during an answer.
@@ -237,6 +263,7 @@ class Party:
             "suspend_run": self._suspend_run,
             "close_run": self._close_run,
         }
+        self._check_epoch(request.epoch)
         kind = request.WhichOneof("body") or ""
         return handlers[kind](getattr(request, kind), answer)
 

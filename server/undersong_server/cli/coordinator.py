@@ -46,12 +46,18 @@ def init(
     drill: Annotated[
         bool, typer.Option("--drill", help="For a rehearsal only: also writes a small task of invented texts.")
     ] = False,
+    storage: Annotated[
+        str,
+        typer.Option(help="Connection string of an empty PostgreSQL database; without it, the folder is all."),
+    ] = "",
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
     """Makes the coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere."""
-    made = operations.coordinator.create(home, name=name, addresses=address, bind=bind, metrics=metrics, drill=drill)
+    made = operations.coordinator.create(
+        home, name=name, addresses=address, bind=bind, metrics=metrics, drill=drill, storage=storage
+    )
     lines = [
         f"made {home}; back it up: it holds the keys",
         f"fingerprint: {made.fingerprint}",
@@ -91,6 +97,9 @@ def serve(
     keepalive: Annotated[
         float, typer.Option(help="Seconds of silence before a ping; a party is gone after three times that.", min=1)
     ] = defaults.KEEPALIVE_S,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another process serves; take over when it has died.")
+    ] = False,
     ray: RayAddress = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
 ) -> None:
@@ -100,7 +109,9 @@ def serve(
     logs.to_stderr(("undersong_common", "undersong_protocol", "undersong_server"), as_json=log_json, debug=debug)
     environment = dict(os.environ)
     cache = defaults.public_cache_path(environment)
-    operations.coordinator.serve(home, public_cache=cache, environment=environment, keepalive_s=keepalive, ray=ray)
+    operations.coordinator.serve(
+        home, public_cache=cache, environment=environment, keepalive_s=keepalive, ray=ray, standby=standby
+    )
 
 
 @app.command()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from undersong_protocol.wire.framing import ID_BYTES, Envelope, Limits, Outgoing, Reassembler, SharedRoom
+from undersong_protocol.wire.messages import federation_pb2
 from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server.coordinator.metrics import Metrics
 
@@ -182,14 +183,17 @@ class GrpcTransport:
     Args:
         metrics: counts bytes, times of exchanges and missing replies.
         limits: sizes that the replies of one party may have.
+        epoch: of the serving process, which every request carries; 0 carries none.
     """
 
-    def __init__(self, metrics: Metrics, limits: Limits | None = None) -> None:
+    def __init__(self, metrics: Metrics, limits: Limits | None = None, epoch: int = 0) -> None:
         self._metrics = metrics
         self._limits = limits or Limits()
         self._room = SharedRoom(UNFINISHED_BYTES)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._decision = threading.Event()
+        # A field behind a message's bytes is a field of the message.
+        self._epoch = federation_pb2.Request(epoch=epoch).SerializeToString()
         self.mailboxes: dict[str, Mailbox] = {}
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -233,7 +237,7 @@ class GrpcTransport:
         """
         assert self._loop is not None
         begun = time.monotonic()
-        outgoing = _packed(requests)
+        outgoing = _packed(requests, self._epoch)
         largest = self._limits.reply_bytes(reply_bytes)
         exchange = _Exchange({name: sent.id for name, sent in outgoing.items()}, largest)
         self._loop.call_soon_threadsafe(self._post, outgoing, exchange)
@@ -273,7 +277,7 @@ class GrpcTransport:
             self.mailbox(name).withdraw(id_)
 
 
-def _packed(requests: Mapping[str, bytes]) -> dict[str, Outgoing]:
+def _packed(requests: Mapping[str, bytes], epoch: bytes = b"") -> dict[str, Outgoing]:
     # Most requests are the same for every party: hashed and deflated once.
     packed: dict[bytes, Outgoing] = {}
     result = {}
@@ -281,7 +285,7 @@ def _packed(requests: Mapping[str, bytes]) -> dict[str, Outgoing]:
         id_ = os.urandom(ID_BYTES)
         known = packed.get(data)
         if known is None:
-            known = packed[data] = Outgoing(id_, data)
+            known = packed[data] = Outgoing(id_, data + epoch)
             result[name] = known
         else:
             result[name] = known.under(id_)

@@ -6,11 +6,12 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import holding, is_held
+from undersong_common.files import holding, is_held, replace_file
 from undersong_protocol.agreement.enrolment import (
     MOST_ADDRESSES,
     TOKEN_BYTES,
@@ -22,8 +23,10 @@ from undersong_protocol.agreement.enrolment import (
 )
 from undersong_server import defaults
 from undersong_server.authority import AUTHORITY_DAYS, PARTY_DAYS, Authority
-from undersong_server.coordinator.parties import ENROLLED, Registry
+from undersong_server.coordinator.parties import ENROLLED, SCHEMA, Registry
+from undersong_server.postgres import Postgres
 from undersong_server.runs.folder import RunFolder, read_json, replace_json
+from undersong_server.storage import ENTRIES, FILES, LEASE, Database, SharedFiles
 
 LONGEST_FILE_NAME = 255  # bytes
 
@@ -39,6 +42,7 @@ class CoordinatorSettings:
         metrics: host:port of the HTTP endpoint with metrics and health; "" for none.
         drill: True for rehearsals with invented records only; every plan and output here says so.
         notify: command or address that is told when something waits for people (undersong_common.notices); "": none.
+        storage: connection string of the PostgreSQL database that holds registry, journals and runs; "": this folder.
     """
 
     name: str
@@ -47,6 +51,7 @@ class CoordinatorSettings:
     metrics: str = defaults.METRICS
     drill: bool = False
     notify: str = ""
+    storage: str = ""
 
     @property
     def server_names(self) -> list[str]:
@@ -80,6 +85,7 @@ class CoordinatorHome:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = path / "serving.lock"
+        self.epoch: int | None = None  # of this process, once it serves
         value = read_json(path / "coordinator.json")
         if value is None:
             raise ConfigurationError(
@@ -106,7 +112,10 @@ class CoordinatorHome:
         host_port(settings.bind)
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         Authority.create(path / "authority", settings.name, settings.server_names, now=now)
-        Registry(path / "registry.sqlite").close()
+        if settings.storage:
+            Postgres.create(settings.storage, LEASE + ENTRIES + FILES + SCHEMA)
+        else:
+            Registry(path / "registry.sqlite").close()
         replace_json(path / "coordinator.json", asdict(settings), durable=True)
         return cls(path)
 
@@ -119,7 +128,56 @@ class CoordinatorHome:
         return Authority.open(self.path / "authority")
 
     def registry(self) -> Registry:
-        return Registry(self.path / "registry.sqlite")
+        if self.settings.storage:
+            return Registry(Postgres(self.settings.storage, self.epoch))
+        return Registry(self.path / "registry.sqlite", self.epoch)
+
+    @cached_property
+    def shared(self) -> Postgres | None:
+        """The database that other machines share; None if the coordinator is this folder alone."""
+        return Postgres(self.settings.storage) if self.settings.storage else None
+
+    def take_lease(self, holder: str) -> tuple[Database, int] | None:
+        """Takes the lease for this process, which holds the lock; None while another machine's process has it.
+
+        From then on all that this object writes is kept only as long as the lease is this process's.
+        """
+        database = self.registry().database
+        epoch = database.take(holder)
+        if epoch is None:
+            database.close()
+            return None
+        self.epoch = epoch
+        if self.shared is not None:
+            self.shared.epoch = epoch
+        return database, epoch
+
+    @property
+    def last_lease(self) -> tuple[int, str]:
+        """The last epoch under which a process served, and that process."""
+        with closing(self.registry()) as registry:
+            return registry.database.last
+
+    def copy_shared(self, *names: str) -> list[RunFolder]:
+        """Copies what other machines have put into the shared database; returns runs whose plan is new or changed.
+
+        Args:
+            names: the files of a run that are copied; none for all.
+        """
+        if self.shared is None:
+            return []
+        planned = []
+        for path, data in self._shared_files.changed(self.path / "runs", *names):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(path, data)
+            if path.name == "plan.json":
+                planned.append(self.run(path.parent.name))
+        return planned
+
+    @cached_property
+    def _shared_files(self) -> SharedFiles:
+        assert self.shared is not None
+        return SharedFiles(self.shared)
 
     def run(self, name: str) -> RunFolder:
         """The folder of a run, which need not exist."""
@@ -132,7 +190,7 @@ class CoordinatorHome:
             raise ConfigurationError(
                 f"{name!r} is not the name of a run", "see `undersong run list`", code="invalid-name"
             )
-        return RunFolder(self.path / "runs" / name)
+        return RunFolder(self.path / "runs" / name, self.shared)
 
     def finished(self, name: str, remedy: str) -> RunFolder:
         """The folder of a finished run. Raises ConfigurationError, with ``remedy``, for a run that has not finished."""
@@ -146,7 +204,7 @@ class CoordinatorHome:
         """The folder of every run, sorted by name."""
         folder = self.path / "runs"
         found = sorted(folder.iterdir()) if folder.is_dir() else []
-        return [run for run in map(RunFolder, found) if run.exists]
+        return [run for run in (RunFolder(path, self.shared) for path in found) if run.exists]
 
     def invite(
         self,

@@ -1,30 +1,25 @@
-"""Registry of invited, enrolled and revoked parties with their certificates, in one SQLite file.
+"""Registry of invited, enrolled and revoked parties with their certificates, in the coordinator's storage.
 
-Several processes use the file at once (the serving process and the operator's commands): every change is one
+Several processes use it at once (the serving process and the operator's commands): every change is one
 transaction, and the serving process reads anew at each connection.
 """
 
 import math
-import os
-import sqlite3
-import threading
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import transaction
 from undersong_protocol.agreement.enrolment import check_party_name
 from undersong_server.authority import Issued
+from undersong_server.storage import LEASE, Database, Sqlite, Statements
 
 SCHEMA_VERSION = 2
 RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's life on; parties ask when a third is left
 RENEWALS_AN_HOUR = 3
 VALID_CERTIFICATES = 16  # most valid certificates per party that it may ask for over its stream
-WRITE_S = 10.0  # longest wait for another process to end its transaction
-WRITE_AGAIN_S = 0.02  # pause between two attempts to write
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
 # Reasons that a daemon reports when it does not start; without one, the party counts as away.
 NOT_STARTED = {
@@ -33,7 +28,7 @@ NOT_STARTED = {
     "clock": "its daemon does not start: its machine's clock is wrong",
 }
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS party (
     name TEXT PRIMARY KEY, state TEXT NOT NULL, token TEXT NOT NULL, token_expires_at REAL NOT NULL,
     identity TEXT NOT NULL DEFAULT '',
@@ -84,34 +79,22 @@ class Party:
 
 
 class Registry:
-    """The registry's file. Every method is one transaction; safe between threads and processes."""
+    """The registry. Every method is one transaction; safe between threads and processes.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
+    Args:
+        place: the SQLite file, or the database in which the registry is.
+        epoch: as in :class:`undersong_server.storage.Database`.
+    """
+
+    def __init__(self, place: Path | Database, epoch: int | None = None) -> None:
+        if isinstance(place, Path):
+            place = Sqlite(place, LEASE + SCHEMA, version=SCHEMA_VERSION, epoch=epoch)
+        self.database = place
         # The last accepted certificates (serials by party), the state of the file then, and when the first expires.
-        self._accepted: tuple[dict[str, str], tuple[int, int] | None, float] = ({}, None, 0.0)
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=WRITE_S)
-            self._database.row_factory = sqlite3.Row
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=FULL")
-            self._database.executescript(_SCHEMA)
-        except (sqlite3.Error, OSError) as error:
-            raise ConfigurationError(f"{path}: cannot be opened: {error}", "check the folder and its rights") from None
-        version = self._database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, SCHEMA_VERSION):
-            raise ConfigurationError(
-                f"{path}: registry of version {version}, this program writes {SCHEMA_VERSION}",
-                "use the release of Undersong that made this folder",
-                code="registry-version",
-            )
-        self._database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        self._accepted: tuple[dict[str, str], object, float] = ({}, None, 0.0)
 
     def close(self) -> None:
-        with self._lock:  # SQLite crashes where a thread closes the connection that another one reads from
-            self._database.close()
+        self.database.close()
 
     def invite(
         self, name: str, token: bytes, *, expires_at: float, now: float, again: bool = False, contact: str = ""
@@ -125,7 +108,7 @@ class Registry:
         Raises ConfigurationError for a name that is revoked, or enrolled without ``again``.
         """
         check_party_name(name)
-        with self._transaction() as database:
+        with self._changing() as database:
             known = self._row(name)
             if known is not None and known["state"] == ENROLLED and not again:
                 raise ConfigurationError(
@@ -150,8 +133,7 @@ class Registry:
 
     def token(self, name: str, *, now: float) -> bytes:
         """The invitation's token. Raises ConfigurationError for a name without an open invitation."""
-        with self._lock:
-            row = self._required(name)
+        row = self._required(name)
         if row["state"] == REVOKED or not row["token"]:
             raise ConfigurationError(
                 f"{name}: its invitation was used already", "look at `undersong parties`", code="invitation-used"
@@ -187,7 +169,7 @@ class Registry:
         Raises ConfigurationError where the name is revoked, was never invited, or has another identity key already,
         and, for what was asked over a stream, as :meth:`check_renewal` does.
         """
-        with self._transaction() as database:
+        with self._changing() as database:
             if stream_serial is not None:
                 # Again, and in the transaction that counts this certificate: several streams ask at once.
                 self._check_renewal(name, stream_serial, now)
@@ -208,7 +190,8 @@ class Registry:
                     "UPDATE certificate SET revoked_at = COALESCE(revoked_at, ?) WHERE party = ?", (now, name)
                 )
             taken = database.execute(
-                "SELECT name FROM (SELECT name, identity FROM party UNION SELECT party, identity FROM former_identity)"
+                "SELECT name FROM (SELECT name, identity FROM party"
+                " UNION SELECT party, identity FROM former_identity) AS known"
                 " WHERE identity = ? AND name <> ?",
                 (identity.hex(), name),
             ).fetchone()
@@ -235,13 +218,12 @@ class Registry:
         Raises ConfigurationError: that certificate has more than half of its life left, or the party was given
         several already, within an hour or in all (one may be lost on its way, so one is not enough).
         """
-        with self._lock:
-            self._check_renewal(name, serial, now)
+        self._check_renewal(name, serial, now)
 
     def _check_renewal(self, name: str, serial: str, now: float) -> None:
-        rows = self._database.execute(
+        rows = self.database.rows(
             "SELECT serial, issued_at, expires_at FROM certificate WHERE party = ? AND revoked_at IS NULL", (name,)
-        ).fetchall()
+        )
         presented = next((row for row in rows if row["serial"] == serial), None)
         if presented is None:
             raise ConfigurationError(
@@ -269,7 +251,7 @@ class Registry:
 
     def revoke(self, name: str, reason: str, *, now: float) -> None:
         """Shuts a party out for good, with all its certificates."""
-        with self._transaction() as database:
+        with self._changing() as database:
             self._required(name)
             database.execute(
                 "UPDATE party SET state = ?, revoked_at = COALESCE(revoked_at, ?), reason = ? WHERE name = ?",
@@ -279,9 +261,9 @@ class Registry:
 
     def refusal(self, name: str, serial: str, *, now: float) -> str:
         """The reason why a verified certificate is refused; empty if it is accepted."""
-        with self._lock:
-            certificate = self._database.execute("SELECT * FROM certificate WHERE serial = ?", (serial,)).fetchone()
-            party = self._row(name)
+        certificates = self.database.rows("SELECT * FROM certificate WHERE serial = ?", (serial,))
+        party = self._row(name)
+        certificate = certificates[0] if certificates else None
         return _refusal(name, serial, party["state"] if party else None, certificate, now)
 
     def refusals(self, presented: Mapping[str, str], *, now: float) -> dict[str, str]:
@@ -290,14 +272,13 @@ class Registry:
         It is called each second, so it returns its last answer again while the certificates are the same, nobody has
         written to the file, and none of the certificates has expired.
         """
-        with self._lock:
-            written = self._database.execute("PRAGMA data_version").fetchone()[0], self._database.total_changes
-            known, at, until = self._accepted
-            if at == written and known == presented and now <= until:
-                return {}
-            states = {row["name"]: row["state"] for row in self._database.execute("SELECT name, state FROM party")}
-            rows = self._database.execute("SELECT serial, party, revoked_at, expires_at FROM certificate")
-            certificates = {row["serial"]: row for row in rows}
+        written = self.database.mark()
+        known, at, until = self._accepted
+        if at == written and known == presented and now <= until:
+            return {}
+        states = {row["name"]: row["state"] for row in self.database.rows("SELECT name, state FROM party")}
+        rows = self.database.rows("SELECT serial, party, revoked_at, expires_at FROM certificate")
+        certificates = {row["serial"]: row for row in rows}
         problems = {
             name: _refusal(name, serial, states.get(name), certificates.get(serial), now)
             for name, serial in presented.items()
@@ -341,21 +322,17 @@ class Registry:
 
     def party(self, name: str) -> Party:
         """The party of that name. Raises ConfigurationError for an unknown one."""
-        with self._lock:
-            self._required(name)
+        self._required(name)
         return next(party for party in self.parties() if party.name == name)
 
     def parties(self) -> list[Party]:
         """Every party that was ever invited, by name."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT party.*, (SELECT MAX(expires_at) FROM certificate"
-                " WHERE certificate.party = party.name AND certificate.revoked_at IS NULL) AS expires_at"
-                " FROM party ORDER BY name"
-            ).fetchall()
-            former = self._database.execute(
-                "SELECT party, identity FROM former_identity ORDER BY replaced_at"
-            ).fetchall()
+        rows = self.database.rows(
+            "SELECT party.*, (SELECT MAX(expires_at) FROM certificate"
+            " WHERE certificate.party = party.name AND certificate.revoked_at IS NULL) AS expires_at"
+            " FROM party ORDER BY name"
+        )
+        former = self.database.rows("SELECT party, identity FROM former_identity ORDER BY replaced_at")
         return [
             Party(
                 name=row["name"],
@@ -383,11 +360,11 @@ class Registry:
         """Identity key of each party that has enrolled, including parties that were revoked since."""
         return {party.name: bytes.fromhex(party.identity) for party in self.parties() if party.identity}
 
-    def _row(self, name: str) -> sqlite3.Row | None:
-        row: sqlite3.Row | None = self._database.execute("SELECT * FROM party WHERE name = ?", (name,)).fetchone()
-        return row
+    def _row(self, name: str) -> Any:
+        found = self.database.rows("SELECT * FROM party WHERE name = ?", (name,))
+        return found[0] if found else None
 
-    def _required(self, name: str) -> sqlite3.Row:
+    def _required(self, name: str) -> Any:
         row = self._row(name)
         if row is None:
             raise ConfigurationError(
@@ -395,37 +372,18 @@ class Registry:
             )
         return row
 
+    def _transaction(self) -> AbstractContextManager[Statements]:
+        return self.database.writing()
+
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with ExitStack() as stack:
-                self._begin(stack)
-                yield self._database
-        except sqlite3.OperationalError as error:
-            raise ConfigurationError(
-                f"{self._path}: cannot be written: {error}", "free space, check permissions, run again"
-            ) from None
-
-    def _begin(self, stack: ExitStack) -> None:
-        """Begins a transaction; this process's other threads can read while another process writes."""
-        until = time.monotonic() + WRITE_S
-        while True:
-            stack.enter_context(self._lock)
-            try:
-                self._database.execute("PRAGMA busy_timeout=0")
-                stack.enter_context(transaction(self._database))
-                return
-            except sqlite3.OperationalError as error:
-                # The lowest byte: it is also busy while another process repairs what a third one left (BUSY_RECOVERY).
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                    raise
-            finally:
-                self._database.execute(f"PRAGMA busy_timeout={round(WRITE_S * 1000)}")
-            stack.close()
-            time.sleep(WRITE_AGAIN_S)
+    def _changing(self) -> Iterator[Statements]:
+        """One transaction that decides by what it reads: no other one runs meanwhile, in PostgreSQL neither."""
+        with self._transaction() as database:
+            database.execute("UPDATE lease SET holder = holder WHERE id = 1")
+            yield database
 
 
-def _refusal(name: str, serial: str, state: str | None, certificate: sqlite3.Row | None, now: float) -> str:
+def _refusal(name: str, serial: str, state: str | None, certificate: Any, now: float) -> str:
     """The reason of a refusal, or "". ``state``: the party's; None if no such party was invited."""
     if state is None:
         return f"no party {name!r} was invited"

@@ -37,6 +37,7 @@ from undersong_server.runs.folder import (
     State,
 )
 from undersong_server.runs.planning import Planned, build_author
+from undersong_server.storage import Superseded
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class RunDriver(Progress, ABC):
         signer: signs the published files in the coordinator's name.
         expelled: returns the names of revoked parties; called again and again.
         cluster: embeds public texts where they are many, and writes what models in local folders write.
+        epoch: of the serving process; nothing of the run is kept once another process has taken over.
     """
 
     def __init__(
@@ -72,8 +74,10 @@ class RunDriver(Progress, ABC):
         signer: Signer,
         expelled: Callable[[], Sequence[str]] = tuple,
         cluster: Cluster | None = None,
+        epoch: int | None = None,
     ) -> None:
         self.folder = folder
+        self._epoch = epoch
         self.number = number
         self._public_cache = public_cache
         self._environment = environment
@@ -136,7 +140,15 @@ class RunDriver(Progress, ABC):
         self._interrupted = becomes
 
     def run(self) -> None:
-        """Drives the run to its end, which the status then states."""
+        """Drives the run to its end, which the status then states, or until another process has taken over."""
+        try:
+            self._run()
+        except Superseded as error:
+            log.error("run %s: %s", self.folder.name, error.problem)
+        except UndersongError as error:  # its end could not be kept; whoever serves next drives it again
+            log.error("run %s: its status was not written: %s", self.folder.name, error.problem)
+
+    def _run(self) -> None:
         try:
             with extras.named():
                 self._conduct()
@@ -148,6 +160,8 @@ class RunDriver(Progress, ABC):
                 self._end("waiting", message=message)
             else:
                 self._end(state)
+        except Superseded:
+            raise
         except UndersongError as error:
             self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code))
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are kept
@@ -170,7 +184,7 @@ class RunDriver(Progress, ABC):
         quorum = run_plan.plan.quorum
         self._needed = quorum.parties - quorum.tolerated_dropouts
         self._reply_bytes = run_plan.plan.largest_reply_bytes
-        with closing(Journal(self.folder.journal_path)) as journal:
+        with closing(self.folder.journal(self._epoch)) as journal:
             named = run_plan.task.embedder
             embedder = embedders.check(named.model, named.max_windows)
             embed = spread(embedder, named.model, PublicFileCache(self._public_cache), self._cluster).encode
@@ -214,6 +228,7 @@ class RunDriver(Progress, ABC):
             insecure, created = planned.insecure_noise_seed is not None, time.strftime("%Y-%m-%d %H:%M")
             report = report_data(run_plan, outcome, embedder.lengths, created=created, insecure_noise=insecure)
             publish(self.folder.output, outcome, report, signer=self._signer)
+            self.folder.share_output()
 
     def _observe(self, kind: str, facts: Mapping[str, Any]) -> None:
         if kind == "asks":
@@ -379,11 +394,10 @@ def tell_ending(
 
     Parties are not told of a run that was never proposed. Raises ConfigurationError while its journal is in use.
     """
-    if not run.journal_path.exists():
+    if not run.has_journal:
         return set(parties)
-    journal = Journal(run.journal_path)
-    proposed = journal.get("manifest")
-    journal.close()
+    with closing(run.journal()) as journal:
+        proposed = journal.get("manifest")
     if proposed is None:
         return set(parties)
     hash_ = Manifest.from_bytes(proposed).hash

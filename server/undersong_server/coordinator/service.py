@@ -4,10 +4,12 @@ import logging
 import os
 import resource
 import signal
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,13 @@ from undersong_server.coordinator.parties import REVOKED
 from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
 from undersong_server.release.files import Signer
 from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, RunFolder, RunStatus
+from undersong_server.storage import LEASE_S, Away, Database, Lease, Superseded
 
 log = logging.getLogger(__name__)
 
 RENEW_BEFORE_DAYS = 30
 REVIEW_S = 60.0
+STANDBY_S = 0.5  # between two attempts to take over
 STOP_S = 10.0  # longest wait for a run to reach its next step when the process stops
 POLL_S = 0.25
 
@@ -65,7 +69,7 @@ class Coordinator:
         self._registry = home.registry()
         self._authority = home.authority()
         self._renew_server()
-        self.transport = GrpcTransport(self.metrics)
+        self.transport = GrpcTransport(self.metrics, epoch=home.epoch or 0)
         self._endings = Endings(self.transport)
         host, port = host_port(home.settings.bind)
         self.server = GrpcServer(
@@ -110,6 +114,10 @@ class Coordinator:
         reviewed = 0.0
         self._endings.start()
         while not self._stopping.is_set():
+            try:
+                self._home.copy_shared("plan.json", "requested.json")
+            except UndersongError as error:
+                log.error("what other machines requested could not be read: %s", error.problem)
             for run in self._home.runs():
                 try:
                     self._tend(run)
@@ -184,6 +192,7 @@ class Coordinator:
             environment=self._environment,
             number=number,
             cluster=self._cluster,
+            epoch=self._home.epoch,
             signer=Signer(self._home.settings.name, self._authority, self._registry.identities()),
         )
 
@@ -214,18 +223,83 @@ class Coordinator:
 
 
 def serve(
-    home: CoordinatorHome, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float, ray: str | None
+    home: CoordinatorHome,
+    *,
+    public_cache: Path,
+    environment: Mapping[str, str],
+    keepalive_s: float,
+    ray: str | None,
+    standby: bool = False,
 ) -> None:
-    """Serves the parties until SIGTERM or SIGINT, with the cluster at the address ``ray``; the rest as Coordinator."""
+    """Serves the parties until SIGTERM or SIGINT, with the cluster at the address ``ray``; the rest as Coordinator.
+
+    Args:
+        standby: waits until no other process serves the coordinator.
+
+    Raises Superseded when another process has taken over.
+    """
     # Three descriptors per connection: the party's, and both ends of the relay to gRPC.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
     if soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    with home.hold(), connected(ray) as cluster:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(connected(ray))
+        database, epoch = _await_turn(home, stack, standby=standby)
+        stopped = threading.Event()  # a signal, or the lease's loss, before there is a coordinator to stop
+        stop = [stopped.set]
+        lease = Lease(database, epoch, lambda: stop[-1]())
+        stack.callback(lease.end)
+        home.copy_shared()
         coordinator = Coordinator(
             home, public_cache=public_cache, environment=environment, keepalive_s=keepalive_s, cluster=cluster
         )
+        stop.append(coordinator.stop)
+        if stopped.is_set():
+            coordinator.stop()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: coordinator.stop())
         coordinator.serve()
+        if lease.is_lost:
+            raise Superseded(epoch)
+
+
+def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tuple[Database, int]:
+    """Takes the folder's lock and the lease. Without ``standby``, waits only for the lease of one that has died.
+
+    Raises ConfigurationError if another process serves.
+    """
+    holder = f"{socket.gethostname()}:{home.path.absolute()}"
+    until = time.monotonic() + LEASE_S + 2 * STANDBY_S
+    locked = told = False
+    while True:
+        try:
+            if not locked:
+                stack.enter_context(home.hold())
+                locked = True
+            if (taken := home.take_lease(holder)) is not None:
+                log.info("holds the lease under epoch %d", taken[1])
+                return taken
+            if not standby and time.monotonic() > until:
+                raise ConfigurationError(
+                    f"another process serves this coordinator: {home.last_lease[1]}",
+                    "stop it first, or stand by with --standby",
+                    code="coordinator-in-use",
+                )
+            for run in home.copy_shared():
+                _check_public_files(run)
+        except UndersongError as error:
+            if not standby or (error.code != "coordinator-in-use" and not isinstance(error, Away)):
+                raise
+        if not told:
+            log.info("stands by for %s", home.settings.name)
+            told = True
+        time.sleep(STANDBY_S)
+
+
+def _check_public_files(run: RunFolder) -> None:
+    """Tells the operator of a standby early that it lacks what a run needs, such as the task's public files."""
+    try:
+        run.planned().load()
+    except UndersongError as error:
+        log.warning("run %s could not be continued here: %s", run.name, error.problem)

@@ -493,7 +493,8 @@ class Federation:
                     for number in range(course.number)
                     if (statements := self._void_statements(course.name, number))
                 ]
-            request = wire.Request(version=codec.VERSION, **{kind: body})
+            said: dict[str, Any] = {kind: body}
+            request = wire.Request(version=codec.VERSION, **said)
             course.written[kind] = made_of, request.SerializeToString()
         return course.written[kind][1]
 

@@ -56,6 +56,12 @@ def main(grid: Grid, context: Context) -> None:
         )
     settings = configuration.validate(FlowerRunSettings, given, "the run configuration")
     home = CoordinatorHome(settings.coordinator)
+    if home.settings.storage:
+        raise ConfigurationError(
+            f"{home.path}: Flower runs have no standby, and this coordinator's state is in a shared database",
+            "make a coordinator without --storage for Flower",
+            code="storage",
+        )
     folder = home.run(planned_run(settings, context.run_id))
     busy = ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it")
     with holding(folder.path / "driver.lock", busy):  # two drivers of one run would both write its journal
@@ -125,6 +131,7 @@ def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
         folder,
         grid,
         identities,
+        home.last_lease[0],
         public_cache=public_cache_path(environment),
         environment=environment,
         number=folder.requested().number,
@@ -147,10 +154,13 @@ class FlowerRunDriver(RunDriver):
 
     Args:
         identities: Ed25519 public key of every enrolled party, by name.
+        heard: the epoch that the parties may have heard from a serving process of this folder.
         rest: see :class:`RunDriver`.
     """
 
-    def __init__(self, folder: RunFolder, grid: Grid, identities: Mapping[str, bytes], **rest: Any) -> None:
+    def __init__(
+        self, folder: RunFolder, grid: Grid, identities: Mapping[str, bytes], heard: int = 0, **rest: Any
+    ) -> None:
         super().__init__(folder, **rest)
         self._reported: list[str] = []
         self._transport = FlowerTransport(
@@ -160,6 +170,7 @@ class FlowerRunDriver(RunDriver):
             watch=self.check,
             outstanding=OUTSTANDING,
             reply_bytes=lambda: self._reply_bytes,
+            epoch=heard,
         )
 
     def missing(self, planned: Planned) -> tuple[AwaitedParty, ...]:
@@ -207,6 +218,7 @@ class FlowerTransport:
         watch: called while replies are missing; what it raises ends the waiting.
         outstanding: messages under way at a time; None sends all of an exchange at once.
         reply_bytes: returns the largest size of a reply to the run, None where its plan is not known.
+        epoch: which every request carries; 0 carries none.
     """
 
     def __init__(
@@ -218,6 +230,7 @@ class FlowerTransport:
         watch: Callable[[], None] = lambda: None,
         outstanding: int | None = None,
         reply_bytes: Callable[[], int | None] = lambda: None,
+        epoch: int = 0,
     ) -> None:
         self._grid = grid
         self._identities = identities
@@ -225,6 +238,7 @@ class FlowerTransport:
         self._watch = watch
         self._outstanding = outstanding
         self._reply_bytes = reply_bytes
+        self._epoch = wire.Request(epoch=epoch).SerializeToString()  # behind a message's bytes, a field of the message
         self._nodes: dict[str, int] = {}
         self._answered: set[int] = set()  # nodes that have introduced themselves, under any name
         self._introductions: dict[str, bytes] = {}
@@ -307,7 +321,7 @@ class FlowerTransport:
             return {}
         messages = [
             Message(
-                RecordDict({codec.RECORD: ConfigRecord({codec.REQUESTS: list(batch)})}),
+                RecordDict({codec.RECORD: ConfigRecord({codec.REQUESTS: [each + self._epoch for each in batch]})}),
                 dst_node_id=node,
                 message_type=codec.MESSAGE_TYPE,
                 ttl=ttl_s + LATE_S,

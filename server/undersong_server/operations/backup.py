@@ -55,6 +55,12 @@ def back_up(home: Path, file: Path) -> Backup:
     if file.exists():
         raise ConfigurationError(f"{file}: exists already", "name another file", code="backup-exists")
     file.parent.mkdir(parents=True, exist_ok=True)
+    if opened.settings.storage:
+        raise ConfigurationError(
+            f"{home}: its registry, journals and runs are in PostgreSQL, not in this folder",
+            "back the database up by its own tools (pg_dump), and keep a copy of authority/ and coordinator.json",
+            code="backup-elsewhere",
+        )
     opened.registry().close()  # another version's is refused by name
     note = {"format": VERSION, "made_at": time.time(), "fingerprint": opened.authority().fingerprint}
     with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as folder:

@@ -19,6 +19,7 @@ from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 
+SHARED_S = 5.0  # between two looks at a registry that other machines share
 HEALTH_S = 5.0  # longest wait for an answer to the health check
 DRILL_TEXTS = 300  # rows of each generator's corpus in a drill
 DRILL_TASK = """\
@@ -94,16 +95,19 @@ def create(
     bind: str = defaults.BIND,
     metrics: str = defaults.METRICS,
     drill: bool = False,
+    storage: str = "",
 ) -> CoordinatorFacts:
     """Makes a coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere.
 
     Args:
         metrics: "" for no metrics.
         drill: True for rehearsals only; writes a task of invented texts to ``home/drill/task.toml``.
+        storage: connection string of an empty PostgreSQL database that several machines share; "" for none.
 
     Raises ConfigurationError if one exists, or a name or address is invalid.
     """
-    CoordinatorHome.create(home, CoordinatorSettings(name, bind, tuple(addresses), metrics, drill), now=time.time())
+    settings = CoordinatorSettings(name, bind, tuple(addresses), metrics, drill, storage=storage)
+    CoordinatorHome.create(home, settings, now=time.time())
     if drill:
         _write_drill_task(home / "drill")
     return show(home)
@@ -173,7 +177,8 @@ def mark(home: Path) -> list[object]:
     """A value that changes when a party connects, leaves, is invited, signed or revoked, and with the settings."""
     opened = CoordinatorHome(home)
     names = ("registry.sqlite", "registry.sqlite-wal", "coordinator.json")
-    return [list(opened.connected), *file_versions([opened.path / name for name in names])]
+    elsewhere = time.time() // SHARED_S if opened.settings.storage else 0
+    return [list(opened.connected), elsewhere, *file_versions([opened.path / name for name in names])]
 
 
 def console_folder(home: Path) -> Path:
@@ -199,7 +204,13 @@ def note_command(home: Path, action: str, about: str) -> None:
 
 
 def serve(
-    home: Path, *, public_cache: Path, environment: Mapping[str, str], keepalive_s: float, ray: str | None = None
+    home: Path,
+    *,
+    public_cache: Path,
+    environment: Mapping[str, str],
+    keepalive_s: float,
+    ray: str | None = None,
+    standby: bool = False,
 ) -> None:
     """Listens for the parties and drives the runs until SIGTERM or SIGINT; started again, it continues.
 
@@ -210,11 +221,17 @@ def serve(
         environment: variables in which generators find their keys.
         keepalive_s: silence on a stream after which either side sends a ping.
         ray: address of a Ray cluster that shares the work of the runs' models and embeddings; None for none.
+        standby: True waits while another process serves the coordinator, and takes over when that has died.
     """
     from undersong_server.coordinator import service  # imports gRPC
 
     service.serve(
-        CoordinatorHome(home), public_cache=public_cache, environment=environment, keepalive_s=keepalive_s, ray=ray
+        CoordinatorHome(home),
+        public_cache=public_cache,
+        environment=environment,
+        keepalive_s=keepalive_s,
+        ray=ray,
+        standby=standby,
     )
 
 

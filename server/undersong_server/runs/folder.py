@@ -2,6 +2,7 @@
 
 Commands and the serving process communicate through these files only. Each file is replaced as a whole, so either may
 be killed at any time. Only the serving process writes ``status.json``; only the commands write ``requested.json``.
+Where machines share a database, these three files and the outputs go into it first, and each machine copies them.
 """
 
 import contextlib
@@ -20,7 +21,10 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.printable import printable
 from undersong_protocol.agreement.manifest import RUN_NAME
+from undersong_server.journal import Journal
+from undersong_server.postgres import Postgres
 from undersong_server.runs.planning import Planned
+from undersong_server.storage import SharedFiles
 
 State = Literal["planned", "waiting", "running", "paused", "stopped", "finished", "failed"]
 ENDED = ("finished", "stopped", "failed")
@@ -123,10 +127,15 @@ class RequestedAction:
 
 
 class RunFolder:
-    """The files of one run in a folder: plan, requested action, status, log and outputs."""
+    """The files of one run in a folder: plan, requested action, status, log and outputs.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        shared: the database in which the run's files are shared and its journal is; None for a folder of its own.
+    """
+
+    def __init__(self, path: Path, shared: Postgres | None = None) -> None:
         self.path = path
+        self._shared = shared
         self.name = path.name
         self.journal_path = path / "journal.sqlite"
         self.output = path / "output"
@@ -143,7 +152,7 @@ class RunFolder:
                 "use letters, digits, spaces, points, hyphens and underscores",
                 code="invalid-name",
             )
-        if self.exists:
+        if self.exists or (self._shared is not None and SharedFiles(self._shared).has(self.name)):
             raise ConfigurationError(
                 f"a run {planned.name!r} exists already",
                 "choose another --name: a run's name is used once",
@@ -151,11 +160,35 @@ class RunFolder:
             )
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.write_status(RunStatus())
-        replace_json(self.path / "plan.json", asdict(planned), durable=True)
+        self._replace("plan.json", asdict(planned))
 
     def amend(self, planned: Planned) -> None:
         """Replaces the plan by one that differs only in what no party signs, such as the limits of generators."""
-        replace_json(self.path / "plan.json", asdict(planned), durable=True)
+        self._replace("plan.json", asdict(planned))
+
+    def _replace(self, name: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
+        data = json.dumps(value, indent=1).encode("utf-8")
+        if durable and self._shared is not None:
+            SharedFiles(self._shared).put(self.name, {name: data})
+        replace_file(self.path / name, data, durable=durable)
+
+    def share_output(self) -> None:
+        """Keeps the published files where other machines find them; does nothing in a folder of its own."""
+        if self._shared is not None:
+            published = [path for path in self.output.rglob("*") if path.is_file()]
+            files = {path.relative_to(self.path).as_posix(): path.read_bytes() for path in published}
+            SharedFiles(self._shared).put(self.name, files)
+
+    def journal(self, epoch: int | None = None) -> Journal:
+        """Opens the run's journal, under the serving process's epoch. Raises ConfigurationError if it is in use."""
+        if self._shared is None:
+            return Journal(self.journal_path, epoch=epoch)
+        return Journal(Postgres(self._shared.target, epoch), f"{self.name}/")
+
+    @property
+    def has_journal(self) -> bool:
+        """True if a journal was begun."""
+        return self._shared is not None or self.journal_path.exists()
 
     def put_away(self, successor: str = "") -> None:
         """Notes that the run's failure needs no attention any more. Raises ConfigurationError if there is no run.
@@ -191,7 +224,7 @@ class RunFolder:
     def request(self, action: Action) -> None:
         """Records the requested action; the serving process acts upon it within a second, or when it next starts."""
         number = self.requested().number + 1
-        replace_json(self.path / "requested.json", {"action": action, "number": number}, durable=True)
+        self._replace("requested.json", {"action": action, "number": number})
 
     def requested(self) -> RequestedAction:
         """Reads the action that the operator requested last."""
@@ -211,7 +244,7 @@ class RunFolder:
     def write_status(self, status: RunStatus, *, durable: bool = False) -> None:
         """Writes the status with the present time; with ``durable`` it is on the disk when this returns."""
         stamped = replace(status, at=time.time())
-        replace_json(self.path / "status.json", {"run": self.name, **stamped.to_json()}, durable=durable)
+        self._replace("status.json", {"run": self.name, **stamped.to_json()}, durable=durable)
 
     def heard(self, status: RunStatus) -> set[str]:
         """Names of the parties that know of the ending that ``status`` states."""

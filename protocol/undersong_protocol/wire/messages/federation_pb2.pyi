@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Request(_message.Message):
-    __slots__ = ("version", "introduce", "propose", "agree", "open_sum", "sum_step", "void_sum", "close_run", "prepare_sum", "suspend_run")
+    __slots__ = ("version", "introduce", "propose", "agree", "open_sum", "sum_step", "void_sum", "close_run", "prepare_sum", "suspend_run", "epoch")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INTRODUCE_FIELD_NUMBER: _ClassVar[int]
     PROPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class Request(_message.Message):
     CLOSE_RUN_FIELD_NUMBER: _ClassVar[int]
     PREPARE_SUM_FIELD_NUMBER: _ClassVar[int]
     SUSPEND_RUN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     version: int
     introduce: Introduce
     propose: ProposeManifest
@@ -29,7 +30,8 @@ class Request(_message.Message):
     close_run: CloseRun
     prepare_sum: PrepareSum
     suspend_run: SuspendRun
-    def __init__(self, version: _Optional[int] = ..., introduce: _Optional[_Union[Introduce, _Mapping]] = ..., propose: _Optional[_Union[ProposeManifest, _Mapping]] = ..., agree: _Optional[_Union[AgreeManifest, _Mapping]] = ..., open_sum: _Optional[_Union[OpenSum, _Mapping]] = ..., sum_step: _Optional[_Union[SumStep, _Mapping]] = ..., void_sum: _Optional[_Union[VoidSum, _Mapping]] = ..., close_run: _Optional[_Union[CloseRun, _Mapping]] = ..., prepare_sum: _Optional[_Union[PrepareSum, _Mapping]] = ..., suspend_run: _Optional[_Union[SuspendRun, _Mapping]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, version: _Optional[int] = ..., introduce: _Optional[_Union[Introduce, _Mapping]] = ..., propose: _Optional[_Union[ProposeManifest, _Mapping]] = ..., agree: _Optional[_Union[AgreeManifest, _Mapping]] = ..., open_sum: _Optional[_Union[OpenSum, _Mapping]] = ..., sum_step: _Optional[_Union[SumStep, _Mapping]] = ..., void_sum: _Optional[_Union[VoidSum, _Mapping]] = ..., close_run: _Optional[_Union[CloseRun, _Mapping]] = ..., prepare_sum: _Optional[_Union[PrepareSum, _Mapping]] = ..., suspend_run: _Optional[_Union[SuspendRun, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Reply(_message.Message):
     __slots__ = ("version", "introduction", "signature", "agreed", "sum_reply", "missing", "void_statement", "receipt", "refusal", "pending", "noted")

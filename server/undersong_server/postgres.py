@@ -1,0 +1,207 @@
+"""A coordinator's storage in a PostgreSQL database that several machines share; needs the extra ``postgres``."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from undersong_common import extras
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_server.storage import AGAIN_S, PATIENCE_S, Away, Database, Statements
+
+STALLED_MS = 5000  # the server ends the transaction of a client that is silent in it for so long
+FORMAT = b"1"  # of the tables
+
+
+class Postgres(Database):
+    """A PostgreSQL database, connected when it is first used and again whenever the connection is lost.
+
+    A COMMIT whose answer is lost is looked up by its transaction's number before anything is written again.
+
+    Args:
+        target: libpq's connection string.
+    """
+
+    now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+    share = " FOR SHARE"
+
+    def __init__(self, target: str, epoch: int | None = None) -> None:
+        super().__init__("PostgreSQL", epoch)
+        with extras.named():
+            extras.require("psycopg")
+        self.target = target
+        self._connection: Any = None
+        self._inside = False
+
+    def __repr__(self) -> str:
+        return "Postgres(hidden)"  # a connection string may hold a password
+
+    @classmethod
+    def create(cls, target: str, schema: str) -> None:
+        """Makes the tables. Raises ConfigurationError if the database cannot be used or holds a coordinator."""
+        made = cls(target)
+        made._connection = made._connect()
+        with made.writing() as statements:
+            statements.execute("SELECT pg_advisory_xact_lock(7443)")
+            if statements.execute("SELECT to_regclass('lease') AS found").fetchone()["found"]:
+                raise ConfigurationError(
+                    "the database holds a coordinator already", "name an empty one", code="coordinator-exists"
+                )
+            # Keys are compared byte by byte, as SQLite does.
+            types = (("TEXT", 'TEXT COLLATE "C"'), ("REAL", "DOUBLE PRECISION"), ("BLOB", "BYTEA"))
+            for name, type_ in types:
+                schema = schema.replace(f" {name}", f" {type_}")
+            for statement in filter(str.strip, schema.split(";")):
+                statements.execute(statement)
+            statements.execute("INSERT INTO entry VALUES ('format', ?)", (FORMAT,))
+        made.close()
+
+    def rows(self, sql: str, values: Any = ()) -> list[Any]:
+        import psycopg
+
+        until = time.monotonic() + (0 if self._inside else STALLED_MS / 1000)
+        with self._lock:
+            while True:
+                try:
+                    return list(_Translated(self._connected()).execute(sql, values).fetchall())
+                except (psycopg.OperationalError, Away) as error:
+                    if self._inside:
+                        raise
+                    self._drop()
+                    if time.monotonic() > until:
+                        raise self._away(error) from None
+                time.sleep(AGAIN_S)
+
+    @contextmanager
+    def writing(self) -> Iterator[Statements]:
+        import psycopg
+
+        with self._lock:
+            statements = _Translated(self._connected())
+            number, asked = "", False
+            try:
+                statements.execute("BEGIN")
+                number = statements.execute("SELECT pg_current_xact_id()::text AS number").fetchone()["number"]
+                self._inside = True
+                yield statements
+                # Last, so that the lease's row is locked for an instant only, however much is written.
+                self.fence(statements)
+                asked = True
+                statements.execute("COMMIT")
+            except BaseException as error:
+                self._inside = False
+                broken = isinstance(error, psycopg.Error) and statements.connection.closed
+                if broken or isinstance(error, psycopg.OperationalError):
+                    self._drop()
+                    if not (asked and self._committed(number)):
+                        raise self._away(error) from None
+                    return
+                with suppress(psycopg.Error):
+                    statements.execute("ROLLBACK")
+                if isinstance(error, psycopg.Error):
+                    raise self._failure(error) from None
+                raise
+            finally:
+                self._inside = False
+
+    def _committed(self, number: str) -> bool:
+        """Asks what became of a transaction whose COMMIT was not answered. Raises Away if nobody can tell."""
+        import psycopg
+
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            with suppress(psycopg.OperationalError, Away):
+                asked = "SELECT pg_xact_status(CAST(CAST(? AS TEXT) AS xid8)) AS status"
+                status = _Translated(self._connected()).execute(asked, (number,)).fetchone()["status"]
+                if status != "in progress":
+                    return bool(status == "committed")
+            time.sleep(AGAIN_S)
+        raise Away("PostgreSQL did not say whether the last change was kept", "look at what is there, then go on")
+
+    def mark(self) -> object:
+        return object()
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _connected(self) -> Any:
+        import psycopg
+
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connect()
+            try:
+                found = self._connection.execute("SELECT value FROM entry WHERE key = 'format'").fetchone()
+                if found is None or bytes(found["value"]) != FORMAT:
+                    raise ConfigurationError(
+                        "the database of --storage was made by another release", "use that one", code="storage-format"
+                    )
+            except (psycopg.Error, ConfigurationError) as error:
+                self._drop()
+                raise self._failure(error) from None
+        return self._connection
+
+    def _connect(self) -> Any:
+        import psycopg
+        from psycopg.rows import dict_row
+
+        try:
+            connection = psycopg.connect(
+                self.target,
+                autocommit=True,
+                row_factory=dict_row,
+                application_name="undersong",
+                connect_timeout=3,
+                keepalives_idle=2,
+                keepalives_interval=1,
+                keepalives_count=3,
+                tcp_user_timeout=STALLED_MS,
+            )
+            connection.execute(f"SET idle_in_transaction_session_timeout = {STALLED_MS}")
+            connection.execute(
+                "SELECT set_config('synchronous_commit', 'on', false)"
+                " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+            )
+        except psycopg.OperationalError as error:
+            raise self._away(error) from None
+        except psycopg.Error as error:
+            raise self._failure(error) from None
+        return connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _away(self, error: BaseException) -> Away:
+        if isinstance(error, Away):
+            return error
+        return Away(f"PostgreSQL does not answer ({type(error).__name__})", "start it, or correct --storage")
+
+    def _failure(self, error: BaseException) -> UndersongError:
+        import psycopg
+
+        if isinstance(error, UndersongError):
+            return error
+        if isinstance(error, psycopg.OperationalError):
+            return self._away(error)
+        if isinstance(error, psycopg.errors.UndefinedTable):
+            words, remedy = "holds no coordinator", "make one: undersong coordinator init --storage"
+        else:  # an error's words may hold values
+            words, remedy = f"cannot be used ({type(error).__name__})", "see the server's log"
+        return ConfigurationError(f"the database of --storage {words}", remedy, code="storage")
+
+
+class _Translated:
+    """A connection that takes ``?`` for values."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def execute(self, sql: str, values: Any = ()) -> Any:
+        return self.connection.execute(sql.replace("?", "%s"), values or None)
+
+    def executemany(self, sql: str, values: Iterable[Any]) -> Any:
+        cursor = self.connection.cursor()
+        cursor.executemany(sql.replace("?", "%s"), values)
+        return cursor

@@ -1,0 +1,87 @@
+"""A party that has heard the process that took over a coordinator answers the one that was replaced nothing more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.doubles.alliance import Alliance
+from tests.doubles.party_home import HashedEmbedder
+from tests.server.federation.test_driver import World
+from undersong_client.answering.assemble import assemble
+from undersong_client.answering.journaled import JournaledParty
+from undersong_client.home import PartyHome
+from undersong_common.embedding import Embedder
+from undersong_common.errors import UndersongError
+from undersong_protocol.agreement.bounds import Policy
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_server.coordinator import grpc_transport
+
+
+def introduce(epoch):
+    return wire.Request(version=codec.VERSION, introduce=wire.Introduce(), epoch=epoch).SerializeToString()
+
+
+def heard(party, epoch):
+    """True if the party answers a request of this epoch."""
+    reply = codec.decode_reply(party.handle(introduce(epoch)), party.name)
+    if reply.WhichOneof("body") == "introduction":
+        return True
+    assert "of a coordinator that was replaced" in reply.refusal.problem
+    return False
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_lower_epoch_is_refused_and_a_higher_one_is_kept(tmp_path, restart):
+    world = World(tmp_path)
+    assert [heard(world.parties["p0"], epoch) for epoch in (0, 5, 5, 2**64 - 2)] == [True] * 4
+    if restart:
+        world.restart()
+    party = world.parties["p0"]
+    assert [heard(party, epoch) for epoch in (0, 5, 2**64 - 3, 2**64 - 2, 2**64 - 1)] == [False] * 3 + [True] * 2
+    party.allow(Policy(largest_epsilon=1.0), "another coordinator")
+    assert heard(party, 7)
+    party.allow(Policy(largest_epsilon=1.0), "")
+    assert not heard(party, 7)
+
+
+def test_who_was_replaced_moves_no_sum(tmp_path):
+    world = World(tmp_path)
+    world.federation.agree()
+    for party in world.parties.values():
+        assert heard(party, 9)
+    with pytest.raises(UndersongError, match="of a coordinator that was replaced"):
+        world.federation.private_sum("votes/1", world.inputs())
+    assert {party._attempts.last(world.manifest, "votes/1") for party in world.parties.values()} == {-1}
+
+
+def test_every_request_carries_the_epoch_as_one_message():
+    epoch = wire.Request(epoch=2**40).SerializeToString()
+    bodies = [wire.Request(version=codec.VERSION, close_run=wire.CloseRun(manifest_hash=bytes(32)))]
+    bodies.append(wire.Request(version=codec.VERSION, introduce=wire.Introduce()))
+    requests = {str(number): body.SerializeToString() for number, body in enumerate(bodies)}
+    for body, sent in zip(bodies, grpc_transport._packed(requests, epoch).values(), strict=True):
+        body.epoch = 2**40
+        assert codec.decode_request(b"".join(frame.whole for frame in sent.frames())) == body
+
+
+@pytest.mark.heavy
+def test_what_a_request_writes_and_its_epoch_are_kept_together(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    with Alliance(tmp_path, ("alpha",)) as alliance:
+        served = alliance.coordinator._home.epoch
+        hospital = alliance.hospitals["alpha"]
+        hospital.stop()
+    home = PartyHome(hospital.home)
+
+    def assembled():
+        return assemble(home, checkpoints=tmp_path / "marks", clock=hospital.clock, embedder=HashedEmbedder())
+
+    party = JournaledParty(home, assembled())
+    monkeypatch.setattr(party._outbox, "record", lambda *_, **__: 1 / 0)  # as a disk that is full
+    with pytest.raises(ZeroDivisionError):
+        party.answer(introduce(served + 2))
+    again = JournaledParty(home, assembled())
+    assert again.answer(introduce(served + 1)).kind == "introduction"
+    assert again.answer(introduce(served)).kind == "refusal"

@@ -1,0 +1,121 @@
+"""A real PostgreSQL server of Debian's packages on a socket of its own, and a line to it that can be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PORT = 54329  # of the socket's name; nothing listens on the network
+
+
+class PostgresServer:
+    """A server in a folder of its own; ends with its context. Skips the test where Debian's packages are missing."""
+
+    def __init__(self) -> None:
+        self._binaries = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
+        if self._binaries is None:
+            pytest.skip("needs PostgreSQL of Debian's packages")
+        self._databases = 0
+
+    def __enter__(self) -> PostgresServer:
+        assert self._binaries is not None
+        self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+        # PostgreSQL refuses to run as root.
+        account: dict[str, Any] = {"user": pwd.getpwnam("postgres").pw_uid} if os.geteuid() == 0 else {}
+        if account:
+            os.chown(self.folder, account["user"], -1)
+        self._quiet: dict[str, Any] = {"check": True, "capture_output": True, "cwd": "/", **account}
+        self._run("initdb", "-D", self.folder / "data", "-U", "reader", "-A", "trust", "-E", "UTF8", "--no-sync")
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        shutil.rmtree(self.folder)
+
+    def start(self) -> None:
+        options = f"-k {self.folder} -c listen_addresses='' -p {PORT} -c max_connections=200 -c fsync=off"
+        self._run("pg_ctl", "-D", self.folder / "data", "-o", options, "-l", self.folder / "log", "-w", "start")
+
+    def stop(self) -> None:
+        """Ends it at once, as a machine that loses its power; :meth:`start` recovers what was committed."""
+        self._run("pg_ctl", "-D", self.folder / "data", "-m", "immediate", "stop")
+
+    def run_sql(self, text: str, database: str = "postgres") -> str:
+        place = ("-h", self.folder, "-p", str(PORT), "-U", "reader", "-v", "ON_ERROR_STOP=1", "-At", database)
+        return self._run("psql", *place, input=text.encode()).stdout.decode()
+
+    def database(self) -> str:
+        """The connection string of a fresh database."""
+        self._databases += 1
+        name = f"made{self._databases}"
+        self.run_sql(f"CREATE DATABASE {name}")
+        return f"host={self.folder} port={PORT} user=reader dbname={name}"
+
+    def _run(self, program: str, *arguments: object, **more: Any) -> subprocess.CompletedProcess[bytes]:
+        assert self._binaries is not None
+        return subprocess.run([self._binaries / program, *map(str, arguments)], **self._quiet, **more)
+
+
+class Line:
+    """A socket before the server's; ``cut`` is the text behind which the next line is cut, unanswered, once.
+
+    Args:
+        forwarded: True lets the server read that text before the line is cut.
+    """
+
+    def __init__(self, server: PostgresServer, target: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pgl-", dir="/tmp"))
+        self.target = target.replace(str(server.folder), str(self.folder))
+        self._server = str(server.folder / f".s.PGSQL.{PORT}")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.folder / f".s.PGSQL.{PORT}"))
+        self._listener.listen(16)
+        self.cut: bytes | None = None
+        self.forwarded = True
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+        shutil.rmtree(self.folder)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(self._server)
+                ends = threading.Event()
+                for pair in ((client, server, True), (server, client, False)):
+                    threading.Thread(target=self._carry, args=(*pair, ends), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, asks: bool, ends: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while (data := source.recv(65536)) and not ends.is_set():
+                if asks and self.cut is not None and self.cut in data:
+                    self.cut, self.cuts = None, self.cuts + 1
+                    ends.set()
+                    if self.forwarded:
+                        target.sendall(data)
+                    break
+                if ends.is_set():
+                    break
+                target.sendall(data)
+        if ends.is_set() and asks:
+            source.shutdown(socket.SHUT_RDWR)  # the client hears nothing more; the server goes on with what it has
+            threading.Timer(0.3, target.shutdown, [socket.SHUT_RDWR]).start()
+        elif not ends.is_set():
+            for end in (source, target):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,272 @@
+"""The coordinator's storage, in SQLite and in a real PostgreSQL: what is kept, and by whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, closing
+
+import pytest
+
+from tests.doubles.coded import raises
+from tests.doubles.postgres import Line, PostgresServer
+from tests.doubles.processes import environment
+from tests.doubles.stream import Credentials, make_home
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.coordinator.parties import SCHEMA, Registry
+from undersong_server.journal import Journal
+from undersong_server.postgres import STALLED_MS, Postgres
+from undersong_server.storage import ENTRIES, FILES, LEASE, LEASE_S, Away, Lease, SharedFiles, Sqlite, Superseded
+
+TABLES = LEASE + ENTRIES + FILES + SCHEMA
+BACKENDS = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with PostgresServer() as found:
+        yield found
+
+
+@pytest.fixture
+def target(server):
+    made = server.database()
+    Postgres.create(made, TABLES)
+    return made
+
+
+@pytest.fixture(params=BACKENDS)
+def opened(request, tmp_path):
+    """Opens the same tables once more, under an epoch."""
+    with ExitStack() as stack:
+        if request.param == "postgres":
+            made = request.getfixturevalue("target")
+            yield lambda epoch=None: stack.enter_context(closing(Postgres(made, epoch)))
+        else:
+            path = tmp_path / "tables.sqlite"
+            yield lambda epoch=None: stack.enter_context(closing(Sqlite(path, TABLES, epoch=epoch)))
+
+
+def test_a_journal_of_many_runs_keeps_each_value_once(opened):
+    journal, other = Journal(opened(), "one/"), Journal(opened(), "one/2/")
+    journal.put_all([("a", b"1"), ("a/b", b"\0\xff"), ("ä", b"")])
+    other.put("a", b"other")
+    journal.put("a", b"1")
+    with raises(InternalError, "second-value"):
+        journal.put_all([("c", b"2"), ("a", b"3")])
+    assert journal.get("c") is None  # all or none
+    assert journal.items("a") == {"a": b"1", "a/b": b"\0\xff"}
+    journal.exchange(["ä"], [("d", b"4")], forgotten="a")
+    assert sorted(journal.items("")) == ["2/a", "2/journal/version", "d", "journal/version"]
+    assert (journal.get("d"), other.get("a")) == (b"4", b"other")
+
+
+def test_of_a_holder_that_was_replaced_nothing_is_kept(opened):
+    place = opened()
+    first = place.take("one", 60.0)
+    old = Journal(opened(first), "run/")
+    old.put("before", b"1")
+    if place.leased:
+        assert place.take("two", 60.0) is None
+        assert place.renew(first, 0.0)
+    second = place.take("two", 60.0)
+    assert second > first
+    assert place.last == (second, "two")
+    new = Journal(opened(second), "run/")
+    new.put("after", b"2")
+    with raises(Superseded, "superseded"):
+        old.put("late", b"3")
+    with raises(Superseded, "superseded"):
+        old.put("after", b"2")  # the same value neither
+    with raises(Superseded, "superseded"):
+        SharedFiles(opened(first)).put("run", {"status.json": b"{}"})
+    with raises(Superseded, "superseded"):
+        Registry(opened(first)).touch({})
+    assert not place.renew(first)
+    assert new.get("late") is None
+    assert old.get("before") == b"1"  # whoever reads may
+
+
+def test_an_epoch_is_never_lower_than_the_time(opened):
+    place, now = opened(), time.time()
+    epoch = place.take("one", 0.0)
+    assert now - 2.0 < epoch < now + 2.0
+    assert place.take("one", 0.0) == epoch + 1
+
+
+def test_files_are_copied_where_they_differ_and_statuses_come_last(opened, tmp_path):
+    files = SharedFiles(opened())
+    files.put("a run", {"status.json": b"1", "plan.json": b"2", "output/corpus.jsonl": b"3"})
+    folder = tmp_path / "runs"
+    (folder / "a run").mkdir(parents=True)
+    (folder / "a run" / "plan.json").write_bytes(b"2")
+
+    def changed(*names):
+        return [(path.name, data) for path, data in files.changed(folder, *names)]
+
+    assert changed("plan.json") == []
+    assert changed() == [("corpus.jsonl", b"3"), ("status.json", b"1")]
+    assert changed() == []
+    files.put("a run", {"plan.json": b"4"})
+    assert changed("plan.json") == [("plan.json", b"4")]
+    assert files.has("a run")
+    assert not files.has("another")
+
+
+def test_a_serving_process_of_one_folder_is_fenced_too(tmp_path):
+    first, second = (make_home(tmp_path / "home"), CoordinatorHome(tmp_path / "home"))
+    with first.hold():
+        _, epoch = first.take_lease("first")
+        run = first.run("a run")
+        old = run.journal(epoch)
+        old.put("a", b"1")
+        old_registry = first.registry()
+        # Somebody removes the lock files of a process that seems to hang, and starts another one.
+        (tmp_path / "home" / "serving.lock").unlink()
+        run.journal_path.with_suffix(".lock").unlink()
+        with second.hold():
+            _, later = second.take_lease("second")
+            with closing(second.run("a run").journal(later)) as new:
+                new.put("b", b"2")
+            for late in (lambda: old.put("c", b"3"), lambda: old_registry.touch({"heart": 1.0})):
+                with raises(Superseded, "superseded"):
+                    late()
+    old.close()
+
+
+@pytest.mark.slow
+def test_a_registry_in_postgresql_admits_and_refuses_as_in_a_file(server, tmp_path):
+    home = make_home(tmp_path / "home", storage=server.database())
+    keys = Credentials(home, "heart")
+    with closing(home.registry()) as registry:
+        party = registry.party("heart")
+        assert (party.state, party.identity) == ("enrolled", keys.identity.public_key().public_bytes_raw().hex())
+        serial = registry.database.rows("SELECT serial FROM certificate")[0]["serial"]
+        assert registry.refusals({"heart": serial}, now=time.time()) == {}
+        home.revoke("heart", "left", now=time.time())
+        assert "was revoked" in registry.refusal("heart", serial, now=time.time())
+    with raises(ConfigurationError, "party-revoked"):
+        home.invite("heart", now=time.time())
+    with raises(ConfigurationError, "coordinator-exists"):
+        make_home(tmp_path / "other", storage=home.settings.storage)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forwarded", [True, False])
+def test_an_unanswered_commit_is_looked_up_before_anything_is_written_again(server, target, forwarded):
+    with closing(Line(server, target)) as line:
+        epoch = Postgres(target).take("one", 600.0)
+        journal = Journal(Postgres(line.target, epoch), "run/")
+        with closing(Registry(Postgres(line.target, epoch))) as registry:
+            journal.put("a", b"1")
+            line.forwarded, line.cut = forwarded, b"COMMIT"
+            journal.put("b", b"2")
+            assert line.cuts == 1
+            assert Journal(Postgres(target), "run/").get("b") == b"2"
+            line.cut = b"COMMIT"
+            # What is no journal's is not written again by itself: its caller is told that nothing was kept.
+            if forwarded:
+                registry.invite("heart", b"1" * 32, expires_at=1e12, now=0.0)
+            else:
+                with pytest.raises(Away):
+                    registry.invite("heart", b"1" * 32, expires_at=1e12, now=0.0)
+            assert [party.name for party in registry.parties()] == (["heart"] if forwarded else [])
+        line.cut = b"SELECT value"
+        assert journal.get("b") == b"2"
+        assert line.cuts == 3
+
+
+@pytest.mark.slow
+def test_a_server_that_falls_and_recovers_ends_no_run(server, target):
+    place = Postgres(target)
+    epoch = place.take("one")
+    lost = []
+    lease = Lease(place, epoch, lambda: lost.append(True))
+    journal = Journal(Postgres(target, epoch), "run/")
+    for number in range(2):
+        journal.put(str(number), b"1")
+        server.stop()
+        server.start()
+    journal.put("last", b"1")
+    assert not lost
+    lease.end()
+    assert len(Journal(Postgres(target), "run/").items("")) == 4
+    assert place.take("two") is not None  # at once: the lease was given back
+
+
+@pytest.mark.slow
+def test_a_database_that_holds_nothing_or_is_missing_is_named(server):
+    with raises(ConfigurationError, "storage"):
+        Postgres(server.database()).rows("SELECT 1")
+    with pytest.raises(Away) as caught:
+        Postgres("host=/tmp/nowhere password=hunter2").take("one")
+    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in repr(Postgres("password=hunter2"))
+
+
+# A holder that stops itself once the named step of a write is reached, and says what became of it afterwards.
+HOLDER = """
+import os, signal, sys, threading
+from undersong_server import postgres, storage
+from undersong_server.journal import Journal
+from undersong_common.errors import UndersongError
+
+target, step = sys.argv[1:]
+place = postgres.Postgres(target)
+epoch = place.take("holder")
+storage.Lease(place, epoch, lambda: None)
+journal = Journal(postgres.Postgres(target, epoch), "run/")
+journal.put("first", b"1")
+execute = postgres._Translated.execute
+
+def stopping(self, sql, values=()):
+    mine = threading.current_thread() is threading.main_thread()
+    after = {"begun": "pg_current_xact_id", "fenced": "FOR SHARE"}.get(step, "nothing")
+    found = None if step == "committing" and sql == "COMMIT" else execute(self, sql, values)
+    if mine and (after in sql or (step == "committing" and sql == "COMMIT")):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return execute(self, sql, values) if found is None else found
+
+postgres._Translated.execute = stopping
+if step == "idle":
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    journal.put("late", b"old")
+    print("kept")
+except UndersongError as error:
+    print(error.code or type(error).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_a_holder_stopped_for_half_a_minute_at_any_step_of_a_write_keeps_nothing(server):
+    places = {}
+    for step in ("idle", "begun", "fenced", "committing"):
+        target = server.database()
+        Postgres.create(target, TABLES)
+        program = [sys.executable, "-c", HOLDER, target, step]
+        places[step] = target, subprocess.Popen(program, env=environment(), stdout=subprocess.PIPE, text=True)
+    stopped_at = {}
+    for step, (_, process) in places.items():
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        stopped_at[step] = time.monotonic()
+    epochs, took = {}, {}
+    while len(epochs) < len(places):
+        for step, (target, _) in places.items():
+            if step not in epochs and (epoch := Postgres(target).take("standby", 600.0)) is not None:
+                epochs[step], took[step] = epoch, time.monotonic() - stopped_at[step]
+                Journal(Postgres(target, epoch), "run/").put("late", b"new")
+        time.sleep(0.1)
+    assert max(took.values()) < 10.0, took
+    assert min(took.values()) > LEASE_S - 2.0
+    assert STALLED_MS < 10_000
+    time.sleep(max(0.0, 30.0 - (time.monotonic() - max(stopped_at.values()))))
+    for step, (target, process) in places.items():
+        process.send_signal(signal.SIGCONT)
+        said, _ = process.communicate(timeout=60)
+        assert said.strip() == "superseded", (step, said)
+        assert Journal(Postgres(target), "run/").get("late") == b"new"
