@@ -552,7 +552,7 @@ class CachedEmbedder:
             progress: called with (done, total) numbers of texts; texts found in the cache count as done.
         """
         normal = [unicodedata.normalize("NFC", text) for text in texts]
-        keys = [self._key(text) for text in normal]
+        keys = self._keys(normal)
         missing = dict(zip(keys, normal, strict=True))
         known = self._cache.get(list(missing))
         missing = {key: text for key, text in missing.items() if key not in known}
@@ -573,6 +573,6 @@ class CachedEmbedder:
             return np.zeros((0, self.dimension), dtype=np.float32)
         return _from_grid(np.stack([known[key] for key in keys]))
 
-    def _key(self, text: str) -> bytes:
-        encoded = text.encode("utf-8", "surrogatepass")
-        return tagged_hash("undersong embedding", bytes.fromhex(self.fingerprint), encoded)
+    def _keys(self, texts: Sequence[str]) -> list[bytes]:
+        model = bytes.fromhex(self.fingerprint)
+        return [tagged_hash("undersong embedding", model, text.encode("utf-8", "surrogatepass")) for text in texts]

@@ -3,6 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from undersong.options import Engine
@@ -158,7 +159,7 @@ def simulate(
             )
             for name, table in tables.items()
         }
-        outcome = over(InProcess(parties))
+        outcome = over(InProcess(parties, made.together))
     known = LayeredCache([public_cache, private_cache], writes=False)
     embed_any = _shown(CachedEmbedder(embedder, known), "for the comparison", progress)
     return Simulated(outcome, tables, embed_public, embed_any, embedder.lengths)
@@ -190,16 +191,23 @@ class InProcess:
     """A transport within this process: hands each request to the party of that name, one after the other.
 
     A statistic that fails at a party's records stops the simulation: without that party the result would be another.
+
+    Args:
+        together: joins the writes of all parties to one request: they are on the disk before any reply is used.
     """
 
-    def __init__(self, parties: Mapping[str, Party]) -> None:
+    def __init__(
+        self, parties: Mapping[str, Party], together: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         self._parties = parties
+        self._together = together
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
         replies = {}
-        for name, request in requests.items():
-            party = self._parties[name]
-            replies[name] = party.handle(request)
-            if isinstance(party.computation, SimulatedComputation) and party.computation.failure is not None:
-                raise party.computation.failure
+        with self._together():
+            for name, request in requests.items():
+                party = self._parties[name]
+                replies[name] = party.handle(request)
+                if isinstance(party.computation, SimulatedComputation) and party.computation.failure is not None:
+                    raise party.computation.failure
         return replies

@@ -6,7 +6,8 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -179,6 +180,21 @@ class SimulatedParties:
             teacher_model=lambda: self.task.teacher_model,
             address=address,
         )
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Journals what the parties write within the block as one, on disk when it ends: for replies that wait for it.
+
+        Raises ConfigurationError if something could not be written; then none of the replies may be used.
+        """
+        journal = store.journal(self.state / PARTIES)
+        before = journal.undone
+        with journal.together():
+            yield
+        if journal.undone != before:
+            raise ConfigurationError(
+                f"{self.state / PARTIES}: cannot be written", "free space, check permissions, and run again"
+            )
 
     def _entropy(self, name: str) -> Callable[[str], Entropy]:
         seed = self.insecure_noise_seed

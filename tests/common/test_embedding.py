@@ -430,7 +430,7 @@ def test_private_cache_shows_neither_text_nor_embedding_nor_membership(tmp_path:
     grid = (rows * GRID).astype("<i2").tobytes()
     content = b"".join(each.read_bytes() for each in tmp_path.glob("private.sqlite*"))
     clear = b"".join(each.read_bytes() for each in tmp_path.glob("public.sqlite*"))
-    key = embedder._key("the secret note")
+    (key,) = embedder._keys(["the secret note"])
     assert grid in clear
     assert key in clear, "the test would find what it looks for"
     assert grid[:16] not in content

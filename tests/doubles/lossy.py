@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from undersong.simulation import InProcess
@@ -16,8 +17,13 @@ Reachable = Callable[[str, int], bool]
 class LossyParties(InProcess):
     """Parties in this process, to whom not every message comes."""
 
-    def __init__(self, parties: Mapping[str, Party], reachable: Reachable = lambda _name, _message: True) -> None:
-        super().__init__(parties)
+    def __init__(
+        self,
+        parties: Mapping[str, Party],
+        reachable: Reachable = lambda _name, _message: True,
+        together: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        super().__init__(parties, together)
         self._reachable = reachable
         self._messages = dict.fromkeys(parties, 0)
 
@@ -41,11 +47,12 @@ class LossyBatches(LossyParties):
     def exchange_batches(
         self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
     ) -> Mapping[str, Sequence[bytes]]:
-        return {
-            name: [self._parties[name].handle(request) for request in requests[name]]
-            for name in requests
-            if self._arrives(name)
-        }
+        with self._together():
+            return {
+                name: [self._parties[name].handle(request) for request in requests[name]]
+                for name in requests
+                if self._arrives(name)
+            }
 
 
 class Lossy:

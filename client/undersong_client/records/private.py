@@ -133,8 +133,7 @@ def fingerprint(table: Table, key: bytes) -> str:
         digest.update(len(column).to_bytes(8, "little"))
         for value in column:
             encoded = value.encode("utf-8", "surrogatepass")
-            digest.update(len(encoded).to_bytes(8, "little"))
-            digest.update(encoded)
+            digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.hexdigest()
 
 

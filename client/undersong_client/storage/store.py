@@ -104,9 +104,9 @@ class Store:
         """A compartment with a fresh key, which is on the disk; what an earlier one of the name held is gone."""
         identity = _identity(self._scope, name)
         self._end_compartment(identity, {}, "")
-        self.commit()
         if self._keys is None:
             return Compartment(self, identity, self._cipher)
+        self.commit()
         key = os.urandom(KEY_BYTES)
         descriptor = os.open(self._key_file(identity), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -255,6 +255,7 @@ class Journal:
         self._path = path
         self._joining: set[int] = set()  # threads whose writes are one transaction
         self._open = False  # whether such a transaction has begun; its thread holds the lock
+        self.undone = 0  # such transactions that an error undid
         self._afterwards: list[Callable[[], None]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -356,6 +357,7 @@ class Journal:
                 if self.connection.in_transaction:  # a full disk may have ended it already
                     self.connection.execute("ROLLBACK")
                 self._open = False
+                self.undone += not keep
                 self.lock.release()
             for act in afterwards if keep else ():
                 act()

@@ -191,6 +191,22 @@ class Manifest:
 
     def verify(self) -> None:
         """Recomputes every binding figure of the plan. Raises PrivacyRefusal that names the first wrong one."""
+        names = self._checked_names
+        if len(names) != self.plan.quorum.parties:
+            held = counted(len(names), "party", "parties")
+            raise PrivacyRefusal(f"the roster has {held}, the plan {self.plan.quorum.parties}")
+        if len(set(self.labels)) != len(self.labels):
+            raise PrivacyRefusal("the task names a label twice")
+        self.plan.verify()
+        try:
+            for planned in self.plan.sums:
+                self.sum_parameters(planned.name, attempt=0)
+        except ConfigurationError as error:
+            raise PrivacyRefusal(error.problem, error.remedy, code=error.code) from None
+
+    @cached_property
+    def _checked_names(self) -> list[str]:
+        """The roster's names, once names and keys have passed: simulated parties share one roster of a thousand."""
         names = [member.name for member in self.roster]
         if names != sorted(set(names)):
             raise PrivacyRefusal("the roster is not sorted or names a party twice")
@@ -205,17 +221,7 @@ class Manifest:
                     " name",
                     "have the party enrolled with a key of its own",
                 ) from None
-        if len(names) != self.plan.quorum.parties:
-            held = counted(len(names), "party", "parties")
-            raise PrivacyRefusal(f"the roster has {held}, the plan {self.plan.quorum.parties}")
-        if len(set(self.labels)) != len(self.labels):
-            raise PrivacyRefusal("the task names a label twice")
-        self.plan.verify()
-        try:
-            for planned in self.plan.sums:
-                self.sum_parameters(planned.name, attempt=0)
-        except ConfigurationError as error:
-            raise PrivacyRefusal(error.problem, error.remedy, code=error.code) from None
+        return names
 
     def sign(self, identity: Ed25519PrivateKey) -> bytes:
         return identity.sign(self.hash)

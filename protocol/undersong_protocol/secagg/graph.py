@@ -179,6 +179,7 @@ class Topology:
         self._plan = plan
         self._order = order
         self._place = {party: place for place, party in enumerate(order)}
+        self._around: dict[int, list[int]] = {}  # of parties that were asked for, ascending
         self._colluders = colluders
 
     @classmethod
@@ -196,10 +197,13 @@ class Topology:
         if self._plan is None:
             return tuple(sorted(other for other in among if other != party))
         kept = among if isinstance(among, (Set, Mapping)) else frozenset(among)
-        place, half = self._place[party], self._plan.degree // 2
-        steps = (*range(-half, 0), *range(1, half + 1))
-        around = sorted(self._order[(place + step) % len(self._order)] for step in steps)
-        return tuple(other for other in around if other in kept)
+        around = self._around.get(party)
+        if around is None:
+            place, half = self._place[party], self._plan.degree // 2
+            steps = (*range(-half, 0), *range(1, half + 1))
+            around = sorted(self._order[(place + step) % len(self._order)] for step in steps)
+            self._around[party] = around
+        return tuple([other for other in around if other in kept])
 
     def holders(self, dealer: int, among: Collection[int]) -> tuple[int, ...]:
         """Returns the parties in ``among`` that hold shares of ``dealer``'s secrets, ascending.

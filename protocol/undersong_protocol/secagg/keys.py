@@ -207,7 +207,13 @@ def self_mask_commitment(sid: bytes, party: int, seed: bytes) -> bytes:
 
 
 def _statement(sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
-    return encode("reply", (VERSION, sid, party, stage, body_digest))
+    """What a signature covers: ``encode("reply", (VERSION, sid, party, stage, body_digest))``."""
+    return _REPLY + _REPLY_FIELDS(8, VERSION, 32, sid, 8, party, 8, stage, 32, body_digest)
+
+
+# The same fields as ``sid.encode`` writes them: a party checks the statements of all survivors.
+_REPLY = encode("reply", ())
+_REPLY_FIELDS = struct.Struct("<QQQ32sQQQQQ32s").pack
 
 
 @lru_cache(maxsize=1 << 14)
