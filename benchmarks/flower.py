@@ -260,7 +260,9 @@ def measure(
                 "embedder": embedder,
                 "clock": time.time,
             }
-            opened = run(LossyBatches({n: made.party(n, t, **shared) for n, t in tables.items()}, reachable, made.together))
+            opened = run(
+                LossyBatches({n: made.party(n, t, **shared) for n, t in tables.items()}, reachable, made.together)
+            )
         else:
             progress = Reporting(report)
             opened = over_flower(
