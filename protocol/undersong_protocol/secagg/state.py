@@ -197,5 +197,5 @@ class PartyState:
 
 @lru_cache(maxsize=1 << 12)
 def _public_peer(index: int, peer: Peer) -> bytes:
-    """A peer as a further entry of a snapshot's list: on a large graph all simulated parties hold a thousand equal ones."""
+    """A peer as one more entry of a snapshot's list. Simulated parties on a large graph hold the same ones."""
     return wire.Snapshot(peers=[peer.to_wire(index)]).SerializeToString(deterministic=True)
