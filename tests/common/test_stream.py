@@ -16,6 +16,7 @@ from undersong_common.privacy.stream import (
     TAG_BYTES,
     ZEROS,
     KeyStream,
+    LongStream,
     ShortStreams,
     long_stream,
     wipe,
@@ -51,6 +52,11 @@ def test_a_long_stream_is_the_same_stream(gcm: bool, cuts: list[int], monkeypatc
     for xor_into, part in zip([head, *(rest for _ in cuts)], parts, strict=True):
         xor_into(ZEROS[: len(part)], memoryview(part))
     assert b"".join(parts) == _reference(seed, HEAD_BYTES + sum(cuts))
+    filled, whole = [bytearray(size) for size in (HEAD_BYTES + CHUNK_BYTES + 7, *cuts)], LongStream(seed)
+    for part in filled:
+        whole.fill(memoryview(part))
+    assert b"".join(filled) == _reference(seed, sum(map(len, filled)))
+    assert "AES" in repr(whole)
 
 
 @given(st.lists(st.binary(min_size=32, max_size=32), max_size=5), st.integers(HEAD_BYTES, 200))

@@ -33,7 +33,8 @@ class LossyParties(InProcess):
         return sum(self._messages.values())
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
-        return {name: self._parties[name].handle(request) for name, request in requests.items() if self._arrives(name)}
+        with self._together():
+            return {name: self._parties[name].handle(given) for name, given in requests.items() if self._arrives(name)}
 
     def _arrives(self, name: str) -> bool:
         number = self._messages[name]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from undersong_common.arrays import Int64, UInt64
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_common.privacy.stream import KeyStream, wipe
+from undersong_common.privacy.stream import KeyStream, LongStream, wipe
 
 # A bound for every discrete Gaussian here: add it, times the number of samples of a run, to delta.
 STATISTICAL_DISTANCE = Fraction(1, 2**110)
@@ -173,7 +173,7 @@ class IntegerNoise(ABC):
         self.add_to(out, stream)
         return out
 
-    def add_to(self, target: Target, stream: KeyStream, sign: int = 1) -> None:
+    def add_to(self, target: Target, stream: KeyStream | LongStream, sign: int = 1) -> None:
         """Adds (``sign`` 1) or subtracts (-1) the next ``len(target)`` samples of the stream, in place.
 
         ``target`` is int64, uint32 or uint64 [d]; unsigned words wrap around.

@@ -25,6 +25,7 @@ ZEROS = memoryview(bytes(CHUNK_BYTES))
 XorInto = Callable[[memoryview, memoryview], int]
 """(data, out): data XOR the stream's next bytes; with ``ZEROS`` the bytes themselves. As long as each other."""
 HEAD_BYTES = 32
+LONG_BYTES = 1 << 16
 TAG_BYTES = 16
 _MODE = CTR(bytes(16))
 _NONCE = bytes(12)
@@ -76,6 +77,28 @@ def long_stream(seed: bytes) -> tuple[XorInto, XorInto]:
     """
     head = KeyStream(seed).xor_into
     return head, Cipher(AES256(seed), _BEHIND_HEAD).encryptor().update_into if gcm_is_faster() else head
+
+
+class LongStream:
+    """The same bytes as a :class:`KeyStream`'s, faster from ``LONG_BYTES`` on (:func:`long_stream`)."""
+
+    __slots__ = ("_head", "_rest")
+
+    def __init__(self, seed: bytes) -> None:
+        head, self._rest = long_stream(seed)
+        self._head: XorInto | None = head
+
+    def __repr__(self) -> str:
+        return "LongStream(AES-256-CTR)"
+
+    def fill(self, out: memoryview) -> None:
+        """As :meth:`KeyStream.fill`; the first ``out`` has at least ``HEAD_BYTES``."""
+        if self._head is not None:
+            self._head(ZEROS[:HEAD_BYTES], out[:HEAD_BYTES])
+            self._head, out = None, out[HEAD_BYTES:]
+        for start in range(0, out.nbytes, CHUNK_BYTES):
+            part = out[start : start + CHUNK_BYTES]
+            self._rest(ZEROS[: part.nbytes], part)
 
 
 class ShortStreams:

@@ -20,6 +20,7 @@ from typing import Literal
 
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
 from undersong_common.privacy.noise import (
+    BLOCK_BYTES,
     ROUNDING_VARIANCE,
     SMALLEST_SHARE_SIGMA,
     DiscreteGaussian,
@@ -27,7 +28,7 @@ from undersong_common.privacy.noise import (
     IntegerNoise,
     Target,
 )
-from undersong_common.privacy.stream import SEED_BYTES, KeyStream
+from undersong_common.privacy.stream import LONG_BYTES, SEED_BYTES, KeyStream, LongStream
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 
 Entropy = Callable[[int], bytes]
@@ -225,7 +226,7 @@ def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVect
         else:
             seed = _hash(_SEED, value)
             value = _hash(_CHAIN, value)
-        plan.component_law(index).add_to(values, KeyStream(seed))
+        _add(values, plan.component_law(index), seed)
     return NoisyVector(values)
 
 
@@ -243,8 +244,13 @@ def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, pa
 def remove_opened(total: Target, plan: NoisePlan, dropped: int, value: bytes) -> None:
     """Subtracts the components that a checked ``value`` opens from ``total``, int64 or ring words [d], in place."""
     for index in plan.opened_components(dropped):
-        plan.component_law(index).add_to(total, KeyStream(_hash(_SEED, value)), sign=-1)
+        _add(total, plan.component_law(index), _hash(_SEED, value), sign=-1)
         value = _hash(_CHAIN, value)
+
+
+def _add(target: Target, law: IntegerNoise, seed: bytes, sign: int = 1) -> None:
+    is_long = len(target) * law.blocks * BLOCK_BYTES >= LONG_BYTES
+    law.add_to(target, LongStream(seed) if is_long else KeyStream(seed), sign)
 
 
 def _advance(value: bytes, steps: int) -> bytes:
