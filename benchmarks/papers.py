@@ -209,9 +209,12 @@ def section(name: str, figures: Iterable[Mapping[str, Any]]) -> list[str]:
 RULE = """
 Each table ends with every pair of its rows that the paper's column orders and that stands the other way round here,
 by however little (of several seeds: by more than the interval), whether the paper speaks of the pair or not; beside
-our figure, the paper's. Pairs at chance are left out where a page names chance. The drawing of the test texts alone
-gives a difference of accuracies a standard error of up to 2.5 points at 800 test texts, 3.2 at 500 and 5 at 200; the
-noise and the generation of a single run come on top. For next-token accuracy it is not estimated."""
+our figure, the paper's. "k of n" counts them among all pairs that have both figures and that the paper orders: the
+other n - k stand as in the paper, or are equal, or of several seeds not resolved. Where a page names chance, a pair
+is left out and not counted if neither of our figures, or the lower one of the paper's, is above it. The drawing of
+the test texts alone gives a difference of accuracies a standard error of up to 2.5 points at 800 test texts, 3.2 at
+500 and 5 at 200; the noise and the generation of a single run come on top. For next-token accuracy it is not
+estimated."""
 
 
 def _table(
@@ -273,7 +276,7 @@ def _reversed(
     found: Mapping[str, Mapping[int, Any]],
     chance: float,
 ) -> str:
-    """The pairs of RULE, by their lower row; pairs of which neither row is above ``chance`` are left out."""
+    """The pairs of RULE, by their lower row, and how many they are of all; pairs at ``chance`` are left out."""
     column = list(table["columns"].values()).index(table["judged"])
     known: dict[str, tuple[float, dict[int, float]]] = {}
     for row in rows:
@@ -282,19 +285,24 @@ def _reversed(
         if theirs and (ours := _values(found[row["name"]], table["judged"])):
             known[row["name"]] = (float(theirs[0]), ours)
     groups: list[str] = []
+    pairs = found_reversed = 0
     for low, (theirs_low, one) in known.items():
         above: list[str] = []
         for high, (theirs_high, other) in known.items():
             both = sorted(one.keys() & other.keys())
-            if not both or theirs_low <= theirs_high or all(max(one[at], other[at]) <= chance for at in both):
+            if not both or theirs_low <= theirs_high or theirs_high <= chance:
                 continue
+            if all(max(one[at], other[at]) <= chance for at in both):
+                continue
+            pairs += 1
             gain = over_seeds([one[at] - other[at] for at in both])
             if gain.value < 0 and (len(both) < 2 or gain.high < 0):
                 above.append(f"{high} ({np.mean(list(other.values())):.1f}, paper {theirs_high:g})")
+        found_reversed += len(above)
         if above:
             groups.append(f"{low} ({np.mean(list(one.values())):.1f}, paper {theirs_low:g}) below {'; '.join(above)}")
-    none = f"No pair{' above chance' if chance else ''} stands the other way round."
-    return f"The other way round: {'. '.join(groups)}." if groups else none
+    said = f"The other way round: {found_reversed} of {pairs} pairs{' above chance' if chance else ''}."
+    return f"{said} {'. '.join(groups)}." if groups else said
 
 
 def known(path: Path = FIGURES) -> list[dict[str, Any]]:

@@ -60,7 +60,8 @@ def page(method: str) -> str:
             lines += [f"**{said.capitalize()}.** {' '.join(step[0].upper() + step[1:] for step in steps)}", ""]
     lines += [f"Verdicts: {'; '.join(f'*{verdict}*, {meaning}' for verdict, meaning in VERDICTS.items())}.", ""]
     lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
-    lines += [f"| {' | '.join(cells)} |" for cells in map(_cells, table["elements"])]
+    several = any("presets" in row for row in table["elements"])
+    lines += [f"| {' | '.join(_cells(row, several))} |" for row in table["elements"]]
     ours = measured.section(method, measured.known())
     if table.get("tables"):
         lines += ["", "## The paper's tables", "", TABLES.strip(), MEASURED if ours else NOT_MEASURED]
@@ -116,9 +117,10 @@ def pages() -> dict[Path, str]:
     return {DOCS / "methods.md": index()} | {DOCS / "papers" / f"{name}.md": page(name) for name in methods()}
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any], several: bool) -> list[str]:
+    """The cells of an element's line; its presets are named where the page has ``several``."""
     given = [f"`{key.removeprefix('method.')} = {_toml(value)}`" for key, value in row.get("set", {}).items()]
-    names = [f"({', '.join(row['presets'])})"] if given and "presets" in row else []
+    names = [f"({', '.join(row.get('presets', [papers.PAPER]))})"] if given and several else []
     here = row["here"] + "".join(f" **{said.capitalize()}.**" for key, said in papers.NOT_PRIVATE.items() if key in row)
     code, test = (f"`{row[key]}`" if key in row else "" for key in ("code", "test"))
     cells = [row["where"], row["element"], here, ", ".join(given) + "".join(f" {name}" for name in names)]

@@ -76,11 +76,16 @@ def test_a_page_states_means_and_which_claims_are_seen(monkeypatch):
     few = papers.section("wasp", figures[::3])  # one seed
     assert not [line for line in few if line.startswith("* ")]
     # the interval of "other" and "third" has 0
-    assert page[-1] == "The other way round: other (71.3, paper 3) below one (81.0, paper 2)."
+    assert page[-1] == "The other way round: 1 of 3 pairs. other (71.3, paper 3) below one (81.0, paper 2)."
     one_, third_ = "one (80.0, paper 2)", "third (90.0, paper 1.5)"
-    assert few[-1] == f"The other way round: {one_} below {third_}. other (70.0, paper 3) below {one_}; {third_}."
+    whole = f"3 of 3 pairs. {one_} below {third_}. other (70.0, paper 3) below {one_}; {third_}."
+    assert few[-1] == f"The other way round: {whole}"
     monkeypatch.setattr(papers, "plan", lambda: {"wasp": {**PAPER, "chance": 90.0}})
-    assert papers.section("wasp", figures[::3])[-1] == "No pair above chance stands the other way round."
+    assert papers.section("wasp", figures[::3])[-1] == "The other way round: 0 of 0 pairs above chance."
+    monkeypatch.setattr(
+        papers, "plan", lambda: {"wasp": {**PAPER, "chance": 1.7}}
+    )  # the paper's third row is at chance
+    assert "The other way round: 1 of 1 pairs above chance. other (" in papers.section("wasp", figures[::3])[-1]
     assert papers.section("wasp", []) == []
     assert papers.section("augpe", figures) == []
 

@@ -136,6 +136,7 @@ class Options(VocabularyOptions):
     Attributes:
         samples: generator calls in all, so that methods compare at equal calls.
         corpus: texts of a population, and so of the corpus, in place of ``samples``.
+        votes: Q nearest texts of a record, which get 1, 1/2, ..., 1/2^(Q - 1); above 1 it is WASP's refinement (E.2).
         selection: "rank" keeps the best 1 / ``expansion`` of the texts and varies each expansion - 1 times; "sampling"
             draws with replacement in proportion to the votes and varies each draw once.
         lookahead: K; above 0, a text is embedded as the mean of K variations of it, which are written for this alone.
@@ -154,6 +155,7 @@ class Options(VocabularyOptions):
     samples: Annotated[int, Field(ge=1)] = 6000
     corpus: Annotated[int, Field(ge=1)] | None = None
     rounds: Annotated[int, Field(ge=2)] = 5
+    votes: Annotated[int, Field(ge=1, le=16)] = 1
     selection: Literal["rank", "sampling"] = "rank"
     expansion: Annotated[int, Field(ge=2)] = 2
     lookahead: Annotated[int, Field(ge=0)] = 0
@@ -190,7 +192,7 @@ class Options(VocabularyOptions):
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary's sum, if it is asked for, and a nearest vote before each round of variations."""
     labels = len(setting.labels)
-    vote = TopQVotes(q=1, candidates=options.population, labels=labels, furthest=False)
+    vote = TopQVotes(q=options.votes, candidates=options.population, labels=labels, furthest=False)
     votes = [SumRequest(f"votes/{t + 1}", vote) for t in range(options.rounds - 1)]
     if options.cells >= options.population:
         raise ConfigurationError(
@@ -199,7 +201,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         )
     if options.cells:
         sizes = {"cells": options.cells, "within": options.seen}
-        votes = [both for one in votes for both in sums(one.name, **sizes, q=1, labels=labels)]
+        votes = [both for one in votes for both in sums(one.name, **sizes, q=options.votes, labels=labels)]
     if not options.private_vocabulary:
         return votes
     share = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's own is 1

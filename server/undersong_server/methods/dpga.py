@@ -11,7 +11,7 @@ paper does: the length range as one curator would, and a tau that the paper char
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -64,6 +64,8 @@ class Options(StatedOptions):
             from exact sums, as one curator who holds all records would; for a run that promises no privacy.
         split: of the joint budget (mu squared), between length range, histograms, mean similarity and votes.
         length, keywords, suppression: components that ablations switch off.
+        ablation: place where ``length`` and ``keywords`` switch off: "all" prompts, and their private sums; or the
+            prompts of the "first" population alone, as in 5.3.
         length_bins: of the length histogram.
         keywords_per_label, keyword_answers: most keywords per label, and calls per label that propose them.
         keyword_request: "label" asks label by label; "all" asks for the keywords of all labels at once, as JSON.
@@ -95,6 +97,7 @@ class Options(StatedOptions):
     length: bool = True
     length_bins: Annotated[int, Field(ge=1, le=10_000)] = 100
     keywords: bool = True
+    ablation: Literal["all", "first"] = "all"
     keywords_per_label: Annotated[int, Field(ge=2, le=1000)] = 50
     keyword_answers: Annotated[int, Field(ge=1, le=100)] = 2
     keyword_request: Literal["label", "all"] = "label"
@@ -128,6 +131,14 @@ class Options(StatedOptions):
         return self.rewrite, self.fill_in, self.cross, self.generate
 
     @property
+    def asks_length(self) -> bool:
+        return self.length or self.ablation == "first"
+
+    @property
+    def asks_keywords(self) -> bool:
+        return self.keywords or self.ablation == "first"
+
+    @property
     def estimates_similarity(self) -> bool:
         return self.suppression and self.similarity is None and (self.accounting == "joint" or self.curator)
 
@@ -157,7 +168,7 @@ class Options(StatedOptions):
 
         Raises ConfigurationError if ``samples`` does not suffice for a population of two texts.
         """
-        asked = self.keyword_answers * self.keyword_requests(setting) if self.keywords else 0
+        asked = self.keyword_answers * self.keyword_requests(setting) if self.asks_keywords else 0
         if self.samples is None:
             return Sizes(self.population, self.elite, asked)
         expansions = self.rounds - (self.corpus == "elite")
@@ -205,7 +216,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             requests.insert(-options.rounds, exact)
         return requests
     spread, histograms, similarity, voting = options.split
-    requests = [SumRequest("length range", LengthHistogram(RANGE_EDGES), spread)] if options.length else []
+    requests = [SumRequest("length range", LengthHistogram(RANGE_EDGES), spread)] if options.asks_length else []
     requests.append(SumRequest("metadata", metadata, histograms))
     if options.estimates_similarity:
         requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), similarity))
@@ -253,7 +264,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     metadata = _metadata(options, run)  # 3.2.1, 3.2.2
     tau = _first_tau(options, run, metadata)  # 3.3.2 (1)
     # 3.2: the first population
-    population = run.generate("round 0", 0, _fresh(options, run, metadata, sizes.population, "round 0"))
+    edges, keywords = metadata.edges if options.length else None, metadata.keywords if options.keywords else ()
+    first = replace(metadata, edges=edges, keywords=keywords)
+    population = run.generate("round 0", 0, _fresh(options, run, first, sizes.population, "round 0"))
     if not population:
         raise ConfigurationError("the generators wrote no text at all", "look at their counts above")
     # 3.3 votes and selection, 3.4 expansion
@@ -275,7 +288,7 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
     labels = len(run.setting.labels)
     inputs: list[Input] = []
     edges = None
-    if options.length:
+    if options.asks_length:
         opened = run.private_sum("length range", [])
         if options.curator:
             ends = dpga_paper.length_range(opened.natural, options.stated_epsilon, run.rng("length range"))
@@ -284,7 +297,7 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
         edges = length_edges(*ends, options.length_bins)
         inputs.append(run.publish_numbers("length_edges", edges))
     words: list[Sample] = []
-    if options.keywords:
+    if options.asks_keywords:
         words = _proposed(options, run)
         vectors = run.embeddings(words)
         inputs.append(run.publish_vectors("keywords", "keywords", vectors, run.label_numbers(words)))
@@ -322,8 +335,9 @@ def _histograms(
 
 
 def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
-    bins = options.length_bins if options.length else 0
-    return MetadataHistograms(labels, bins, max(1, labels) * options.keywords_per_label if options.keywords else 0)
+    bins = options.length_bins if options.asks_length else 0
+    keywords = max(1, labels) * options.keywords_per_label if options.asks_keywords else 0
+    return MetadataHistograms(labels, bins, keywords)
 
 
 def _proposed(options: Options, run: RunContext) -> list[Sample]:
@@ -441,7 +455,7 @@ def _expansion(
         if kind == "cross" and not others:
             kind = rewriting  # a label's only elite text has none to be crossed with
         # The old text's length, or the parents' mean: what a model is not told it shortens, round after round.
-        words = round(sum(len(text.split()) for text in parents) / len(parents)) if options.length else None
+        words = round(sum(len(text.split()) for text in parents) / len(parents)) if options.asks_length else None
         drawn = others and options.cross_keyword
         terms = metadata.draw_terms(numbers.get(parent.label, 0), rng) if drawn else ()
         orders.append(Order(generator, kind, parent.label, parents=parents, terms=terms, words=words))
@@ -453,7 +467,7 @@ METHOD = Method(
     plan=plan,
     generator_calls=generator_calls,
     run=run,
-    asks_first=lambda options, _setting: options.length or not options.keywords,
+    asks_first=lambda options, _setting: options.asks_length or not options.asks_keywords,
     measures_lengths=True,
     notes=notes,
     paper_figures=paper_figures,

@@ -204,6 +204,10 @@ def test_wasp_follows_algorithm_1_without_noise(ran):
         wrote = {sample.text for sample in samples if sample.round == t}
         mine = [request for request in later if any(str(request.seed) in text for text in wrote)]
         assert mine
+        author = {sample.text: sample.generator for sample in corpus}
+        for name in run.setting.generators:  # 4.4, 4.6: every model is shown examples that any of them wrote
+            seen = {author[t] for who, r in asked if who == name and r in mine for t in (*r.good, *r.bad)}
+            assert seen == set(run.setting.generators)
         for request in mine:
             assert set(request.good) <= shown["good"][request.label]
             assert set(request.bad) <= shown["bad"][request.label]
@@ -334,6 +338,21 @@ def test_dpga_s_corpus_is_its_last_elite(ran):
     assert run.ordered == dpga.generator_calls(
         dpga.Options(preset="paper", population=24, elite=8, rounds=2), run.setting
     )
+
+
+@pytest.mark.parametrize("off", ["length", "keywords"])
+def test_dpga_s_ablations_take_from_the_first_population_alone(ran, off):
+    """5.3: no length, or no keyword, when the initial samples are written; fresh offspring (3.4.3) have both."""
+    asked, _, run, _ = ran("dpga", [*SMALL, f"method.{off}=false"])
+    whole = dpga.Options(preset="paper", population=24, elite=8, rounds=2)
+    assert run.ordered == dpga.generator_calls(whole, run.setting)
+    fresh = [request for _, request in asked if request.kind == "metadata"]
+    assert len(fresh) == 24 + 4
+    has = [bool(request.words if off == "length" else request.terms) for request in fresh]
+    assert (sum(has), has.count(False)) == (4, 24)
+    assert all(request.terms if off == "length" else request.words for request in fresh)
+    assert all(request.words for _, request in asked if request.parents)
+    assert {"metadata/length", "metadata/keyword"} <= set(run.asked)
 
 
 def test_dpga_asks_once_for_the_keywords_of_all_labels(ran):
@@ -591,3 +610,28 @@ def test_aug_pe_s_vocabulary_has_laplace_noise_of_its_own_epsilon(tmp_path):
     assert options.histogram(setting) == theirs.histogram(setting)
     for key in ("vocabulary_words", "common_words", "keyphrases", "false_terms"):
         assert getattr(options, key) == getattr(theirs, key)
+
+
+@pytest.mark.parametrize(("module", "votes", "sigma"), [(augpe, 4, 2.162), (pretext, 5, 2.418)])
+def test_the_pe_baselines_spend_all_of_epsilon(module, votes, sigma):
+    """WASP's baselines, one vote a record: exact noise over all votes, eight times as large for users of eight."""
+    for privacy, size in (
+        (Privacy(4.0, 1e-5), 1),
+        (Privacy(4.0, 1e-5, "party", max_per_unit=8, contribution="sum"), 8),
+    ):
+        setting = Setting(LABELS, ("one",), privacy=privacy)
+        planned = plan_sums(module.plan(module.Options(preset="paper"), setting), privacy, ALONE)
+        assert [one.sigma for one in planned.sums] == pytest.approx([size * sigma] * votes, rel=1e-3)
+        assert spent(math.sqrt(votes) * size / planned.sums[0].sigma, 1e-5) == pytest.approx(4.0, rel=1e-3)
+
+
+def test_aug_pe_with_eight_votes_is_wasp_s_refinement():
+    """WASP, E.2: Q from 1 to 8; one histogram of 1, 1/2, ... changes by sqrt(sum 4^-q) = 1.155 with a record."""
+    setting = Setting(LABELS, ("one",), privacy=Privacy(4.0, 1e-5))
+    one, eight = (
+        plan_sums(augpe.plan(augpe.Options(preset="paper", votes=q), setting), setting.privacy, ALONE) for q in (1, 8)
+    )
+    assert [vote.parameters["q"] for vote in eight.sums] == [8] * 4
+    assert not any(vote.parameters["furthest"] for vote in eight.sums)
+    assert eight["votes/1"].sigma / one["votes/1"].sigma == pytest.approx(math.sqrt(sum(4.0**-q for q in range(8))))
+    assert eight.epsilon() == pytest.approx(4.0, rel=1e-3)

@@ -116,6 +116,14 @@ def test_contrast_shows_bad_and_good_apart_and_asks_for_the_midpoint(prompts: Pr
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     assert "far from what real ones look like" in text
+    # WASP, Table 7 and 4.6 (2): diverse in expression; further refined, closer to real ones, as clear as the good ones
+    for asked in ("Express it differently from every example", "better still than the good ones", "as clear"):
+        assert asked in text
+    continued = prompts.render("contrast", **FULL, style="completion").user
+    assert all(asked in continued for asked in ("midway", "better still", "as clear", "in other words"))
+    alone = prompts.render("contrast", **{**FULL, "bad": ()}).user  # Table 7's prompt without contrast
+    assert "Express it differently from every example" in alone
+    assert "better still" not in alone
     mislabelled = prompts.render("contrast", **FULL, bad_reason="mislabelled").user
     assert "read like texts of another one" in mislabelled
     assert "far from" not in mislabelled
