@@ -47,7 +47,7 @@ class Journal:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 if str(place) != ":memory:":  # such a database belongs to its connection
                     self._held.enter_context(holding(place.with_suffix(".lock"), clash))
-                place = Sqlite(place, ENTRIES, epoch=epoch)
+                place = Sqlite(place, ENTRIES, epoch=epoch, alone=True)
             except BaseException:
                 self._held.close()
                 raise

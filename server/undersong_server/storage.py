@@ -149,10 +149,10 @@ class Database(ABC):
         return sql.replace(":now", self.now)
 
     @property
-    def last(self) -> tuple[int, str]:
-        """The last epoch, and who took the lease under it."""
-        found = self.rows("SELECT epoch, holder FROM lease WHERE id = 1")[0]
-        return int(found["epoch"]), str(found["holder"])
+    def last(self) -> tuple[int, str, bool]:
+        """The last epoch, who took the lease under it, and True if that lease has not run out."""
+        found = self.rows(self._timed("SELECT epoch, holder, until > :now AS held FROM lease WHERE id = 1"))[0]
+        return int(found["epoch"]), str(found["holder"]), bool(found["held"])
 
 
 class Sqlite(Database):
@@ -161,13 +161,17 @@ class Sqlite(Database):
     Args:
         schema: SQL that makes missing tables.
         version: of the schema, which another program's file may not have; 0 for a file without.
+        alone: True if no other process writes the file.
     """
 
     now = "((julianday('now') - 2440587.5) * 86400.0)"
     leased = False
 
-    def __init__(self, path: Path, schema: str, *, version: int = 0, epoch: int | None = None) -> None:
+    def __init__(
+        self, path: Path, schema: str, *, version: int = 0, epoch: int | None = None, alone: bool = False
+    ) -> None:
         super().__init__(str(path), epoch)
+        self._alone = alone
         try:
             if str(path) != ":memory:":
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -211,6 +215,9 @@ class Sqlite(Database):
         until = time.monotonic() + WRITE_S
         while True:
             stack.enter_context(self._lock)
+            if self._alone:
+                stack.enter_context(transaction(self._connection))
+                return
             try:
                 self._connection.execute("PRAGMA busy_timeout=0")
                 stack.enter_context(transaction(self._connection))
@@ -251,7 +258,7 @@ class Lease:
         self.epoch = epoch
         self._lost = lost
         self._stopping = threading.Event()
-        self.is_lost = False
+        self.lost_by: UndersongError | None = None
         self._thread = threading.Thread(target=self._work, name="lease", daemon=True)
         if database.leased:
             self._thread.start()
@@ -264,12 +271,12 @@ class Lease:
                 if self._database.renew(self.epoch):
                     renewed = begun
                     continue
-                log.error("another process has taken over this coordinator")
+                self.lost_by = Superseded(self.epoch)
             except UndersongError as error:
                 log.warning("the lease was not renewed: %s", error.problem)
                 if time.monotonic() - renewed < LOST_S:
                     continue
-            self.is_lost = True
+                self.lost_by = error
             self._lost()
             return
 
@@ -303,8 +310,10 @@ class SharedFiles:
 
         self.database.keep(write)
 
-    def has(self, run: str) -> bool:
-        return bool(self.database.rows("SELECT 1 AS found FROM file WHERE run = ? LIMIT 1", (run,)))
+    def get(self, run: str, name: str) -> bytes | None:
+        """The file as it was kept last; None if there is none."""
+        found = self.database.rows("SELECT data FROM file WHERE run = ? AND name = ?", (run, name))
+        return bytes(found[0]["data"]) if found else None
 
     def changed(self, folder: Path, *names: str) -> Iterator[tuple[Path, bytes]]:
         """Yields path and data of each file that differs from the one below ``folder``; statuses come last.
@@ -319,8 +328,7 @@ class SharedFiles:
                 continue
             path = folder.joinpath(*place)
             if not path.is_file() or _digest(path.read_bytes()) != row["digest"]:
-                data = self.database.rows("SELECT data FROM file WHERE run = ? AND name = ?", place)
-                yield path, bytes(data[0]["data"])
+                yield path, self.get(*place) or b""
             self._known[place] = row["digest"]
 
 

@@ -68,10 +68,10 @@ class PostgresServer:
 
 
 class Line:
-    """A socket before the server's; ``cut`` is the text behind which the next line is cut, unanswered, once.
+    """A socket before the server's. A connection is cut, unanswered, where it carries the text ``cut``: once.
 
-    Args:
-        forwarded: True lets the server read that text before the line is cut.
+    With ``every`` it is cut each so many times that the text is carried, on whatever connection. The server reads the
+    text unless ``forwarded`` is False.
     """
 
     def __init__(self, server: PostgresServer, target: str) -> None:
@@ -83,6 +83,8 @@ class Line:
         self._listener.listen(16)
         self.cut: bytes | None = None
         self.forwarded = True
+        self.every = 0
+        self.carried = 0
         self.cuts = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -95,16 +97,29 @@ class Line:
             while True:
                 client = self._listener.accept()[0]
                 server = socket.socket(socket.AF_UNIX)
-                server.connect(self._server)
+                try:
+                    server.connect(self._server)
+                except OSError:  # the server is down
+                    client.close()
+                    continue
                 ends = threading.Event()
                 for pair in ((client, server, True), (server, client, False)):
                     threading.Thread(target=self._carry, args=(*pair, ends), daemon=True).start()
 
+    def _cuts(self, data: bytes) -> bool:
+        if self.cut is None or self.cut not in data:
+            return False
+        self.carried += 1
+        if self.every and self.carried % self.every:
+            return False
+        self.cut = self.cut if self.every else None
+        self.cuts += 1
+        return True
+
     def _carry(self, source: socket.socket, target: socket.socket, asks: bool, ends: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while (data := source.recv(65536)) and not ends.is_set():
-                if asks and self.cut is not None and self.cut in data:
-                    self.cut, self.cuts = None, self.cuts + 1
+                if asks and self._cuts(data):
                     ends.set()
                     if self.forwarded:
                         target.sendall(data)

@@ -16,7 +16,7 @@ from tests.doubles.alliance import Hospital
 from tests.doubles.hospitals import operator, simulated
 from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder
-from tests.doubles.postgres import PostgresServer
+from tests.doubles.postgres import Line, PostgresServer
 from tests.doubles.processes import Process, free_port
 from tests.doubles.tasks import make_task
 from undersong_client.link.connection import Connection
@@ -138,6 +138,24 @@ def hashed(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     monkeypatch.setattr(Connection.wait_welcome, "__defaults__", (lambda: False, 2.0))
+
+
+def test_a_line_to_the_database_that_is_cut_again_and_again_costs_no_charge_and_no_byte(hashed, tmp_path):
+    with PostgresServer() as server:
+        storage = server.database()
+        with contextlib.closing(Line(server, storage)) as line, Two(tmp_path, line.target) as federation:
+            line.cut, line.every = b"COMMIT", 3
+            federation.start(federation.one, "cut")
+            wait_for(lambda: line.cuts > 10, 60.0)
+            server.stop()
+            server.start()
+            wait_for(lambda: federation.one.status("cut").get("state") in ("finished", "failed"), 120.0)
+            line.cut = None
+            assert federation.one.status("cut")["state"] == "finished", federation.one.text()
+            (tmp_path / "cut").mkdir()
+            federation.check(federation.one, "cut", tmp_path / "cut")
+            assert not federation.two.listens
+            print(f"{line.cuts} cuts")
 
 
 STAGES = {

@@ -19,7 +19,10 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import SCHEMA, Registry
 from undersong_server.journal import Journal
+from undersong_server.operations import backup
 from undersong_server.postgres import STALLED_MS, Postgres
+from undersong_server.runs.folder import RequestedAction, RunStatus
+from undersong_server.runs.planning import Planned
 from undersong_server.storage import ENTRIES, FILES, LEASE, LEASE_S, Away, Lease, SharedFiles, Sqlite, Superseded
 
 TABLES = LEASE + ENTRIES + FILES + SCHEMA
@@ -75,7 +78,7 @@ def test_of_a_holder_that_was_replaced_nothing_is_kept(opened):
         assert place.renew(first, 0.0)
     second = place.take("two", 60.0)
     assert second > first
-    assert place.last == (second, "two")
+    assert place.last == (second, "two", True)
     new = Journal(opened(second), "run/")
     new.put("after", b"2")
     with raises(Superseded, "superseded"):
@@ -113,8 +116,8 @@ def test_files_are_copied_where_they_differ_and_statuses_come_last(opened, tmp_p
     assert changed() == []
     files.put("a run", {"plan.json": b"4"})
     assert changed("plan.json") == [("plan.json", b"4")]
-    assert files.has("a run")
-    assert not files.has("another")
+    assert files.get("a run", "plan.json") == b"4"
+    assert files.get("another", "plan.json") is None
 
 
 def test_a_serving_process_of_one_folder_is_fenced_too(tmp_path):
@@ -153,6 +156,41 @@ def test_a_registry_in_postgresql_admits_and_refuses_as_in_a_file(server, tmp_pa
         home.invite("heart", now=time.time())
     with raises(ConfigurationError, "coordinator-exists"):
         make_home(tmp_path / "other", storage=home.settings.storage)
+    other = make_home(tmp_path / "another")
+    other.change(storage=home.settings.storage)
+    with raises(ConfigurationError, "other-coordinator"):
+        CoordinatorHome(other.path).take_lease("a stranger")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_planned_on_one_machine_is_there_on_the_other_with_every_request(server, tmp_path):
+    one = make_home(tmp_path / "one", ["heart"], storage=server.database())
+    (tmp_path / "two").mkdir()
+    for name in ("authority", "coordinator.json"):
+        subprocess.run(["cp", "-r", one.path / name, tmp_path / "two"], check=True)
+    two = CoordinatorHome(tmp_path / "two")
+    planned = Planned("first", {}, str(tmp_path), ("heart",), 0, None, 5.0)
+    one.run("first").create(planned)
+    assert [run.name for run in two.copy_shared("plan.json", "requested.json")] == ["first"]
+    assert (two.run("first").planned(), two.run("first").status().state) == (planned, "planned")
+    with raises(ConfigurationError, "run-exists"):
+        CoordinatorHome(tmp_path / "two").run("first").create(planned)
+    one.run("first").request("run")
+    two.run("first").request("pause")  # before it was copied
+    one.copy_shared()
+    assert one.run("first").requested() == RequestedAction("pause", 2)
+    assert not two.served
+    assert one.take_lease("one") is not None
+    assert two.served
+    one.run("first").output.mkdir()
+    (one.run("first").output / "synthetic.jsonl").write_text("{}\n")
+    one.run("first").share_output()
+    one.run("first").write_status(RunStatus("finished", 2), durable=True)
+    two.copy_shared()
+    assert (two.run("first").output / "synthetic.jsonl").read_text() == "{}\n"
+    assert two.run("first").status().state == "finished"
+    with raises(ConfigurationError, "backup-elsewhere"):
+        backup.back_up(one.path, tmp_path / "backup")
 
 
 @pytest.mark.slow

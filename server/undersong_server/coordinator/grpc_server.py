@@ -214,7 +214,10 @@ class GrpcServer:
         pem = context.auth_context().get("x509_pem_cert", [b""])[0]
         certificate = x509.load_pem_x509_certificate(pem)
         peer = Peer(common_name(certificate), serial_of(certificate), self._gate.source(context.peer()))
-        problem = self._registry.refusal(peer.name, peer.serial, now=self._clock())
+        try:  # in a thread, because a database elsewhere may be slow to answer
+            problem = await asyncio.to_thread(self._registry.refusal, peer.name, peer.serial, now=self._clock())
+        except TransportError:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator's registry does not answer; try again")
         if problem:
             self._gate.excuse(context.peer())
             self._refusals.note(peer.source, NOT_ALLOWED, problem)
@@ -480,7 +483,8 @@ class GrpcServer:
                 now = self._clock()
                 links = dict(self._links)
                 presented = {name: peer.serial for name, (_, peer) in links.items()}
-                for name, problem in self._registry.refusals(presented, now=now).items():
+                refused = await asyncio.to_thread(self._registry.refusals, presented, now=now)
+                for name, problem in refused.items():
                     link, peer = links[name]
                     self._refusals.note(peer.source, NOT_ALLOWED, problem)
                     link.close(problem, -1.0 if "revoked" in problem else 0.0)

@@ -25,10 +25,12 @@ from undersong_server import defaults
 from undersong_server.authority import AUTHORITY_DAYS, PARTY_DAYS, Authority
 from undersong_server.coordinator.parties import ENROLLED, SCHEMA, Registry
 from undersong_server.postgres import Postgres
-from undersong_server.runs.folder import RunFolder, read_json, replace_json
+from undersong_server.runs.folder import RunFolder, RunStatus, read_json, replace_json
 from undersong_server.storage import ENTRIES, FILES, LEASE, Database, SharedFiles
 
 LONGEST_FILE_NAME = 255  # bytes
+_OWNER = "INSERT INTO entry VALUES ('coordinator', ?)"  # whose database it is, by its fingerprint
+_OWNED = "SELECT value FROM entry WHERE key = 'coordinator'"
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,12 @@ class CoordinatorHome:
             check_address(address)
         host_port(settings.bind)
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        Authority.create(path / "authority", settings.name, settings.server_names, now=now)
         if settings.storage:
             Postgres.create(settings.storage, LEASE + ENTRIES + FILES + SCHEMA)
+        authority = Authority.create(path / "authority", settings.name, settings.server_names, now=now)
+        if settings.storage:
+            with closing(Postgres(settings.storage)) as database, database.writing() as statements:
+                statements.execute(_OWNER, (authority.fingerprint.encode(),))
         else:
             Registry(path / "registry.sqlite").close()
         replace_json(path / "coordinator.json", asdict(settings), durable=True)
@@ -143,6 +148,13 @@ class CoordinatorHome:
         From then on all that this object writes is kept only as long as the lease is this process's.
         """
         database = self.registry().database
+        owner = database.rows(_OWNED) if self.shared is not None else []
+        if any(bytes(row["value"]) != self.authority().fingerprint.encode() for row in owner):
+            raise ConfigurationError(
+                f"{self.path}: the database of --storage holds another coordinator",
+                "copy the whole authority/ of the coordinator that made it",
+                code="other-coordinator",
+            )
         epoch = database.take(holder)
         if epoch is None:
             database.close()
@@ -153,8 +165,8 @@ class CoordinatorHome:
         return database, epoch
 
     @property
-    def last_lease(self) -> tuple[int, str]:
-        """The last epoch under which a process served, and that process."""
+    def last_lease(self) -> tuple[int, str, bool]:
+        """The last epoch under which a process served, that process, and True while its lease lasts."""
         with closing(self.registry()) as registry:
             return registry.database.last
 
@@ -171,7 +183,9 @@ class CoordinatorHome:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_file(path, data)
             if path.name == "plan.json":
-                planned.append(self.run(path.parent.name))
+                planned.append(run := self.run(path.parent.name))
+                if not (run.path / "status.json").exists():
+                    run.write_status(RunStatus())
         return planned
 
     @cached_property
@@ -319,14 +333,14 @@ class CoordinatorHome:
 
     @property
     def served(self) -> bool:
-        """True while a process serves this home."""
-        return is_held(self._lock)
+        """True while a process serves this coordinator, here or on another machine."""
+        return is_held(self._lock) or (self.shared is not None and self.last_lease[2])
 
     @property
     def serving(self) -> Serving | None:
-        """The facts that the serving process last wrote; None if no process serves this home now."""
+        """The facts that the serving process last wrote; None if no process serves this home now, on this machine."""
         value = read_json(self.path / "serving.json")
-        if value is None or not self.served:
+        if value is None or not is_held(self._lock):
             return None
         return Serving(**{**value, "connected": tuple(value["connected"])})
 

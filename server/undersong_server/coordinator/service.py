@@ -25,7 +25,7 @@ from undersong_server.coordinator.parties import REVOKED
 from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
 from undersong_server.release.files import Signer
 from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, RunFolder, RunStatus
-from undersong_server.storage import LEASE_S, Away, Database, Lease, Superseded
+from undersong_server.storage import LEASE_S, Away, Database, Lease
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +236,7 @@ def serve(
     Args:
         standby: waits until no other process serves the coordinator.
 
-    Raises Superseded when another process has taken over.
+    Raises Superseded when another process has taken over, Away when the database stays away.
     """
     # Three descriptors per connection: the party's, and both ends of the relay to gRPC.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -260,8 +260,8 @@ def serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: coordinator.stop())
         coordinator.serve()
-        if lease.is_lost:
-            raise Superseded(epoch)
+        if lease.lost_by is not None:
+            raise lease.lost_by
 
 
 def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tuple[Database, int]:
@@ -271,13 +271,14 @@ def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tu
     """
     holder = f"{socket.gethostname()}:{home.path.absolute()}"
     until = time.monotonic() + LEASE_S + 2 * STANDBY_S
-    locked = told = False
+    told = False
     while True:
         try:
-            if not locked:
+            if home.shared is None:
                 stack.enter_context(home.hold())
-                locked = True
             if (taken := home.take_lease(holder)) is not None:
+                if home.shared is not None:  # only now: whoever looks at the lock learns who serves, not who waits
+                    stack.enter_context(home.hold())
                 log.info("holds the lease under epoch %d", taken[1])
                 return taken
             if not standby and time.monotonic() > until:

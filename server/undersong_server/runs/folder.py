@@ -152,7 +152,7 @@ class RunFolder:
                 "use letters, digits, spaces, points, hyphens and underscores",
                 code="invalid-name",
             )
-        if self.exists or (self._shared is not None and SharedFiles(self._shared).has(self.name)):
+        if self.exists or (self._shared is not None and SharedFiles(self._shared).get(self.name, "plan.json")):
             raise ConfigurationError(
                 f"a run {planned.name!r} exists already",
                 "choose another --name: a run's name is used once",
@@ -223,7 +223,9 @@ class RunFolder:
 
     def request(self, action: Action) -> None:
         """Records the requested action; the serving process acts upon it within a second, or when it next starts."""
-        number = self.requested().number + 1
+        shared = None if self._shared is None else SharedFiles(self._shared).get(self.name, "requested.json")
+        # Another machine's request may not have been copied yet.
+        number = (self.requested().number if shared is None else int(json.loads(shared)["number"])) + 1
         self._replace("requested.json", {"action": action, "number": number})
 
     def requested(self) -> RequestedAction:
