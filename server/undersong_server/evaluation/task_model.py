@@ -242,6 +242,35 @@ def fit_linear(
     return np.asarray(found.x, dtype=np.float64).reshape(width + 1, classes)
 
 
+class _AdamW:
+    """torch's AdamW by its functional form: the class imports torch's compiler, which takes longer than a head."""
+
+    def __init__(self, parameters: Sequence[Any], *, rate: float, decay: float) -> None:
+        import torch
+
+        self._parameters, self._rate, self._decay = list(parameters), rate, decay
+        self._means, self._squares = ([torch.zeros_like(each) for each in parameters] for _ in range(2))
+        self._steps = [torch.tensor(0.0) for _ in parameters]
+
+    def step(self) -> None:
+        """Moves the parameters by their gradients, and drops these."""
+        import torch
+        from torch.optim.adamw import adamw
+
+        options = {"lr": self._rate, "weight_decay": self._decay, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+        gradients = [each.grad for each in self._parameters]
+        with torch.no_grad():
+            adamw(
+                *(self._parameters, gradients, self._means, self._squares, [], self._steps),
+                **options,
+                foreach=False,
+                amsgrad=False,
+                maximize=False,
+            )
+        for each in self._parameters:
+            each.grad = None
+
+
 class _TorchMLP:
     """The MLP in training, on plain tensors with its own generator, so that torch's global state is unchanged."""
 
@@ -258,7 +287,7 @@ class _TorchMLP:
         self.hidden = [layer(one, other, (6.0 / one) ** 0.5) for one, other in pairwise(sizes)]
         self.weight, self.bias = layer(sizes[-1], classes, (1.0 / sizes[-1]) ** 0.5)
         parameters = [each for pair in (*self.hidden, (self.weight, self.bias)) for each in pair]
-        self.optimiser = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=1e-2)
+        self.optimiser = _AdamW(parameters, rate=2e-3, decay=1e-2)
 
     def features(self, z: Any, *, drop: bool = False) -> Any:
         """The last hidden layer's activations of scaled embeddings, with or without dropout."""
@@ -286,7 +315,6 @@ class _TorchMLP:
             loss = torch.nn.functional.cross_entropy(z, y[rows])
             if penalty is not None and len(rows) > 1:
                 loss = loss + penalty(self.features(inputs))
-            self.optimiser.zero_grad(set_to_none=True)
             loss.backward()
             self.optimiser.step()
 

@@ -113,3 +113,25 @@ def test_an_unseen_test_label_is_an_error_not_a_crash():
     scores = task_model.evaluate(model, x[:4], ["new", "new", *labels[2:4]])
     assert scores.accuracy == 0.5
     assert "new" in scores.labels
+
+
+@pytest.mark.slow
+def test_steps_have_the_bits_of_torchs_optimiser():
+    import torch
+
+    def trained(make):
+        rng = torch.Generator().manual_seed(1)
+        x, y = torch.randn(64, 8, generator=rng), torch.randint(3, (64,), generator=rng)
+        weights = [torch.randn(8, 16, generator=rng), torch.zeros(16), torch.randn(16, 3, generator=rng)]
+        optimiser = make([each.requires_grad_() for each in weights])
+        for _ in range(30):
+            scores = torch.relu(x @ weights[0] + weights[1]) @ weights[2]
+            torch.nn.functional.cross_entropy(scores, y).backward()
+            optimiser.step()
+            for each in weights:
+                each.grad = None
+        return weights
+
+    ours = trained(lambda weights: task_model._AdamW(weights, rate=2e-3, decay=1e-2))
+    theirs = trained(lambda weights: torch.optim.AdamW(weights, lr=2e-3, weight_decay=1e-2))
+    assert all(map(torch.equal, ours, theirs))
