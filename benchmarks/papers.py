@@ -2,12 +2,14 @@
 
     python -m benchmarks.papers --data FOLDER [--papers wasp dpga dpkps discriminator] [--tables NAME ...] [--seeds N]
                                 [--fine-tuned [--encoder packaged]] [--causal FOLDER] [--quick]
+    python -m benchmarks.papers --data FOLDER --papers dpkps --shuffled 20
     python -m benchmarks.papers --page
 
 Each row of a table is a real simulation (or a reference) of ``undersong compare`` at the preset of its paper, with
 fewer texts, judged by the panel and by the paper's own metric. A measured cell is one line of papers.jsonl and is not
-measured again. ``--page`` prints what tests/papers.py puts into docs/papers/. FOLDER holds the data sets, which are no
-part of this project. Noise comes from a fixed seed: the figures can be repeated, and are no private release.
+measured again. ``--shuffled`` prints what the task model scores on labels in random order. ``--page`` prints what
+tests/papers.py puts into docs/papers/. FOLDER holds the data sets, which are no part of this project. Noise comes from
+a fixed seed: the figures can be repeated, and are no private release.
 """
 
 from __future__ import annotations
@@ -143,11 +145,31 @@ class Papers:
             figures["adapted"] = task_model.evaluate(adapted, real, test.labels).accuracy
         return figures
 
+    def shuffled(self, row: Mapping[str, Any], times: int) -> dict[str, list[float]]:
+        """Accuracy of the three layers on the row's texts, and on its sequences, with shuffled labels."""
+        bench = self.bench(row)
+        made, (test, real) = bench.made(_cell(row, 0)), bench.judged_on
+        assert made.corpus is not None  # of a method that writes
+        drawn = _drawn(made.records["sequences"][0][1])
+        own = sequences_of(test, drawn, every=True)
+        sides = {"texts": (made.corpus, real, test), "sequences": (drawn, bench._embed(own.texts), own)}
+        found: dict[str, list[float]] = {name: [] for name in sides}
+        for seed in range(times):
+            for name, (table, embeddings, truth) in sides.items():
+                labels = np.random.default_rng(seed).permutation(np.array(table.labels)).tolist()
+                layers = task_model.train(bench._embed(table.texts), labels, head="three-layer", seed=seed)
+                found[name].append(task_model.evaluate(layers, embeddings, truth.labels or ()).accuracy)
+        return found
+
     def _sequences(self, bench: Bench, rows: Any, test: Table, seed: int) -> dict[str, float]:
-        drawn = Table(tuple(joined(terms) for _, terms in rows), tuple(label for label, _ in rows), None)
+        drawn = _drawn(rows)
         model = task_model.train(bench._embed(drawn.texts), drawn.labels or (), head="three-layer", seed=seed)
         own = sequences_of(test, drawn, every=True)  # test records are turned into sequences too (B.2.2)
         return {"sequences": task_model.evaluate(model, bench._embed(own.texts), own.labels or ()).accuracy}
+
+
+def _drawn(rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
+    return Table(tuple(joined(terms) for _, terms in rows), tuple(label for label, _ in rows), None)
 
 
 def _cell(row: Mapping[str, Any], seed: int) -> Cell:
@@ -202,7 +224,8 @@ def section(name: str, figures: Iterable[Mapping[str, Any]]) -> list[str]:
         }
         if sum(bool(_values(of, table["judged"])) for of in found.values()) > 1:  # rows that can be set side by side
             lines += ["", f"### {table['name']}, measured here", "", table["about"], *_table(table, rows, found)]
-            lines += [*_claims(table, found), "", _reversed(table, rows, found, paper.get("chance", 0.0))]
+            lines += _claims(table, found)
+            lines += ["", said] if (said := _reversed(table, rows, found, paper.get("chance", 0.0))) else []
     return ["", "## Measured here, small", "", paper["about"].strip(), "", RULE.strip(), *lines] if lines else []
 
 
@@ -212,7 +235,7 @@ by however little (of several seeds: by more than the interval), whether the pap
 our figure, the paper's. "k of n" counts them among all pairs that have both figures and that the paper orders: the
 other n - k stand as in the paper, or are equal, or of several seeds not resolved. Where a page names chance, a pair
 is left out and not counted if neither of our figures, or the lower one of the paper's, is above it. The drawing of
-the test texts alone gives a difference of accuracies a standard error of up to 2.5 points at 800 test texts, 3.2 at
+the test texts alone gives a difference of accuracies a standard error of up to 2.6 points at 750 test texts, 3.2 at
 500 and 5 at 200; the noise and the generation of a single run come on top. For next-token accuracy it is not
 estimated."""
 
@@ -276,7 +299,7 @@ def _reversed(
     found: Mapping[str, Mapping[int, Any]],
     chance: float,
 ) -> str:
-    """The pairs of RULE, by their lower row, and how many they are of all; pairs at ``chance`` are left out."""
+    """The pairs of RULE, by their lower row, and how many they are of all but those at ``chance``; "" if of none."""
     column = list(table["columns"].values()).index(table["judged"])
     known: dict[str, tuple[float, dict[int, float]]] = {}
     for row in rows:
@@ -301,6 +324,8 @@ def _reversed(
         found_reversed += len(above)
         if above:
             groups.append(f"{low} ({np.mean(list(one.values())):.1f}, paper {theirs_low:g}) below {'; '.join(above)}")
+    if not pairs:
+        return ""
     said = f"The other way round: {found_reversed} of {pairs} pairs{' above chance' if chance else ''}."
     return f"{said} {'. '.join(groups)}." if groups else said
 
@@ -333,6 +358,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=FIGURES, help="JSONL file of cells, continued where it ends")
     parser.add_argument("--quick", action="store_true", help="the first row of each table, one seed")
     parser.add_argument("--fine-tuned", action="store_true", help="the encoder's figures of the rows that ask for it")
+    parser.add_argument("--shuffled", type=int, help="trainings on shuffled labels of the papers' first rows: chance")
     parser.add_argument("--page", action="store_true", help="print the sections of docs/papers/ and measure nothing")
     options = parser.parse_args(argv)
     if options.page:
@@ -340,6 +366,14 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if options.data is None or not options.data.is_dir():
         raise ConfigurationError("--data is missing", "the real text is no part of this project: name its folder")
+    if options.shuffled:
+        for name in options.papers:
+            row = rows_of(plan()[name], plan()[name]["tables"][0])[0]
+            found = Papers(name, options.data, options.encoder, options.causal).shuffled(row, options.shuffled)
+            for what, values in found.items():
+                shares = 100 * np.array(values)
+                print(f"{row['name']}, {what}: {shares.mean():.1f}, deviation {shares.std(ddof=1):.1f}")
+        return 0
     done = by_cell(known(options.out))
     for name in options.papers:
         paper, papers = plan()[name], Papers(name, options.data, options.encoder, options.causal)

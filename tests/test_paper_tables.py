@@ -81,7 +81,7 @@ def test_a_page_states_means_and_which_claims_are_seen(monkeypatch):
     whole = f"3 of 3 pairs. {one_} below {third_}. other (70.0, paper 3) below {one_}; {third_}."
     assert few[-1] == f"The other way round: {whole}"
     monkeypatch.setattr(papers, "plan", lambda: {"wasp": {**PAPER, "chance": 90.0}})
-    assert papers.section("wasp", figures[::3])[-1] == "The other way round: 0 of 0 pairs above chance."
+    assert "other way round" not in papers.section("wasp", figures[::3])[-1]  # no pair is compared
     monkeypatch.setattr(
         papers, "plan", lambda: {"wasp": {**PAPER, "chance": 1.7}}
     )  # the paper's third row is at chance

@@ -251,7 +251,8 @@ class Bench:
         nothing = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None, "rows": None}
         found: dict[str, Any] = {**nothing, **made.facts, **cell.described()}
         if made.corpus is None:
-            found |= score(test.labels or (), made.predicted or ()).figures()
+            scored = score(test.labels or (), made.predicted or ())
+            found |= scored.figures() | scored.averages
         else:
             # What was not made by private sums is like the records, at epsilon = inf too.
             embed = self._embed if variant.method else self._embed_private
@@ -263,7 +264,7 @@ class Bench:
             else:
                 truth = panel.Labelled(test.texts, test.labels, test_embeddings)
                 judged = panel.judge(panel.Labelled(texts, labels, embeddings), truth, seed=seed)
-                found |= judged.figures() | judged.accuracies()
+                found |= judged.figures() | judged.averages() | judged.accuracies()
             found |= measured(texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=seed)
         seconds = {"simulation": simulated - start, "evaluation": time.monotonic() - simulated}
         return found | {"seconds": {phase: round(each, 3) for phase, each in seconds.items()}}

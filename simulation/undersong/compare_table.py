@@ -20,6 +20,7 @@ from undersong_common.intervals import over_seeds
 from undersong_common.printed_page import template
 from undersong_server import methods as all_methods
 from undersong_server.evaluation import panel
+from undersong_server.evaluation.scores import AVERAGES
 from undersong_server.report import html
 
 LEVEL = 0.95
@@ -31,6 +32,7 @@ METRICS = (
     "balanced_accuracy",
     "macro_f1",
     "rarest_recall",
+    *AVERAGES,
     "bits_per_word",
     "rows",
     *HEADINGS,
@@ -341,6 +343,12 @@ MEASURES = (
 )
 
 
+AVERAGED = (
+    "Means over the seeds of the panel's means, or of the trained classifier: over all labels alike (macro), and "
+    "weighted by the labels' numbers of test texts."
+)
+
+
 WEIGHTS = "Means over the seeds of the generators' last weights; methods that give their generators none are left out."
 
 
@@ -358,13 +366,14 @@ class Section:
 
 
 def sections(grid: Grid, table: Frame) -> list[Section]:
-    """The tables in reading order: usefulness, closeness and diversity, and weights if a method gives any."""
+    """The tables in reading order: usefulness, precision and recall, closeness and diversity, and weights if any."""
     useful = usefulness(table)
     measures = [(heading, _shown(table[f"{name}_mean"], ".4g")) for name, heading in HEADINGS.items()]
-    found = [
-        Section("", explanation(grid, useful), _useful(table, useful)),
-        Section("Closeness and diversity", MEASURES, [*_where(table), *measures]),
-    ]
+    found = [Section("", explanation(grid, useful), _useful(table, useful))]
+    if useful is ACCURACY:
+        scores = [(f"{heading} %", _shown(table[f"{name}_mean"], ".2f", 100.0)) for name, heading in AVERAGES.items()]
+        found.append(Section("Precision, recall and F1", AVERAGED, [*_where(table), *scores]))
+    found.append(Section("Closeness and diversity", MEASURES, [*_where(table), *measures]))
     weights = table.filter(regex=f"^{WEIGHT}")
     if len(weights.columns):
         weighed = table[weights.notna().any(axis=1)]

@@ -211,6 +211,18 @@ def test_every_measure_stands_in_every_form_of_the_table():
     assert "Closeness and diversity" in markdown("t", wanted, table, "c")
 
 
+def test_precision_recall_and_f1_stand_for_every_method():
+    """Corpora have the panel's means, a classifier its own; a task without labels has no such section."""
+    shape = grid(methods=["wasp"], epsilons=[1.0], parties=[], records=[])
+    values = {cell: figures(0.5) | {"weighted_f1": 0.25 + cell.seed / 8} for cell in shape.cells()}
+    document = markdown("t", shape, summary(shape, values), "c")
+    section = document.split("## Precision, recall and F1")[1].split("##")[0]
+    assert "| macro P % | macro R % | macro F1 % | weighted P % | weighted R % | weighted F1 % |" in section
+    assert section.rstrip().endswith("| - | - | - | - | - | 37.50 |")
+    unlabelled = {cell: {"bits_per_word": 9.0, "seconds": {}} for cell in shape.cells()}
+    assert "Precision" not in markdown("t", shape, summary(shape, unlabelled), "c")
+
+
 def test_a_single_seed_has_no_interval():
     shape = grid(seeds=[4])
     values = {cell: figures(0.5, None) for cell in shape.cells()}

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
-from tests.doubles.tasks import make_replay_task
+from tests.doubles.tasks import LABELS, make_replay_task, make_task
 from tests.doubles.tiny_bert import write_bert
+from tests.doubles.topic_writer import topic_writer
 from undersong import compare_table, comparison
 from undersong.compare_cell import Bench, Cell, Variant
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_dpsgd import dp_classifier
+from undersong_server.generators.interface import GeneratorSettings, PromptFormat
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 
@@ -96,6 +98,7 @@ def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path
     )
     (value,) = comparison.compare(bench, grid, tmp_path / "out", jobs=1, progress=Silent()).values()
     assert value["accuracy"] > 0.9
+    assert value["weighted_recall"] == pytest.approx(value["accuracy"])
     assert value["epsilon_spent"] == pytest.approx(4.0, rel=1e-2)
     assert value["rows"] is None
     assert value["training"]["noise_multiplier"] > 0.5
@@ -121,6 +124,26 @@ def test_a_private_discriminator_selects_the_written_texts_that_are_like_the_rec
     assert made.facts["generator_calls"] == 60
     with pytest.raises(ConfigurationError):
         Variant.parse(f"{name}:tutor_epsilon=4").training.check(tasks.load(task))
+
+
+def test_its_preset_writes_by_the_author_s_prompt_of_ours(tmp_path, embedded_by, monkeypatch):
+    """Song et al. 2024, section 5, "for a fair comparison": one prompt a label, the same as discriminator's preset."""
+    embedded_by(lambda texts: embed([text.lower() for text in texts]))
+    asked = topic_writer(monkeypatch)
+    monkeypatch.setattr(GeneratorSettings, "prompt_format", lambda *_: PromptFormat())  # as of a language model
+    path = make_task(tmp_path, parties=1, records=60)
+    bench = Bench(path, ("federation.parties=1",), tmp_path / "test.jsonl", 10, insecure_noise_seed=1)
+    ours = "discriminator:preset=paper+discriminator=random+accounting=exact+student=linear+samples=24"
+    prompts = []
+    for name in (f"{ours}+tutor_share=0+kept=12", "da-ghost:preset=paper+samples=24+kept=12+epochs=1"):
+        asked.clear()
+        bench.made(Cell(Variant.parse(name), 4.0, None, None, 0))
+        prompts.append({(request.kind, request.words, request.prompt) for _, request in asked})
+    assert prompts[0] == prompts[1]
+    assert len(prompts[0]) == len(LABELS)
+    assert all("at least 200 words" in prompt for _, _, prompt in prompts[0])
+    theirs = Variant.parse("da-dp-sgd:preset=paper+kept=6000").training
+    assert (theirs.samples, theirs.kept, theirs.words, theirs.tutor_epsilon) == (560_000, 6000, 400, 0.4)
 
 
 def test_what_cannot_run_is_refused(task_file):

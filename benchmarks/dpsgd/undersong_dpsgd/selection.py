@@ -9,11 +9,12 @@ are charged as the paper adds them: epsilon in two parts, delta in two halves.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from undersong.records import table_of
 from undersong.references import Trained
@@ -25,6 +26,7 @@ from undersong_dpsgd import dp_classifier
 from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal
 from undersong_server.methods.discriminator import kept
+from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import largest_remainder
 from undersong_server.progress import Silent
@@ -38,15 +40,29 @@ class Options(dp_classifier.Options):
     """``da-dp-sgd``: the options of ``dp-sgd-classifier`` train the discriminator.
 
     Attributes:
+        preset: "paper" has the author, the prompt and the numbers of texts of ``discriminator:preset=paper``; "" writes
+            by the task alone.
         samples: texts that are written; ``kept`` of them are the corpus.
+        prompt, words: as of ``discriminator``.
         tutor_epsilon: of the task's epsilon, for the label shares.
     """
 
     name: ClassVar[str] = "da-dp-sgd"
 
+    preset: Literal["", "paper"] = ""
     samples: Annotated[int, Field(ge=2)] = 6000
     kept: Annotated[int, Field(ge=1)] = 3750
     tutor_epsilon: Annotated[float, Field(gt=0)] = 0.4
+    prompt: Literal["zero_shot", "author"] = "zero_shot"
+    words: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_preset(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("preset") != papers.PAPER:
+            return given
+        theirs = papers.sections("discriminator", papers.PAPER)["method"]
+        return {**{key: theirs[key] for key in ("samples", "kept", "tutor_epsilon", "prompt", "words")}, **given}
 
     def check(self, task: Task) -> None:
         """Raises ConfigurationError as ``dp-sgd-classifier`` does, or if the tutor has the whole of epsilon."""
@@ -62,6 +78,10 @@ class Options(dp_classifier.Options):
     ) -> Trained:
         """Writes candidates in the noisy shares of the labels, trains the discriminator, and keeps the best texts."""
         names, delta = task.task.labels, task.privacy.delta / 2
+        if self.preset:
+            theirs = papers.sections("discriminator", self.preset)
+            sections = {key: getattr(task, key).model_copy(update=theirs[key]) for key in ("task", "prompts")}
+            task = task.model_copy(update=sections)
         multiplier = 1.0 / accounting.gaussian_mu(self.tutor_epsilon, delta)
         rng = np.random.default_rng(insecure_noise_seed)  # not seeded: fresh bytes of the operating system
         counts = np.bincount([names.index(label) for label in records.labels or ()], minlength=len(names))
@@ -71,7 +91,10 @@ class Options(dp_classifier.Options):
             author = build_author(task, embed, os.environ, journal, Silent(), seed=seed)
             wanted = np.repeat(np.arange(len(names)), largest_remainder(shares, self.samples))
             writers = [one.name for one in task.generators]
-            orders = [Order(writers[i % len(writers)], "zero_shot", names[label]) for i, label in enumerate(wanted)]
+            orders = [
+                Order(writers[i % len(writers)], self.prompt, names[label], words=self.words)
+                for i, label in enumerate(wanted)
+            ]
             written = [sample for sample in author.write("candidates", 0, orders) if sample is not None]
         finally:
             journal.close()

@@ -16,7 +16,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, over_seeds
 from undersong_common.workers import one_numpy_thread
 from undersong_server.evaluation import task_model
-from undersong_server.evaluation.scores import FIGURES, Scores, score
+from undersong_server.evaluation.scores import AVERAGES, FIGURES, Scores, score
 
 Model = Literal["words", "head", "mlp"]
 MODELS: tuple[Model, ...] = ("words", "head", "mlp")
@@ -57,6 +57,10 @@ class PanelScores:
         """The models' means by name (:data:`FIGURES`); the mean accuracy is the panel score, 0 to 1."""
         found = [each.figures() for each in self.models.values()]
         return {name: float(np.mean([each[name] for each in found])) for name in FIGURES}
+
+    def averages(self) -> dict[str, float]:
+        """The models' means of precision, recall and F1 (:data:`AVERAGES`)."""
+        return {name: float(np.mean([each.averages[name] for each in self.models.values()])) for name in AVERAGES}
 
     def accuracies(self) -> dict[str, float]:
         """The accuracy of each model by its name."""

@@ -10,6 +10,15 @@ import numpy as np
 from undersong_common.arrays import Float64, Int64
 
 FIGURES = ("accuracy", "balanced_accuracy", "macro_f1", "rarest_recall")
+AVERAGES = {
+    "macro_precision_of_all_labels": "macro P",
+    "macro_recall_of_all_labels": "macro R",
+    "macro_f1_of_all_labels": "macro F1",
+    "weighted_precision": "weighted P",
+    "weighted_recall": "weighted R",
+    "weighted_f1": "weighted F1",
+}
+"""Keys of :attr:`Scores.averages`, and their headings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +56,13 @@ class Scores:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**self.figures(), "rows": self.rows, "labels": list(self.labels), "confusion": self.confusion.tolist()}
+        return {
+            **self.figures(),
+            **self.averages,
+            "rows": self.rows,
+            "labels": list(self.labels),
+            "confusion": self.confusion.tolist(),
+        }
 
 
 def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:

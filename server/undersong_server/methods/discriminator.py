@@ -66,8 +66,8 @@ class Options(StatedOptions):
         words: wanted length of a text; none leaves it to the task ("author", "persona": the paper's 400).
         tutor_share: of the budget, for the label histogram; 0 takes the classes as equally common.
         accounting: "exact", or "paper": the tutor has ``tutor_epsilon`` and one answer of the teachers the rest, each
-            by the analytic Gaussian at the run's delta; further answers are charged nothing. For teachers, in a run
-            that promises no privacy.
+            by the analytic Gaussian at half of the run's delta; further answers are charged nothing. For teachers, in a
+            run that promises no privacy.
         tutor: under "paper", the "noised" label distribution, the "exact" one, or "none" (equal shares).
         noise: under "paper", whether the teachers' sums are noised.
         teacher: "linear" teachers read frozen embeddings; "fine-tuned" ones are the party's own local model on texts.

@@ -43,8 +43,10 @@ class Options(VocabularyOptions):
         noise: "laplace" is pure epsilon.
         width: u times a structure's length in the kernel exp(-u |x - y|^2). "paper" goes by structure (A.2): 1 for
             single phrases and in a linear ensemble, 2 in a logarithmic one.
-        sharpness: power of the density by which terms are drawn (iterative: times the structure's length); the paper's
-            1 hardly tells the classes apart, because its kernel is wide beside the distances of words.
+        sharpness: power of the density by which terms are drawn. 1 is in proportion to it, with either sampler; of the
+            iterative sampler any other power is multiplied by the structure's length. In proportion classes are hardly
+            told apart, because the paper's kernel is wide beside the distances of words.
+        highest: each term is drawn among so many of the highest density, "a high scoring" one; none: among all.
         repeats: whether a sequence may have a term twice.
         even: whether the logarithmic structures are A.2's: equal budgets, and none of a single phrase.
         class_in_prompt: whether the model is told the class.
@@ -67,6 +69,7 @@ class Options(VocabularyOptions):
     noise: Literal["gaussian", "laplace"] = "gaussian"
     width: Annotated[float, Field(gt=0, lt=1000)] | Literal["paper"] = 2.0
     sharpness: Annotated[float, Field(gt=0, le=64)] = 4.0
+    highest: Annotated[int, Field(ge=1)] | None = None
     repeats: bool = False
     even: bool = False
     class_in_prompt: bool = False
@@ -142,7 +145,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     for label, count in enumerate(np.bincount(written, minlength=len(labels))):
         rng = run.rng(f"sequences/{label}")
         length = options.length if options.repeats else min(options.length, len(kept))
-        drawn = draw(label, int(count), length, rng, sharpness=options.sharpness)
+        drawn = draw(label, int(count), length, rng, sharpness=options.sharpness, highest=options.highest)
         sequences += [(labels[label], tuple(kept[term] for term in row)) for row in drawn]
     run.record("sequences", 0, sequences)
 

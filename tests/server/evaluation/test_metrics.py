@@ -78,3 +78,4 @@ def test_averages_are_scikit_learn_s():
         figures = precision_recall_fscore_support(true, predicted, average=average, zero_division=0)
         for name, figure in zip(("precision", "recall", "f1"), figures, strict=False):
             assert found[f"{average}_{name}{ending}"] == pytest.approx(figure)
+    assert found.items() <= score(true, predicted).as_dict().items()  # as `undersong evaluate --json` prints it

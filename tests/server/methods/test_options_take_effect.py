@@ -135,6 +135,7 @@ CASES = [
         ("noise=laplace", "plan", (), "4.0"),
         ("width=20.0", "vectors"),
         ("sharpness=1.0", "prompts"),
+        ("highest=1", "prompts"),
         ("class_in_prompt=true", "prompts"),
         ("examples=['a public text']", "prompts"),
         ("shots=shots.jsonl", "prompts"),

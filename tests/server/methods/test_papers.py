@@ -479,20 +479,23 @@ def song_task(tmp_path, *changes):
 
 
 def test_song_s_noise_is_two_analytic_gaussians(tmp_path):
-    """Lemma 4 at (0.4, delta) and (3.6, delta), sensitivity sqrt(2); one answer's noise on every query."""
+    """Lemma 4 at (0.4, delta / 2) and (3.6, delta / 2), sensitivity sqrt(2); one answer's noise on every query."""
     plan = plan_run(song_task(tmp_path, "privacy.epsilon=4.0", "privacy.delta=1e-5")).plan
-    tutor, answer = (math.sqrt(2) * analytic_gaussian(epsilon, 1e-5) for epsilon in (0.4, 3.6))
-    assert answer == pytest.approx(1.676, abs=0.001)
+    tutor, answer = (math.sqrt(2) * analytic_gaussian(epsilon, 5e-6) for epsilon in (0.4, 3.6))
+    assert answer == pytest.approx(1.731, abs=0.001)
+    assert math.sqrt(2) * analytic_gaussian(3.6, 1e-5) == pytest.approx(1.676, abs=0.001)
     assert plan["labels"].sigma == pytest.approx(tutor, rel=1e-3)
     assert plan["teachers"].sigma == pytest.approx(answer / math.sqrt(2), rel=1e-3)  # one scalar for two counts
     assert math.isinf(plan.privacy.epsilon)
     assert plan["teachers"].parameters["teachers"] == 1
     assert plan.quorum.parties == 15
-    figures = discriminant.paper_figures(Privacy(4.0, 1e-5), 1000, 0.4)
+    queries = discriminator.Options(preset="paper").queries
+    figures = discriminant.paper_figures(Privacy(4.0, 1e-5), queries, 0.4)
     assert figures["sigma"] == pytest.approx(answer, rel=1e-3)
     assert figures["epsilon_really_spent"] == pytest.approx(
-        spent(math.sqrt(1000) * math.sqrt(2) / answer, 1e-5), rel=0.01
+        spent(math.sqrt(queries) * math.sqrt(2) / answer, 1e-5), rel=0.01
     )
+    assert (queries, round(figures["epsilon_really_spent"])) == (400, 202)  # docs/papers/discriminator.md
 
 
 def test_song_s_preset_is_refused_by_a_coordinator_naming_its_steps(tmp_path):
@@ -520,7 +523,7 @@ def test_song_s_ablations_are_in_the_plan(tmp_path):
 
 def test_one_scalar_decides_as_often_as_song_s_two_noisy_counts():
     """Eq. 1 anew: P(argmax says private) of two noisy sums, against the scalar's; and probabilities are summed."""
-    rng, sigma, probabilities = np.random.default_rng(0), 1.676, np.array([0.9, 0.2, 0.6, 0.55])
+    rng, sigma, probabilities = np.random.default_rng(0), 1.731, np.array([0.9, 0.2, 0.6, 0.55])
     runs = 200_000
     private = probabilities.sum() + rng.normal(0.0, sigma, runs)
     public = (1 - probabilities).sum() + rng.normal(0.0, sigma, runs)

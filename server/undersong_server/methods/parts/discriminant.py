@@ -278,11 +278,11 @@ class PaperNoise:
 def paper_noise(stated: Privacy, tutor_epsilon: float) -> PaperNoise:
     """Section 4: analytic Gaussians of sensitivity sqrt(2) at ``tutor_epsilon`` and at the rest; no noise at infinity.
 
-    No delta and no sigma is printed; both mechanisms are taken at the run's delta.
+    No delta and no sigma is printed. Deltas add (App. C): each mechanism is taken at half of the run's.
 
     >>> noise = paper_noise(Privacy(4.0, 1e-5), 0.4)
     >>> round(noise.answer * math.sqrt(2), 3)
-    1.676
+    1.731
     """
     if math.isinf(stated.epsilon):
         return PaperNoise(0.0, 0.0)
@@ -291,7 +291,7 @@ def paper_noise(stated: Privacy, tutor_epsilon: float) -> PaperNoise:
             f"method.tutor_epsilon {tutor_epsilon:g} leaves nothing of epsilon {stated.epsilon:g}", "lower it"
         )
     tutor, answer = (
-        accounting.calibrate(lambda one: [accounting.Gaussian(one)], epsilon, stated.delta)
+        accounting.calibrate(lambda one: [accounting.Gaussian(one)], epsilon, stated.delta / 2)
         for epsilon in (tutor_epsilon, stated.epsilon - tutor_epsilon)
     )
     return PaperNoise(math.sqrt(2.0) * tutor, answer)

@@ -95,26 +95,42 @@ class Densities:
         return rescaled
 
     def independent(
-        self, label: int, count: int, length: int, rng: np.random.Generator, *, sharpness: float = 1.0
+        self,
+        label: int,
+        count: int,
+        length: int,
+        rng: np.random.Generator,
+        *,
+        sharpness: float = 1.0,
+        highest: int | None = None,
     ) -> Int64:
         """``count`` sequences of terms, each drawn from the density over the terms, int64 [count, length].
 
-        Terms are drawn in proportion to the density to the power of ``sharpness`` (1: the paper).
+        Terms are drawn in proportion to the density to the power of ``sharpness`` (1: the paper), among the ``highest``
+        of the highest density; among all if that is None.
         """
         weights = np.tile(_raised(self.of_terms(label)[None, :], sharpness), (count, 1))
         chosen = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
-            chosen[:, position] = _draw(weights, self._taken(chosen[:, :position]), rng)
+            chosen[:, position] = _draw(weights, self._taken(chosen[:, :position]), rng, highest)
         return chosen
 
     def iterative(
-        self, label: int, count: int, length: int, rng: np.random.Generator, *, sharpness: float = 1.0
+        self,
+        label: int,
+        count: int,
+        length: int,
+        rng: np.random.Generator,
+        *,
+        sharpness: float = 1.0,
+        highest: int | None = None,
     ) -> Int64:
         """``count`` sequences, each next term drawn by the density of the prefix that it makes, int64 [count, length].
 
         The prefix's features are multiplied once with those of all terms, so that a step of all sequences together is
         one matrix product [count, 2m] x [2m, N]. A kernel on l' phrases is l' times as wide a phrase as one on a
-        single phrase; where ``sharpness`` is not 1 (the paper) densities are raised to sharpness x l', which undoes it.
+        single phrase; where ``sharpness`` is not 1 densities are raised to sharpness x l', which undoes it. At 1 they
+        are raised to nothing. Each step draws among its own ``highest`` terms, as :meth:`independent` does.
         """
         chosen = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
@@ -122,7 +138,7 @@ class Densities:
             state = self._state(label, structure, chosen[:, :position])
             weights = np.hstack([state.real, -state.imag]) @ self._waves(structure, position)
             power = 1.0 if sharpness == 1.0 else sharpness * self._features.lengths[structure]
-            chosen[:, position] = _draw(_raised(weights, power), self._taken(chosen[:, :position]), rng)
+            chosen[:, position] = _draw(_raised(weights, power), self._taken(chosen[:, :position]), rng, highest)
         return chosen
 
     def _taken(self, drawn: Int64) -> Int64:
@@ -166,11 +182,16 @@ def _raised(estimates: Floats, power: float) -> Float64:
     return raised
 
 
-def _draw(weights: Floats, taken: Int64, rng: np.random.Generator) -> Int64:
-    """One column per row, drawn in proportion to its weight and none of ``taken``; evenly where no weight is left."""
+def _draw(weights: Floats, taken: Int64, rng: np.random.Generator, highest: int | None) -> Int64:
+    """One column per row, in proportion to its weight and none of ``taken``; evenly where no weight is left.
+
+    Of the columns that are left, the ``highest`` of the highest weight take part, and all that equal the last of them.
+    """
     free = np.ones(weights.shape, dtype=bool)
     np.put_along_axis(free, taken, False, axis=1)
     left = np.where(free, weights, 0.0).astype(np.float64)
+    if highest is not None and highest < left.shape[1]:
+        left[left < np.partition(left, -highest, axis=1)[:, [-highest]]] = 0.0
     empty = left.sum(axis=1) <= 0.0
     left[empty] = free[empty]
     ends = np.cumsum(left, axis=1)

@@ -127,6 +127,29 @@ def test_sequences_follow_the_density_and_never_repeat_a_term(sampler):
     assert np.array_equal(drawn, draw(0, 300, 3, np.random.default_rng(0)))
 
 
+@pytest.mark.parametrize("sampler", ["independent", "iterative"])
+def test_a_high_scoring_term_is_one_of_the_highest(sampler):
+    """Against a sort of the densities of all extensions: in proportion among three, and the greatest one alone."""
+    vectors = unit_vectors(8, 6, seed=1)
+    statistic = FourierFeatures(pairs=64, lengths=(1,) if sampler == "independent" else (1, 2), phrases=2)
+    sums = np.random.default_rng(5).normal(size=statistic.dimension)
+    draw = getattr(Densities(statistic, sums, vectors, repeats=True), sampler)
+    first = Densities(statistic, sums, vectors).of_prefixes(0, np.arange(8)[:, None])
+    three = sorted(range(8), key=lambda term: -first[term])[:3]
+    assert first[three].min() > 0
+    shares = np.bincount(draw(0, 6000, 1, np.random.default_rng(1), highest=3)[:, 0], minlength=8) / 6000
+    assert shares[three] == pytest.approx(first[three] / first[three].sum(), abs=0.03)
+    assert shares[three].sum() == 1.0
+    assert set(draw(0, 50, 1, np.random.default_rng(1), highest=1)[:, 0].tolist()) == {three[0]}
+    distinct = getattr(Densities(statistic, sums, vectors), sampler)(0, 1, 2, np.random.default_rng(1), highest=1)[0]
+    if sampler == "independent":
+        assert distinct.tolist() == three[:2]
+    else:
+        after = Densities(statistic, sums, vectors).of_prefixes(0, np.array([[three[0], term] for term in range(8)]))
+        after[three[0]] = -np.inf  # no term twice
+        assert distinct.tolist() == [three[0], int(after.argmax())]
+
+
 def test_a_class_without_any_record_is_drawn_evenly():
     vectors = unit_vectors(6, 8)
     statistic = FourierFeatures(pairs=16, classes=2, lengths=(1, 2), phrases=2)
