@@ -7,6 +7,7 @@ woken again, nothing is kept. In SQLite a lock file decides who serves, and each
 
 import hashlib
 import logging
+import math
 import os
 import sqlite3
 import threading
@@ -83,6 +84,7 @@ class Database(ABC):
 
     now: str  # the database's clock in SQL, seconds since the epoch of Unix
     share = ""  # ends a SELECT whose row must stay as it is until the transaction has ended
+    alone = ""  # begins a transaction during which no other one that begins so runs; "" where no two ever run
     leased = True  # False where a lock file, and no time, ends a lease
 
     def __init__(self, place: str, epoch: int | None = None) -> None:
@@ -107,12 +109,13 @@ class Database(ABC):
 
     def keep(self, write: Callable[[Statements], Kept]) -> Kept:
         """Runs ``write`` in one transaction, again while the database is away. Raises as :meth:`writing` does."""
-        until = time.monotonic() + PATIENCE_S
+        until = math.inf
         while True:
             try:
                 with self.writing() as statements:
                     return write(statements)
-            except Away:
+            except Away:  # its first time may be long after the start: this process may have been stopped
+                until = min(until, time.monotonic() + PATIENCE_S)
                 if time.monotonic() > until:
                     raise
                 time.sleep(AGAIN_S)
@@ -326,6 +329,12 @@ class SharedFiles:
             place = row["run"], row["name"]
             if (names and row["name"] not in names) or self._known.get(place) == row["digest"]:
                 continue
+            if any(not part or part.startswith(".") for part in "/".join(place).split("/")):
+                raise ConfigurationError(
+                    f"the shared database names a file outside the runs: {'/'.join(place)!r}",
+                    "find out who has written it; nothing of it was copied",
+                    code="shared-name",
+                )
             path = folder.joinpath(*place)
             if not path.is_file() or _digest(path.read_bytes()) != row["digest"]:
                 yield path, self.get(*place) or b""

@@ -18,6 +18,12 @@ import pytest
 PORT = 54329  # of the socket's name; nothing listens on the network
 
 
+def _short_folder() -> Path:
+    """A folder in memory where there is room for one; its path is short, as a socket's must be."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="pg-", dir=memory if memory.is_dir() else "/tmp"))
+
+
 class PostgresServer:
     """A server in a folder of its own; ends with its context. Skips the test where Debian's packages are missing."""
 

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
@@ -26,6 +28,7 @@ from undersong_server.runs.planning import Planned
 from undersong_server.storage import ENTRIES, FILES, LEASE, LEASE_S, Away, Lease, SharedFiles, Sqlite, Superseded
 
 TABLES = LEASE + ENTRIES + FILES + SCHEMA
+LEASED_S = 0.2
 BACKENDS = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
 
@@ -118,6 +121,41 @@ def test_files_are_copied_where_they_differ_and_statuses_come_last(opened, tmp_p
     assert changed("plan.json") == [("plan.json", b"4")]
     assert files.get("a run", "plan.json") == b"4"
     assert files.get("another", "plan.json") is None
+
+
+@pytest.mark.parametrize(
+    "place", [("../../x", "plan.json"), ("x", "../../authority/ca.key"), ("x", "/etc/x"), ("", "x")]
+)
+def test_a_file_outside_the_runs_is_copied_nowhere(tmp_path, place):
+    files = SharedFiles(Sqlite(tmp_path / "tables.sqlite", TABLES))
+    files.put(place[0], {place[1]: b"1"})
+    with raises(ConfigurationError, "shared-name"):
+        list(files.changed(tmp_path / "runs"))
+
+
+def test_whoever_takes_the_lease_sees_every_write_that_was_still_within_it(opened, monkeypatch):
+    place, fenced = opened(), threading.Event()
+    epoch = place.take("one", LEASED_S)
+    old = opened(epoch)
+    journal = Journal(old, "")
+    fence = type(old).fence
+
+    def slowly(database, statements):
+        fence(database, statements)
+        if database is old:
+            fenced.set()
+            time.sleep(3 * LEASED_S)
+
+    monkeypatch.setattr(type(old), "fence", slowly)
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(journal.put, "a", b"1")
+        assert fenced.wait(5.0)
+        while place.take("two", 60.0) is None:
+            time.sleep(0.01)
+        assert Journal(opened(), "").get("a") == b"1"  # now, and not a moment later
+        written.result()
+    with raises(Superseded, "superseded"):
+        journal.put("b", b"2")
 
 
 def test_a_serving_process_of_one_folder_is_fenced_too(tmp_path):
@@ -266,6 +304,7 @@ def stopping(self, sql, values=()):
     after = {"begun": "pg_current_xact_id", "fenced": "FOR SHARE"}.get(step, "nothing")
     found = None if step == "committing" and sql == "COMMIT" else execute(self, sql, values)
     if mine and (after in sql or (step == "committing" and sql == "COMMIT")):
+        postgres._Translated.execute = execute
         os.kill(os.getpid(), signal.SIGSTOP)
     return execute(self, sql, values) if found is None else found
 

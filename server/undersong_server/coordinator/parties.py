@@ -379,7 +379,8 @@ class Registry:
     def _changing(self) -> Iterator[Statements]:
         """One transaction that decides by what it reads: no other one runs meanwhile, in PostgreSQL neither."""
         with self._transaction() as database:
-            database.execute("UPDATE lease SET holder = holder WHERE id = 1")
+            if self.database.alone:
+                database.execute(self.database.alone)
             yield database
 
 

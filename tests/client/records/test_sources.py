@@ -5,11 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
-import pwd
 import shutil
 import sqlite3
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +15,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.party_home import command, write_notes
+from tests.doubles.postgres import PORT, PostgresServer
 from undersong_client.home import PartyHome
 from undersong_client.records import sources
 from undersong_client.records.declared import Declared
@@ -295,35 +293,20 @@ def test_an_error_of_the_database_shows_nothing_of_it(tmp_path):
 @pytest.mark.slow
 def test_notes_of_an_omop_database_are_read_from_postgresql(tmp_path):
     driver = next((name for name in ("psycopg", "psycopg2", "pg8000") if _has(name)), None)
-    binaries = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
-    if driver is None or binaries is None:
-        pytest.skip("needs PostgreSQL of Debian's packages and a driver for it")
-    # PostgreSQL refuses to run as root.
-    account = {"user": pwd.getpwnam("postgres").pw_uid} if os.geteuid() == 0 else {}
-    folder = Path(subprocess.run(["mktemp", "-d", "/tmp/pg-XXXXXX"], capture_output=True, text=True).stdout.strip())
-    try:
-        if account:
-            os.chown(folder, account["user"], -1)
-        quiet = {"check": True, "capture_output": True, "cwd": "/", **account}
-        subprocess.run([binaries / "initdb", "-D", folder / "data", "-U", "reader", "-A", "trust"], **quiet)
-        options = f"-k {folder} -c listen_addresses='' -p 54329"
-        logs = ["-l", folder / "log", "-w"]
-        subprocess.run([binaries / "pg_ctl", "-D", folder / "data", "-o", options, *logs, "start"], **quiet)
-        socket = f"host={folder}&port=54329" if driver != "pg8000" else f"unix_sock={folder}/.s.PGSQL.54329"
-        try:
-            psql = [binaries / "psql", "-h", folder, "-p", "54329", "-U", "reader", "postgres"]
-            subprocess.run(psql, input=TABLES.encode(), **quiet)
-            url = url_file(tmp_path, f"postgresql+{driver}://reader@/postgres?{socket}")
-            check_omop(url)
-            query = tmp_path / "query.sql"
-            query.write_text("WITH gone AS (DELETE FROM note RETURNING note_text AS text) SELECT * FROM gone")
-            with raises(ConfigurationError, "database"):
-                sources.read(Declared(str(query), database=url))
-            check_omop(url)
-        finally:
-            subprocess.run([binaries / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop"], **quiet)
-    finally:
-        shutil.rmtree(folder)
+    if driver is None:
+        pytest.skip("needs a driver for PostgreSQL")
+    with PostgresServer() as server:
+        server.run_sql(TABLES)
+        socket = f"host={server.folder}&port={PORT}"
+        if driver == "pg8000":
+            socket = f"unix_sock={server.folder}/.s.PGSQL.{PORT}"
+        url = url_file(tmp_path, f"postgresql+{driver}://reader@/postgres?{socket}")
+        check_omop(url)
+        query = tmp_path / "query.sql"
+        query.write_text("WITH gone AS (DELETE FROM note RETURNING note_text AS text) SELECT * FROM gone")
+        with raises(ConfigurationError, "database"):
+            sources.read(Declared(str(query), database=url))
+        check_omop(url)
 
 
 def _has(name):
