@@ -1,0 +1,234 @@
+"""Seven methods and one reference with a real language model that writes, steers and learns.
+
+    python -m benchmarks.live_core --data FOLDER --model MODEL --out runs/live [--tasks banking10 clinic] [--seeds 3]
+    python -m benchmarks.live_core --out runs/live --table
+    python -m benchmarks.live_core --out runs/live --show 20
+
+MODEL is a folder of transformers, such as ``benchmarks.gguf_folder`` makes. The core: three tasks (one of them the
+invented clinic, whose notes no model can have seen), one generator, epsilon 4, 300 records at five parties, 100 texts
+of at most 60 tokens, three seeds. ``--full`` is for a GPU: epsilon 1 and 4, 100, 300 and 1 000 records, several MODELs.
+
+Every cell is a file in --out with its corpus: a command that was stopped goes on, and several may run side by side.
+All methods order the same number of texts; ``tuned`` has more written to rank, as its options say. Whatever embedder
+a method uses, the packaged one and the panel's task models judge its corpus. ``vector`` needs axes of public texts:
+those of the seed's ``mixture``, which is made first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks.live_pool import as_toml
+from undersong.compare_cell import Bench, Cell, Variant, measured
+from undersong_common import hidden_states
+from undersong_common.arrays import Float32
+from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
+from undersong_common.files import holding, replace_file
+from undersong_server.defaults import public_cache_path
+from undersong_server.evaluation import panel
+from undersong_server.runs import task as tasks
+from undersong_server.runs.tables import read_private_files
+
+ROOT = Path(__file__).parents[1]
+TASKS = {
+    "banking10": ROOT / "benchmarks/tasks/banking10.toml",
+    "mts_dialog": ROOT / "benchmarks/tasks/mts_dialog.toml",
+    "clinic": ROOT / "examples/clinic/task.toml",
+}
+TUNED = "tuned:prompts=10+texts=16+rounds=1+pairs=6+rejected=8+epochs=2+keep=1"
+METHODS = ("mixture", "undersong", "vector", TUNED, "cleaned-mixture", "augpe", "wasp", "dp-lora")
+LAYER = 9  # of 18
+JUDGED = 50  # texts on each side of MAUVE
+TEMPERATURE, TOP_P, TOKENS = 0.8, 0.95, 60
+GRID = {"epsilons": (1.0, 4.0), "records": (100, 300, 1000)}
+
+
+class Judge:
+    """What the packaged embedder and classifiers of real texts say of a task's corpora."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._embedder = CachedEmbedder(Embedder.load("packaged"), PublicFileCache(public_cache_path(os.environ)))
+
+    def embed(self, texts: Sequence[str]) -> Float32:
+        return self._embedder.encode(texts)
+
+    @cached_property
+    def truth(self) -> panel.Labelled:
+        table, _ = self._bench.judged_on
+        return panel.Labelled(table.texts, table.labels or (), self.embed(table.texts))
+
+    @cached_property
+    def _real(self) -> LogisticRegression:
+        tables = read_private_files(self._bench._own_task)
+        texts = [text for table in tables for text in table.texts]
+        labels = [label for table in tables for label in table.labels or ()]
+        return LogisticRegression(C=10.0, max_iter=2000).fit(self.embed(texts), labels)
+
+    def figures(self, texts: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Any]:
+        """The panel's scores, MAUVE of JUDGED texts, label adherence, and how many word pairs differ."""
+        embeddings = self.embed(texts)
+        judged = panel.judge(panel.Labelled(texts, labels, embeddings), self.truth, seed=seed)
+        more = measured(texts, labels, embeddings, self.truth.embeddings, rows=JUDGED, seed=seed)
+        adherence = float(np.mean(self._real.predict(embeddings) == np.array(labels)))
+        return {**judged.figures(), **judged.accuracies(), **more, "adherence": adherence}
+
+
+def bench_of(given: argparse.Namespace, task: str, folder: Path, embedder: str) -> Bench:
+    """The task with the model as its one generator."""
+    source = TASKS[task]
+    head, _, rest = source.read_text(encoding="utf-8").partition("[[generators]]")
+    table = {
+        **{"name": "live", "kind": "transformers", "path": str(folder.absolute()), "dtype": given.dtype},
+        **{"style": "completion", "temperature": TEMPERATURE, "top_p": TOP_P},
+        **{"max_new_tokens": TOKENS, "batch_size": given.batch},
+    }
+    path = given.out / f"{task}-{embedder.replace('/', '_')}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tail = rest[rest.index("[embedder]") :]
+    text = "\n\n".join([f"{head.rstrip()}\n[prompts]\nvariety = false", as_toml([table]), tail])
+    replace_file(path, text.encode())
+    root = source.parent if task == "clinic" else given.data.absolute()
+    assignments = [f"data.root={json.dumps(str(root))}", f"method.samples={given.samples}", 'privacy.unit="sample"']
+    assignments += [f"embedder.model={json.dumps(embedder)}"]
+    assignments += ["data.file_records=600"] if task == "clinic" else []
+    loaded = tasks.load(path, assignments)
+    return Bench(path, tuple(assignments), loaded.locate(loaded.evaluation.test or ""), frechet_rows=JUDGED, public_data=True)
+
+
+def cells(given: argparse.Namespace) -> Iterator[tuple[str, Cell]]:
+    """The cells that the arguments name, the seeds outermost: a stopped command leaves whole seeds."""
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
+        for task in given.tasks:
+            for method in given.methods:
+                for epsilon in given.epsilons:
+                    for records in given.records:
+                        yield task, Cell(Variant.parse(method), epsilon, 5, records, seed)
+
+
+def run(given: argparse.Namespace, task: str, cell: Cell, judges: dict[str, Judge]) -> dict[str, Any]:
+    """Runs one cell; returns its figures and corpus."""
+    folder, embedder = given.model, "packaged"
+    if cell.variant.method == "vector":
+        folder = given.out / "steered" / f"{task}-{cell.seed}"
+        if not folder.exists():
+            first = next(
+                json.loads(path.read_text(encoding="utf-8"))
+                for path in sorted(given.out.glob(f"{task}/mixture_*_{cell.seed}-*.json"))
+            )
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            hidden_states.prepare(given.model, folder, first["texts"], layer=LAYER, size=64)
+        embedder = str(folder.absolute())
+    bench = bench_of(given, task, folder, embedder)
+    judge = judges.setdefault(task, Judge(bench_of(given, task, given.model, "packaged")))
+    started = time.monotonic()
+    made = bench.made(cell)
+    seconds = time.monotonic() - started
+    assert made.corpus is not None
+    texts, labels = made.corpus.texts, made.corpus.labels or ()
+    facts = {"seconds": round(seconds), "rows": len(texts), **made.facts, **cell.described()}
+    return {"task": task, **facts, **judge.figures(texts, labels, cell.seed), "texts": texts, "labels": labels}
+
+
+def kept(out: Path) -> list[dict[str, Any]]:
+    """All cells of a folder."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*/*.json"))]
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """One line per task, size and method, and one of the pairs of all tasks."""
+    shown = ("mauve", "adherence", "distinct_bigrams", "rows", "generator_calls")
+    heads = ("task", "epsilon", "records", "method", "panel score, each seed", "mean", "minus undersong", "macro-F1")
+    lines = [f"| {' | '.join((*heads, *shown))} |", "|---" * (len(heads) + len(shown)) + "|"]
+    order = {name: number for number, name in enumerate(METHODS)}
+    sizes = sorted({(cell["epsilon"], cell["records"]) for cell in found})
+    for epsilon, records in sizes:
+        of = [cell for cell in found if (cell["epsilon"], cell["records"]) == (epsilon, records)]
+        for task in (*TASKS, "pooled"):
+            own = [cell for cell in of if task in (cell["task"], "pooled")]
+            base = {(cell["task"], cell["seed"]): cell["accuracy"] for cell in own if cell["method"] == "undersong"}
+            for method in sorted({cell["method"] for cell in own}, key=lambda name: (order.get(name, 99), name)):
+                rows = sorted((c for c in own if c["method"] == method), key=lambda c: (c["task"], c["seed"]))
+                pairs = [(row["accuracy"], base.get((row["task"], row["seed"]))) for row in rows]
+                differences = [100 * (ours - theirs) for ours, theirs in pairs if theirs is not None]
+                each = ", ".join(f"{100 * row['accuracy']:.1f}" for row in rows) if task != "pooled" else len(rows)
+                lines.append(
+                    f"| {task} | {epsilon} | {records} | `{method}` | {each} | {_mean(rows, 'accuracy')} |"
+                    f" {'' if method == 'undersong' else interval(differences)} | {_mean(rows, 'macro_f1')} |"
+                    f" {' | '.join(_mean(rows, name) for name in shown)} |"
+                )
+    return "\n".join(lines)
+
+
+def _mean(rows: Sequence[dict[str, Any]], key: str) -> str:
+    values = [row[key] for row in rows if row.get(key) is not None]
+    scale = 1 if key in ("rows", "generator_calls") else 100
+    return f"{scale * float(np.mean(values)):.{0 if scale == 1 else 1}f}" if values else "-"
+
+
+def interval(differences: Sequence[float]) -> str:
+    """The mean with Student's 95 % interval; the mean alone of one difference."""
+    mean = float(np.mean(differences)) if differences else float("nan")
+    if len(differences) < 2:
+        return f"{mean:+.1f}"
+    half = stats.t.ppf(0.975, len(differences) - 1) * np.std(differences, ddof=1) / len(differences) ** 0.5
+    return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="holds banking10/ and mts_dialog/")
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[4.0])
+    parser.add_argument("--records", nargs="+", type=int, default=[300])
+    parser.add_argument("--full", action="store_true", help="the grid of epsilons and records")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--batch", type=int, default=20)
+    parser.add_argument("--table", action="store_true", help="prints the table of what is there")
+    parser.add_argument("--show", type=int, default=0, help="prints so many texts of every cell of the first seed")
+    given = parser.parse_args()
+    if given.full:
+        given.epsilons, given.records = list(GRID["epsilons"]), list(GRID["records"])
+    if given.table or given.show:
+        found = kept(given.out)
+        print(table(found)) if given.table else None
+        for cell in (cell for cell in found if cell["seed"] == given.first_seed and given.show):
+            print(f"\n## {cell['task']}, {cell['method']}")
+            for text, label in list(zip(cell["texts"], cell["labels"], strict=True))[: given.show]:
+                print("   ", label, "|", text)
+        return
+    judges: dict[str, Judge] = {}
+    for task, cell in cells(given):
+        path = given.out / task / f"{cell.name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with holding(path.with_suffix(".lock"), BlockingIOError()):
+                if path.exists():
+                    continue
+                found = run(given, task, cell, judges)
+                replace_file(path, json.dumps(found, default=float).encode())
+        except BlockingIOError:  # another command is at it
+            continue
+        line = {key: found.get(key) for key in ("accuracy", "mauve", "adherence", "rows", "seconds")}
+        print(task, cell.name, json.dumps(line, default=float), flush=True)
+
+
+if __name__ == "__main__":
+    main()
