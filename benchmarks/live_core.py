@@ -104,7 +104,9 @@ def bench_of(given: argparse.Namespace, task: str, folder: Path, embedder: str) 
     assignments += [f"embedder.model={json.dumps(embedder)}"]
     assignments += ["data.file_records=600"] if task == "clinic" else []
     loaded = tasks.load(path, assignments)
-    return Bench(path, tuple(assignments), loaded.locate(loaded.evaluation.test or ""), frechet_rows=JUDGED, public_data=True)
+    return Bench(
+        path, tuple(assignments), loaded.locate(loaded.evaluation.test or ""), frechet_rows=JUDGED, public_data=True
+    )
 
 
 def cells(given: argparse.Namespace) -> Iterator[tuple[str, Cell]]:

@@ -30,7 +30,10 @@ app = ClientApp()
 
 @app.query()  # type: ignore[untyped-decorator]  # flwr has no types
 def answer(message: Message, context: Context) -> Message:
-    """Answers a Flower message with the replies to its requests, in order."""
+    """Lets the party answer a message of Flower's: one reply for each request, in order.
+
+    A party that fails or is not ready refuses in words that hold no private data.
+    """
     requests = requests_of(message)
     try:
         home = PartyHome(folder_of(context.node_config, context.run_config))

@@ -163,7 +163,7 @@ class PartyHome:
         return settings
 
     def check_modes(self) -> None:
-        """Raises ConfigurationError if other users may read or own a file of the folder; it names the first one."""
+        """Raises ConfigurationError for the first file that is a link, is another user's, or that others may read."""
         for path in (self.path, *self._private_paths()):
             try:
                 found = path.lstat()

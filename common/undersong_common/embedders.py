@@ -57,9 +57,14 @@ class FunctionModel:
 
 
 class ForeignEmbedder(Embedder):
-    """Another package's embedder; texts are embedded one at a time, so that none changes another's embedding.
+    """Another package's embedder. It embeds one text at a time, so that none changes another's embedding.
 
-    ``fingerprint`` covers the package's source and the model's own fingerprint.
+    A text at which the package fails gets a zero row. ``fingerprint`` covers the package's source and the model's own
+    fingerprint.
+
+    Args:
+        source: SHA-256 (hex) of the package's source; "" for a function of the caller's own.
+        name: of the model, as messages have it.
     """
 
     def __init__(self, model: ForeignModel, source: str, name: str = "of another package") -> None:

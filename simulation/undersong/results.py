@@ -92,7 +92,13 @@ class Promise:
 
 @dataclass(frozen=True)
 class Calls:
-    """The number of calls of models without retries. ``tokens`` and ``time_s`` are (low, high)."""
+    """The planned calls of models, without retries.
+
+    Attributes:
+        texts: number of calls, one text each.
+        generators: names of the models.
+        tokens, time_s: (low, high).
+    """
 
     texts: int
     generators: tuple[str, ...]
@@ -335,7 +341,8 @@ class Comparison(Shown):
 
     @property
     def table(self) -> Frame:
-        """A row for each method, epsilon and federation: mean, deviation and paired difference of every figure.
+        """A row for each method, epsilon and federation: mean and deviation of every figure, and its paired difference
+        from the baseline's.
 
         ``parties`` and ``records`` are NaN where they are the task's own.
         """

@@ -47,7 +47,7 @@ def add(
 ) -> datasets.Added:
     """Declares a source as this party's data set and seals a copy; sends nothing.
 
-    It first tries the embedder out. It embeds all records at once, so that no private sum waits for that.
+    It first tries the embedder out. It embeds all records now, so that no private sum waits for that.
 
     Args:
         checkpoints: the user's folder for heads of ledgers.

@@ -243,7 +243,7 @@ class Restored:
     Attributes:
         runs: names of the runs whose spending was charged again; they are closed.
         whole_budget: True if a whole budget was charged, because nothing shows what was released.
-        last_budget: the budget that the ledger declared last before.
+        last_budget: the last budget that was declared before the ledger was lost.
     """
 
     ledger: Ledger

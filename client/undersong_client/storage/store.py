@@ -85,7 +85,7 @@ class Store:
     # Compartments
 
     def compartment(self, name: str) -> "Compartment | None":
-        """A compartment that was begun and has not ended; None where there is none.
+        """The open compartment ``name``: values under a key of their own, which its end destroys; None if none is open.
 
         Raises ConfigurationError where its key does not open with the store's.
         """

@@ -100,7 +100,8 @@ class Manifest:
         return manifest
 
     def check_names(self) -> None:
-        """Raises PrivacyRefusal if a name is too long or has invisible characters.
+        """Raises PrivacyRefusal for a malformed task, too many generators or columns, or a name or sentence that is
+        too long or has invisible characters.
 
         It is called wherever a manifest is read, so that no such name is ever stored, shown or signed.
         """

@@ -143,6 +143,7 @@ class PlannedSum:
     discrete Laplace noise, and that noise itself is charged.
 
     ``source`` is the SHA-256 (hex) of the source of another package's statistic; "" for this program's own statistics.
+    ``scale`` is the number of integer units in a natural one; ``first_rung_s`` is as in :class:`SumRequest`.
     """
 
     name: str

@@ -345,7 +345,10 @@ class CoordinatorHome:
         return Serving(**{**value, "connected": tuple(value["connected"])})
 
     def write_serving(self, serving: Serving) -> None:
-        """Writes the facts that :attr:`serving` reads; for the serving process alone."""
+        """Replaces ``serving.json``, which :attr:`serving` reads: process, ports, start, connected parties.
+
+        Only the serving process calls it.
+        """
         replace_json(self.path / "serving.json", asdict(serving), durable=False)
 
     @property

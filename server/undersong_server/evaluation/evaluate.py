@@ -333,10 +333,10 @@ def read_sequences(path: Path) -> Table:
 
 
 def sequences_of(table: Table, sequences: Table, *, every: bool = False) -> Table:
-    """Returns the sequence of terms in each text of ``table``, of the terms that ``sequences`` holds.
+    """Returns, for each text, the terms that occur in it, in order and joined by ", ", with the text's label.
 
-    No sequence is longer than the longest of ``sequences``. Texts without any of the terms are left out, or (``every``)
-    have an empty one.
+    Terms are those of ``sequences``. No sequence is longer than the longest of ``sequences``. Texts without any of the
+    terms are left out, or (``every``) have an empty one.
     """
     texts = [text.split(", ") for text in sequences.texts]
     known: dict[str, str] = {}

@@ -86,7 +86,10 @@ def membership(data: str, model: Any, members: Records, nonmembers: Records, *, 
 
 
 def attacks_over_trainings(found: Sequence[Membership]) -> Membership:
-    """Returns the first training's figures, with ``auc_over_seeds`` of all trainings if there are several."""
+    """Returns the first training's figures.
+
+    Of several trainings, each attack's ``auc_over_seeds`` is its mean AUC over them, with the interval.
+    """
     if len(found) == 1:
         return found[0]
     attacks = [

@@ -421,7 +421,7 @@ def _no_worse(excess: Float64) -> bool:
 
 
 def covariance_distance(head: TaskModel, source: Float32, target: Float32) -> float:
-    """Squared distance of the covariances of the hidden features, over the target's squared norm (Frobenius).
+    """Squared distance of the hidden features' covariances, over the squared norm of the target's (both Frobenius).
 
     ``source``, ``target``: embeddings, float32 [n, d].
     """

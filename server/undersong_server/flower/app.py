@@ -150,7 +150,7 @@ def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
 
 
 class FlowerRunDriver(RunDriver):
-    """One run over a Grid.
+    """One run over Flower's Grid, its link to the parties' SuperNodes.
 
     Args:
         identities: Ed25519 public key of every enrolled party, by name.

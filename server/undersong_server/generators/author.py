@@ -49,6 +49,7 @@ class Usage:
         calls: answers, those that were asked for again included; retried: how many those are.
         faults: answers that were no sample, by what was wrong with them (``undersong_server.generators.reading``).
         cut: answers that ended at their longest length; some were kept up to their last whole sentence.
+        notes: remarks of the generators on their answers, counted.
         fewer_examples: prompts that show less than was ordered, because the model's context holds no more.
     """
 
@@ -77,7 +78,10 @@ class _ReadAnswer(NamedTuple):
 
 
 class Author:
-    """Writes samples with several generators. A restarted run asks for no answer that the journal has."""
+    """Turns a method's orders into cleaned samples, by asking the generators.
+
+    Every answer is journaled, so that a restarted run asks and pays for none twice.
+    """
 
     def __init__(
         self,

@@ -317,7 +317,10 @@ def expected_tokens(
 
 
 def prompt_room(context: int | None, answer: int) -> int | None:
-    """Returns the longest prompt, in tokens, that leaves room for the answer: a quarter of the context at least."""
+    """Returns the longest prompt in tokens: the context less the answer and a chat template's tokens.
+
+    It is never below a quarter of the context, even if the answer then has less room. None if the context is unknown.
+    """
     return None if context is None else max(context - answer - TEMPLATE_TOKENS, context // 4)
 
 

@@ -162,7 +162,7 @@ def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
-    """Writes the corpus in both file formats, with its attributes as columns: contents by file name.
+    """Returns the corpus as JSON Lines and as Parquet, with its attributes as columns: contents by file name.
 
     Equal samples give equal bytes.
     """

@@ -219,7 +219,7 @@ class ReportData:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The task's labels, followed by any other (as "") that a sample carries."""
+        """The task's labels, then every other label that a sample carries, such as ""."""
         extra = dict.fromkeys(sample.label for sample in self.samples if sample.label not in self.labels)
         return (*self.labels, *extra)
 

@@ -372,7 +372,7 @@ class Task(Section):
 
     @property
     def teacher_model(self) -> str:
-        """Local model of the simulated parties: "packaged", an absolute folder, or "" for none."""
+        """Model that simulated parties fine-tune as their teachers: "packaged", an absolute folder, or "" for none."""
         given = self.data.teacher_model
         return given if given in ("", PACKAGED) else str(self.locate(given))
 

@@ -265,7 +265,9 @@ STRICT_SHARE = 0.25  # of the synthetic texts that precision, recall and F1 let 
 
 @dataclass(frozen=True)
 class PaperNoise:
-    """The paper's noise, in records: of a class's count (``tutor``), and of the scalar sum for one query (``answer``).
+    """Noise of Song et al. 2024, standard deviations in records.
+
+    ``tutor`` is that of a class's count, ``answer`` that of the scalar sum for one query.
 
     The paper noises two counts for each query, private and public, and takes the larger; the difference decides, so one
     scalar of sigma / sqrt(2) decides by the same law.

@@ -99,7 +99,7 @@ def length_range(counts: Float64, epsilon: float | None, rng: np.random.Generato
 
 
 def above_threshold(queries: Float64, epsilon: float, rng: np.random.Generator) -> int:
-    """App. B.2, Algorithm 1, with threshold 0: number of the first query whose noisy answer does not exceed it.
+    """DPGA-TextSyn, App. B.2, Algorithm 1, with threshold 0: the first query whose noisy answer does not exceed it.
 
     Noise of Laplace scale 2 / epsilon for the threshold and 4 / epsilon for each answer; the last query if none ends.
     """
