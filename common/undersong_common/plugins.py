@@ -12,6 +12,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, NamespaceLoader, SourceFileLoader
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, Literal
 
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import FileState, file_state
 
 Kind = Literal["methods", "statistics", "generators", "embedders", "references"]
 KINDS: tuple[Kind, ...] = ("methods", "statistics", "generators", "embedders", "references")
@@ -51,10 +53,16 @@ def installed(kind: Kind) -> tuple[Plugin, ...]:
     """Returns all installed plug-ins of a kind, sorted by name, without importing them."""
     found = [
         Plugin(kind, entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version)
-        for entry in importlib.metadata.entry_points(group=f"undersong.{kind}")
+        for entry in _entry_points(kind, tuple([(place, file_state(place)) for place in sys.path]))
         if entry.dist is not None
     ]
     return tuple(sorted(found, key=lambda each: (each.name, each.package)))
+
+
+@lru_cache(maxsize=len(KINDS))
+def _entry_points(kind: Kind, _places: tuple[tuple[str, FileState], ...]) -> importlib.metadata.EntryPoints:
+    """All packages' entry points of a kind, read again once a place where packages lie has changed."""
+    return importlib.metadata.entry_points(group=f"undersong.{kind}")
 
 
 def find(kind: Kind, name: str) -> Plugin | None:

@@ -19,8 +19,8 @@ _FILLERS = ("the", "a", "near", "behind", "my", "old", "new", "with", "looks", "
 
 
 def sentence(rng: np.random.Generator, label: str, marker: str = "") -> str:
-    words = [str(rng.choice(_WORDS[label] if position % 2 else _FILLERS)) for position in range(8)]
-    return " ".join([*words, marker]).strip()
+    choices = [_WORDS[label] if position % 2 else _FILLERS for position in range(8)]
+    return " ".join([*(words[rng.integers(len(words))] for words in choices), marker]).strip()
 
 
 def write_rows(path: Path, rows: list[Row]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 import secrets
@@ -176,6 +177,11 @@ def test_a_provider_needs_tls_a_name_and_a_secret():
     assert "hidden" not in repr(Provider("https://idp.example", "console", "hidden", "email", "x"))
 
 
+@functools.cache
+def signing_key(of="the provider's"):
+    return RSAKey.generate_key(2048)
+
+
 class FakeProvider:
     """A provider in this process. Changes of its answers: ``metadata``, and keywords of :meth:`enter`."""
 
@@ -187,7 +193,7 @@ class FakeProvider:
         provider = Provider(issuer, "console", SECRET, "email", f"{page}/oidc/return", **settings)
         mount_oidc(self.site, provider, http)
         self.issuer = "https://idp.example" if "idp.example" in issuer else issuer
-        self.key = RSAKey.generate_key(2048)
+        self.key = signing_key()
         places = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
         self.metadata = {"issuer": self.issuer, **{place: f"{self.issuer}/{place}" for place in places}}
         self.userinfo = {}
@@ -266,7 +272,7 @@ def test_a_token_that_is_not_for_this_log_in_is_refused(fake):
         {"exp": time.time() - 3600},
         {"exp": None},
         {"at_hash": "AAAA"},
-        {"key": RSAKey.generate_key(2048)},
+        {"key": signing_key("another's")},
         {"key": OctKey.import_key(SECRET), "algorithm": "HS256"},
         {"algorithm": "RS512"},
         {"key": RSAKey.generate_key(1024)},
@@ -283,7 +289,7 @@ def test_a_token_that_is_not_for_this_log_in_is_refused(fake):
 def test_a_short_key_of_the_provider_is_refused(fake):
     fake.key = RSAKey.generate_key(1024)
     assert fake.enter() == 403
-    fake.key = RSAKey.generate_key(2048)
+    fake.key = signing_key()
     assert fake.enter() == 303
 
 
