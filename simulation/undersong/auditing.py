@@ -649,7 +649,7 @@ def _attack_sums(
         left = found_sum.values - entered
         sizes = np.abs(left.astype(np.float64))
         drawn = noise_plan(
-            planned.drawn_sigma_integer, quorum.parties, quorum.tolerated_dropouts, quorum.colluders, planned.law
+            planned.drawn_sigma_integer, quorum.parties, quorum.tolerated_dropouts, quorum.noise_colluders, planned.law
         )
         if planned.law == "gaussian":
             variance = float(drawn.opened_variance(quorum.parties - survivors))
@@ -658,7 +658,7 @@ def _attack_sums(
             of_one = partial(audit_parts.gaussian_scores, variance=float(drawn.share_variance))
         else:
             scale = laplace_scale(planned.drawn_sigma_integer)
-            share = 1.0 / (quorum.parties - quorum.tolerated_dropouts - quorum.colluders)
+            share = 1.0 / (quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders)
             if scale >= SMALLEST_LAPLACE:
                 seen = audit_parts.laplace_scores(left, scale, survivors * share)
                 noise[name] = NoiseSize(planned.law, len(left), float(sizes.sum()) / scale, seen)

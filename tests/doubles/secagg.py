@@ -15,6 +15,7 @@ from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg import keys, sid
 from undersong_protocol.secagg.coordinator import Opened, private_sum
+from undersong_protocol.secagg.drawn import Draw
 from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise, remove_opened
 from undersong_protocol.secagg.parameters import Entropy, Member, SumParameters, defaults
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
@@ -83,8 +84,12 @@ def names_of(n: int) -> list[str]:
 
 
 def parameters_of(n: int, **changes: object) -> SumParameters:
-    """Parameters of n parties p00, p01, ... with the defaults of docs/secagg.md, "Manifest"."""
+    """Parameters of n parties p00, p01, ... with the defaults of docs/secagg.md, "Manifest".
+
+    ``merkle``: (k, T) of a Merkle graph, which so few parties would not have at the stated failure probabilities.
+    """
     threshold, dropouts, colluders = defaults(n)
+    merkle: Any = changes.pop("merkle", None)
     if "colluders" in changes:
         colluders = int(changes["colluders"])  # type: ignore[call-overload]
         threshold = (n + colluders) // 2 + 1
@@ -103,7 +108,10 @@ def parameters_of(n: int, **changes: object) -> SumParameters:
         "sigma": 0.0,
         "post_quantum": MaskKind.post_quantum,
     }
-    return SumParameters(**{**values, **changes})  # type: ignore[arg-type]
+    parameters = SumParameters(**{**values, **changes})  # type: ignore[arg-type]
+    if merkle is not None:
+        vars(parameters).update(merkle_above=3, graph=Draw(merkle[0], merkle[1], n - 1, 0))
+    return parameters
 
 
 def vector_of(name: str, dimension: int, bound: int = 1000) -> GridVector:

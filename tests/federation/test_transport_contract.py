@@ -17,6 +17,8 @@ from tests.doubles.parties import EMBEDDER, embed
 from undersong_common.errors import PrivacyRefusal, RoundAborted
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg import parameters
+from undersong_protocol.secagg.drawn import Draw
 from undersong_protocol.secagg.parameters import Member, defaults
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire import codec
@@ -107,6 +109,18 @@ def test_with_dropouts_the_same_survivors_sums_open(kind, tmp_path, reference):
     opened, charges = reference[LOST]
     assert [survivors for _, survivors in opened] == [("p0", "p1", "p3"), ("p0", "p2", "p3")]
     assert opened_by(kind, tmp_path, LOST) == (opened, charges)
+
+
+@pytest.mark.parametrize("kind", unhurried(TRANSPORTS))
+def test_every_transport_carries_the_merkle_graph(kind, tmp_path, reference, monkeypatch):
+    """The graph of thousands of parties, among four: the same sums open as on the complete graph, with its noise."""
+    monkeypatch.setattr(parameters.SumParameters, "merkle", property(lambda self: True))
+    monkeypatch.setattr(parameters, "choose_draw", lambda *_: Draw(3, 2, choosers=3, stray=0))
+    # The same manifest was read before, and its numbers are kept.
+    monkeypatch.setattr(
+        Manifest, "sum_parameters", lambda self, name, attempt: self._computed_parameters(name, attempt)
+    )
+    assert opened_by(kind, tmp_path, LOST) == reference[LOST]
 
 
 @pytest.mark.parametrize("kind", TRANSPORTS)

@@ -67,7 +67,7 @@ KINDS = {
 
 STAGES = {
     secagg_pb2.ADVERTISE: "Fresh public keys for this attempt at the sum.",
-    secagg_pb2.REVEAL: "A random number, from which all derive who masks with whom.",
+    secagg_pb2.REVEAL: "Random numbers, from which it follows who masks with whom.",
     secagg_pb2.SHARE: "Pieces of the keys to this party's mask, each encrypted for one other party: so that the sum"
     " opens should this party be lost on the way.",
     secagg_pb2.CONSISTENCY: "This party's signature on who is in the sum.",

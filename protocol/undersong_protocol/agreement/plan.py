@@ -33,6 +33,7 @@ from undersong_protocol.limits import (
     check_size,
 )
 from undersong_protocol.secagg import noise_share, ring
+from undersong_protocol.secagg.drawn import stray
 from undersong_protocol.secagg.parameters import check_quorum
 
 Unit = Literal["sample", "user", "party"]
@@ -103,6 +104,11 @@ class Quorum:
     colluders: int
     spare_attempts: int = 0
     post_quantum: bool = True
+
+    @property
+    def noise_colluders(self) -> int:
+        """Colluders that the noise allows for: c, and those whom the Merkle graph may leave out (``drawn.stray``)."""
+        return self.colluders + stray(self.parties, self.colluders, self.tolerated_dropouts)
 
 
 @dataclass(frozen=True)
@@ -207,12 +213,12 @@ class PlannedSum:
         unless it is the whole noise.
         """
         if self.law == "laplace":
-            whole = quorum.parties - quorum.tolerated_dropouts - quorum.colluders == 1
+            whole = quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders == 1
             return self.event() if whole else accounting.Pure(math.inf)
         if not self.sigma_integer:
             return self.event()
         drawn = self.drawn_sigma_integer
-        shares = noise_share.noise_plan(drawn, quorum.parties, quorum.tolerated_dropouts, quorum.colluders)
+        shares = noise_share.noise_plan(drawn, quorum.parties, quorum.tolerated_dropouts, quorum.noise_colluders)
         sigma = accounting.charged_sigma(float(shares.components[0]))
         return accounting.Gaussian(sigma / (self.scale * self.l2), sampling_rate=self.sampling_rate)
 
@@ -345,7 +351,7 @@ class Plan:
                     planned.drawn_sigma_integer,
                     quorum.parties,
                     quorum.tolerated_dropouts,
-                    quorum.colluders,
+                    quorum.noise_colluders,
                     planned.law,
                 )
             except ConfigurationError as error:
@@ -641,12 +647,12 @@ def _planned(request: SumRequest, scale: int, sigma_integer: float, privacy: Pri
 def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
     """True if the noise can be charged as continuous and XNoise can remove its excess."""
     dropouts = quorum.tolerated_dropouts
-    smallest = noise_share.smallest_sigma(quorum.parties, dropouts, quorum.colluders, removal=dropouts > 0)
+    smallest = noise_share.smallest_sigma(quorum.parties, dropouts, quorum.noise_colluders, removal=dropouts > 0)
     return sigma_integer >= max(SMALLEST_SIGMA, smallest)
 
 
 def _modulus_bits(statistic: statistics.Statistic, planned: PlannedSum, privacy: Privacy, quorum: Quorum) -> int:
-    honest = quorum.parties - quorum.tolerated_dropouts - quorum.colluders
+    honest = quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders
     sigma_total = planned.drawn_sigma_integer * math.sqrt(quorum.parties / honest)
     if planned.law == "laplace":
         sigma_total *= LAPLACE_TAIL

@@ -6,7 +6,8 @@ survivors' noisy vectors and nothing else, or the coroutine raises :class:`SumAb
 attribute to a party.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -16,18 +17,22 @@ from google.protobuf.message import DecodeError
 from undersong_common.arrays import Int64
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.printable import counted
-from undersong_protocol.secagg import keys, ring, shamir, sid
+from undersong_protocol.secagg import keys, merkle, ring, shamir, sid
+from undersong_protocol.secagg.drawn import DrawnTopology, MaskGraph
 from undersong_protocol.secagg.evidence import check_void_certificate, evidence_bytes, is_void
-from undersong_protocol.secagg.graph import Topology, graph_seed
+from undersong_protocol.secagg.graph import graph_seed
 from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, Sign, add_masks
 from undersong_protocol.secagg.messages import (
     Advert,
     Parsed,
     SumAborted,
+    advert_leaf,
     advertise_request,
     adverts_to_wire,
     check_fresh,
+    chooser_bytes,
     parse_advert,
+    parse_drawn,
     parse_reply,
     request_bytes,
     split_blocks,
@@ -95,6 +100,22 @@ def private_sum(parameters: SumParameters, question: Callable[[], bytes]) -> Gen
     return (yield from attempt.run())
 
 
+class _Each(Mapping[str, bytes]):
+    """Requests that differ by party, each made when it is looked up: all of ten thousand together fill a memory."""
+
+    def __init__(self, parties: Mapping[str, int], request: Callable[[int], bytes]) -> None:
+        self._parties, self._request = parties, request
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._request(self._parties[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parties)
+
+    def __len__(self) -> int:
+        return len(self._parties)
+
+
 class _Attempt:
     def __init__(self, parameters: SumParameters, question: Callable[[], bytes]) -> None:
         self._parameters = parameters
@@ -110,23 +131,34 @@ class _Attempt:
         del replies, found_adverts
         signed = adverts_to_wire(adverts.values())
         nonces: bytes = b""
-        transcript = sid.adverts_hash(own.sid, own.terms, ((party, advert.body) for party, advert in adverts.items()))
         present = tuple(adverts)
-        if own.graph is not None:
-            present, nonces, transcript = yield from self._reveal(adverts, signed, transcript)
-            signed = []
-        topology = own.topology(transcript)
+        topology: MaskGraph
+        tree: merkle.Tree | None = None
+        if own.merkle:
+            tree = merkle.Tree("adverts", [advert_leaf(adverts.get(party), party) for party in range(own.size)])
+            present, topology, transcript = yield from self._draws(adverts, tree)
+        else:
+            bodies = ((party, advert.body) for party, advert in adverts.items())
+            transcript = sid.adverts_hash(own.sid, own.terms, bodies)
+            if own.graph is not None:
+                present, nonces, transcript = yield from self._reveal(adverts, signed, transcript)
+                signed = []
+            topology = own.topology(transcript)
+        holding: Collection[int] = frozenset(adverts) if own.merkle else present
 
         dealt: dict[int, _Dealt] = {}
         sharers = present
         if own.deals:
-            replies = yield self._share_requests(topology, present, kem_keys, signed, nonces)
-            dealt = self._collect(Stage.SHARE, replies, present, self._parse_shares(topology, present))
+            if tree is not None:
+                replies = yield self._leaf_requests(topology, present, adverts, kem_keys, tree)
+            else:
+                replies = yield self._share_requests(topology, present, kem_keys, signed, nonces)
+            dealt = self._collect(Stage.SHARE, replies, present, self._parse_shares(topology, holding))
             sharers = tuple(dealt)
             del replies
             self._check_reachable(Stage.SHARE, topology, sharers, sharers)
             signed, nonces = [], b""
-        del kem_keys
+        del kem_keys, tree
 
         replies = yield self._mask_requests(topology, sharers, dealt, signed, nonces)
         total, survivors = self._add_up(replies, sharers)
@@ -146,13 +178,7 @@ class _Attempt:
         dropped = own.size - len(survivors)
         unopened = 0
         if not own.direct:
-            # T of them are what a party needs to see; checking more would cost it and prove no more.
-            shown = dict(list(signatures.items())[: own.threshold])
-            request = request_bytes(
-                own,
-                unmask=wire.UnmaskRequest(signers=to_bitmap(shown, own.size), signatures=b"".join(shown.values())),
-            )
-            replies = yield self._to(signatures, request)
+            replies = yield self._unmask_requests(topology, signatures)
             openings = self._collect(
                 Stage.UNMASK, replies, signatures, self._parse_opening(topology, transcript, sharers, survivors, dealt)
             )
@@ -210,9 +236,75 @@ class _Attempt:
             signed = []
         raise self._aborted(Stage.REVEAL, f"parties kept dropping out over {ROLLS} rolls of the nonces")
 
+    def _draws(
+        self, adverts: dict[int, Advert], tree: merkle.Tree
+    ) -> Generator[Requests, Replies, tuple[tuple[int, ...], DrawnTopology, bytes]]:
+        """(who drew neighbours, the Merkle graph, its transcript)."""
+        own = self._parameters
+        asked = to_bitmap(adverts, own.size)
+
+        def request(party: int) -> bytes:
+            path = tree.proof(merkle.places(own.size, [party]))
+            return request_bytes(own, reveal=wire.RevealRequest(present=asked, root=tree.root, path=path))
+
+        replies = yield self._each(adverts, request)
+        drawn = self._collect(Stage.REVEAL, replies, adverts, lambda party, reply: parse_drawn(own, party, reply.body))
+        choosers: dict[int, list[int]] = defaultdict(list)
+        for party, others in drawn.items():
+            for other in others:
+                choosers[other].append(party)
+        found = DrawnTopology(own.draw, drawn, {party: tuple(choosers[party]) for party in drawn})
+        return tuple(drawn), found, sid.rooted_hash(own.sid, own.terms, tree.root, asked)
+
+    def _leaf_requests(
+        self,
+        topology: MaskGraph,
+        present: tuple[int, ...],
+        adverts: Mapping[int, Advert],
+        kem_keys: Mapping[int, bytes],
+        tree: merkle.Tree,
+    ) -> Requests:
+        """Share-keys requests of the Merkle graph: what each party drew, with proofs, and who drew it."""
+        own = self._parameters
+        signed = {entry.party: entry for entry in adverts_to_wire(adverts.values())}
+        shown = {party: chooser_bytes(adverts[party]) for party in present}
+        enrolled = [wire.Enrolled(name=each.name, identity=each.identity) for each in own.roster]
+
+        def request(party: int) -> bytes:
+            holders = topology.holders(party, adverts)
+            places = merkle.places(own.size, holders)
+            return request_bytes(
+                own,
+                share=wire.ShareRequest(
+                    adverts=map(signed.__getitem__, holders),
+                    adverts_proof=tree.proof(places),
+                    roster=map(enrolled.__getitem__, holders),
+                    roster_proof=own.roster_tree.proof(places),
+                    choosers=b"".join(map(shown.__getitem__, topology.dealers(party, shown))),
+                    kem_keys=b"".join(map(kem_keys.__getitem__, holders)),
+                ),
+            )
+
+        return self._each(present, request)
+
+    def _unmask_requests(self, topology: MaskGraph, signatures: Mapping[int, bytes]) -> Requests:
+        """Requests with as many signatures on U3 as a party needs to see; more would cost it and prove no more."""
+        own = self._parameters
+
+        def request(signers: Iterable[int]) -> bytes:
+            shown = {party: signatures[party] for party in signers}
+            bitmap = to_bitmap(shown, own.size)
+            return request_bytes(own, unmask=wire.UnmaskRequest(signers=bitmap, signatures=b"".join(shown.values())))
+
+        if not own.merkle:
+            return self._to(signatures, request(list(signatures)[: own.threshold]))
+        drawn = {party: topology.holders(party, signatures)[: own.share_threshold] for party in signatures}
+        enough = [party for party in signatures if len(drawn[party]) == own.share_threshold]
+        return self._each(enough, lambda party: request(drawn[party]))
+
     def _share_requests(
         self,
-        topology: Topology,
+        topology: MaskGraph,
         present: tuple[int, ...],
         kem_keys: Mapping[int, bytes],
         signed: list[wire.SignedAdvert],
@@ -231,20 +323,20 @@ class _Attempt:
 
     def _mask_requests(
         self,
-        topology: Topology,
+        topology: MaskGraph,
         sharers: tuple[int, ...],
         dealt: Mapping[int, _Dealt],
         signed: list[wire.SignedAdvert],
         nonces: bytes,
-    ) -> dict[str, bytes]:
+    ) -> Requests:
         own = self._parameters
-        bitmap = to_bitmap(sharers, own.size)
-        requests = {}
-        for party in sharers:
-            around = topology.neighbours(party, sharers) if own.deals else ()
-            dealers = () if own.direct else around
-            lower = [dealer for dealer in around if dealer < party] if own.post_quantum else []
-            requests[own.name(party)] = request_bytes(
+        bitmap, sharing = to_bitmap(sharers, own.size), frozenset(sharers)
+
+        def request(party: int) -> bytes:
+            around = topology.neighbours(party, sharing) if own.deals else ()
+            dealers = () if own.direct else [each for each in topology.dealers(party, sharing) if each != party]
+            lower = [dealer for dealer in around if topology.leads(dealer, party)] if own.post_quantum else []
+            return request_bytes(
                 own,
                 mask=wire.MaskRequest(
                     adverts=signed,
@@ -256,7 +348,8 @@ class _Attempt:
                     pair_hashes=b"".join(dealt[dealer].pair_hashes[party] for dealer in lower),
                 ),
             )
-        return requests
+
+        return self._each(sharers, request)
 
     def _add_up(self, replies: Replies, sharers: tuple[int, ...]) -> tuple[Ring, tuple[int, ...]]:
         """The sum of the masked vectors and whose they are (U3); one vector is unpacked at a time."""
@@ -273,7 +366,7 @@ class _Attempt:
     def _unmask(
         self,
         total: Ring,
-        topology: Topology,
+        topology: MaskGraph,
         bound: tuple[bytes, bytes],
         adverts: Mapping[int, Advert],
         dealt: Mapping[int, _Dealt],
@@ -289,7 +382,7 @@ class _Attempt:
         masks: list[tuple[bytes, Sign]] = []
         weights: dict[tuple[int, ...], dict[int, int]] = {}
         for party in dealt:
-            secret = self._reconstruct(party, topology.holders(party, openings.keys()), openings, weights)
+            secret = self._reconstruct(party, topology.holders(party, openings), openings, weights)
             if party in alive:
                 if keys.self_mask_commitment(own.sid, party, secret) != adverts[party].commitment:
                     raise self._false_dealer(party, "self-mask seed")
@@ -300,10 +393,11 @@ class _Attempt:
                 raise self._false_dealer(party, "mask key")
             if own.post_quantum and keys.kem_key_hash(mask_keys.kem.public) != adverts[party].mask_kem:
                 raise self._false_dealer(party, "mask key (ML-KEM-768)")
-            for other in topology.neighbours(party, survivors):
+            for other in topology.neighbours(party, alive):
                 shared = mask_keys.agreed(own.name(other), adverts[other].mask_key)
                 if own.post_quantum:
-                    shared += self._pair_secret(bound[0], mask_keys, shared, party, other, dealt)
+                    dealer, holder = (party, other) if topology.leads(party, other) else (other, party)
+                    shared += self._pair_secret(bound[0], mask_keys, shared, dealer, holder, party == dealer, dealt)
                 # ``other`` added its mask where its index is the lower one: the opposite is done here.
                 masks.append((keys.mask_key(*bound, shared, party, other), -1 if other < party else 1))
         add_masks(total, masks)
@@ -313,16 +407,16 @@ class _Attempt:
         transcript: bytes,
         mask_keys: MaskKeys,
         agreed: bytes,
-        dropped: int,
-        other: int,
+        dealer: int,
+        holder: int,
+        dealer_dropped: bool,
         dealt: Mapping[int, _Dealt],
     ) -> bytes:
         """The secret of a dropped party's pair with a survivor, rebuilt from the dropped party's seed alone."""
-        dealer, holder = sorted((dropped, other))
         hashed = dealt[dealer].pair_hashes[holder]
         secret: bytes | None
-        if dealer == dropped:
-            secret = mask_keys.pair_secret(transcript, other)
+        if dealer_dropped:
+            secret = mask_keys.pair_secret(transcript, holder)
         else:
             secret = mask_keys.open_pair(transcript, agreed, dealer, holder, dealt[dealer].pairs[holder], hashed)
         if secret is None or keys.ShareHasher(transcript).one("pair", dealer, holder, secret) != hashed:
@@ -379,7 +473,7 @@ class _Attempt:
 
     # --- what a reply must be ---------------------------------------------------------------------------------------
 
-    def _parse_shares(self, topology: Topology, present: tuple[int, ...]) -> Callable[[int, Parsed], _Dealt]:
+    def _parse_shares(self, topology: MaskGraph, present: Collection[int]) -> Callable[[int, Parsed], _Dealt]:
         own = self._parameters
 
         def parse(party: int, reply: Parsed) -> _Dealt:
@@ -391,7 +485,8 @@ class _Attempt:
                 raise PeerFault(name, "its shares are malformed") from None
             holders = () if own.direct else topology.holders(party, present)
             others = [holder for holder in holders if holder != party]
-            higher = [other for other in topology.neighbours(party, present) if other > party and own.post_quantum]
+            around = topology.neighbours(party, present) if own.post_quantum else ()
+            higher = [other for other in around if topology.leads(party, other)]
             size = keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if own.post_quantum else 0)
             sealed = split_blocks(message.ciphertexts, size, len(others), name, "its encrypted shares")
             hashes = split_blocks(message.hashes, 2 * keys.SHARE_HASH_BYTES, len(holders), name, "its hashes of shares")
@@ -418,14 +513,14 @@ class _Attempt:
 
     def _parse_opening(
         self,
-        topology: Topology,
+        topology: MaskGraph,
         transcript: bytes,
         sharers: tuple[int, ...],
         survivors: tuple[int, ...],
         dealt: Mapping[int, _Dealt],
     ) -> Callable[[int, Parsed], tuple[dict[int, bytes], bytes]]:
         own = self._parameters
-        alive = set(survivors)
+        alive, sharing = set(survivors), frozenset(sharers)
         hasher = keys.ShareHasher(transcript)
 
         def parse(party: int, reply: Parsed) -> tuple[dict[int, bytes], bytes]:
@@ -435,7 +530,7 @@ class _Attempt:
                 message.ParseFromString(reply.body)
             except DecodeError:
                 raise PeerFault(name, "its opened shares are malformed") from None
-            dealers = topology.holders(party, sharers)
+            dealers = topology.dealers(party, sharing)
             shares = split_blocks(message.shares, shamir.SHARE_BYTES, len(dealers), name, "its opened shares")
             for dealer, share in zip(dealers, shares, strict=True):
                 public = dealt[dealer].hashes[party]
@@ -480,7 +575,7 @@ class _Attempt:
         return results
 
     def _check_reachable(
-        self, stage: Stage, topology: Topology, dealers: Iterable[int], holders: Collection[int]
+        self, stage: Stage, topology: MaskGraph, dealers: Iterable[int], holders: Collection[int]
     ) -> None:
         """Raise SumAborted where parties would refuse ``holders``, or a dealer's secrets could not be recovered."""
         remaining = set(holders)
@@ -490,6 +585,9 @@ class _Attempt:
                 topology.check_around(dealer, remaining, f"the sum (for {self._parameters.name(dealer)})")
         except PrivacyRefusal as refusal:
             raise self._aborted(stage, refusal.problem) from None
+
+    def _each(self, parties: Iterable[int], request: Callable[[int], bytes]) -> Requests:
+        return _Each({self._parameters.name(party): party for party in parties}, request)
 
     def _to(self, parties: Iterable[int], request: bytes) -> dict[str, bytes]:
         return dict.fromkeys(map(self._parameters.name, parties), request)

@@ -121,12 +121,16 @@ def statements_needed(parameters: SumParameters) -> int:
     Each signs that it released nothing. The number m is above n - T + c: then even if c of them lie, fewer than T
     parties can have released shares; in direct mode at least one honest vector was never sent. On the k-regular graph
     a threshold T' counts neighbours. There all releases together must also stay below what it takes to open the at
-    least n - D parties of the sum: (n - m + c) k < (n - D) T'.
+    least n - D parties of the sum: (n - m + c) k < (n - D) T'. On the Merkle graph only
+    the n - D - c honest ones count, and a party holds shares of at most ``choosers`` of them in place of k.
     """
     n, c = parameters.size, parameters.colluders
     needed = n - parameters.threshold + c + 1
     if parameters.graph is not None and not parameters.direct:
-        releasing = (parameters.quorum * parameters.graph.threshold - 1) // parameters.graph.degree
+        honest, held = parameters.quorum, parameters.graph.degree
+        if parameters.merkle:
+            honest, held = honest - parameters.colluders, parameters.draw.choosers
+        releasing = (honest * parameters.graph.threshold - 1) // held
         needed = max(needed, n + c - releasing)
     return needed
 

@@ -83,8 +83,8 @@ def choose_neighbourhood(
         parted, part_draws = parties * math.comb(bad, half), math.comb(parties, half)
         if parted << secrecy_bits > part_draws:
             continue
-        hostile = _upper_tails(parties - 1, adversaries, degree)
-        lost = _upper_tails(parties - 1, dropouts, degree)
+        hostile = upper_tails(parties - 1, adversaries, degree)
+        lost = upper_tails(parties - 1, dropouts, degree)
         for threshold in range(half + 1, degree + 1):
             opened = parties * hostile[2 * threshold - degree]
             if opened << secrecy_bits > draws:
@@ -103,7 +103,7 @@ def choose_neighbourhood(
     )
 
 
-def _upper_tails(population: int, marked: int, drawn: int) -> list[int]:
+def upper_tails(population: int, marked: int, drawn: int) -> list[int]:
     """Entry x: ways to draw at least x marked ones, out of comb(population, drawn); ``drawn + 2`` exact integers."""
     plain = population - marked
     least = max(0, drawn - plain)
@@ -213,6 +213,14 @@ class Topology:
         if self._plan is None:
             return tuple(sorted(among))
         return self.neighbours(dealer, among)
+
+    def dealers(self, holder: int, among: Collection[int]) -> tuple[int, ...]:
+        """Returns the parties in ``among`` of whose secrets ``holder`` holds shares: those that hold shares of its."""
+        return self.holders(holder, among)
+
+    def leads(self, party: int, other: int) -> bool:
+        """Returns True if ``party`` deals the secret of its pair with ``other``: the lower roster index does."""
+        return party < other
 
     def check(self, party: int, remaining: Collection[int], what: str) -> None:
         """Raises PrivacyRefusal if too few honest masks protect ``party``'s vector in a sum over ``remaining``.

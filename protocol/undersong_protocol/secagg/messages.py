@@ -2,16 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
-from undersong_protocol.secagg.keys import check_public_key, check_signature
-from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg import merkle
+from undersong_protocol.secagg.drawn import INDEX
+from undersong_protocol.secagg.keys import KEY_BYTES, check_public_key, check_signature
+from undersong_protocol.secagg.parameters import Member, SumParameters, member_leaf
 from undersong_protocol.secagg.sid import DIGEST_BYTES, VERSION, adverts_hash
-from undersong_protocol.secagg.state import Peer
+from undersong_protocol.secagg.state import PartyState, Peer
 from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
@@ -97,6 +99,7 @@ def advertise_request(parameters: SumParameters) -> bytes:
             graph_above=parameters.graph_above,
             law=parameters.law,
             post_quantum=parameters.post_quantum,
+            merkle_above=parameters.merkle_above if parameters.merkle else 0,
         ),
     )
 
@@ -214,7 +217,7 @@ def parse_advert(parameters: SumParameters, party: int, body: bytes, signature: 
     expected = (
         (message.commitment, not parameters.direct),
         (message.noise_anchor, parameters.noise_plan.removal),
-        (message.nonce_commitment, parameters.graph is not None),
+        (message.nonce_commitment, parameters.graph is not None and not parameters.merkle),
         (message.channel_kem, parameters.post_quantum and not parameters.direct),
         (message.mask_kem, parameters.post_quantum),
     )
@@ -333,6 +336,100 @@ def adverts_from_wire(parameters: SumParameters, signed: Sequence[wire.SignedAdv
 _LAST: dict[tuple[bytes, bytes, tuple[Entry, ...]], Adverts] = {}  # the adverts that were read last
 
 
+CHOOSER_BYTES = INDEX.size + 2 * KEY_BYTES
+
+
+def advert_leaf(advert: Advert | None, party: int) -> bytes:
+    """Returns the hash (32 bytes) of a party's leaf in the adverts' Merkle tree; None is a party without an advert."""
+    return merkle.leaf("absent", party) if advert is None else merkle.leaf("advert", party, advert.body)
+
+
+def chooser_bytes(advert: Advert) -> bytes:
+    """Returns a chooser as a share-keys request of the Merkle graph shows it: roster index and both X25519 keys."""
+    return INDEX.pack(advert.party) + advert.channel_key + advert.mask_key
+
+
+def around_from_wire(
+    parameters: SumParameters, me: int, state: PartyState, request: wire.ShareRequest
+) -> tuple[tuple[int, ...], dict[int, Peer]]:
+    """Checks what the Merkle graph shows a party of its neighbours: (its choosers, peers by roster index).
+
+    Those that it drew come with their leaves of roster and adverts, under the roots that it knows, and with their
+    signatures. Choosers come with nothing: only masks and shares are exchanged with them that the other side,
+    which does know this party's keys, makes or accepts, or that cancel nothing (docs/secagg.md, "The Merkle graph").
+
+    Raises PeerFault that names the coordinator, or a party with a wrong advert.
+    """
+    present = frozenset(state.present)
+    shown = [party for party in state.drawn if party in present]
+    if request.nonces or [entry.party for entry in request.adverts] != shown or len(request.roster) != len(shown):
+        raise PeerFault(COORDINATOR, "showed nonces, or adverts of others than the parties that this one drew")
+    size, bodies = parameters.size, {entry.party: entry.body for entry in request.adverts}
+    members = {party: Member(each.name, each.identity) for party, each in zip(shown, request.roster, strict=True)}
+    enrolled = {party: member_leaf(party, member) for party, member in members.items()}
+    merkle.check(
+        "roster", parameters.roster_hash, size, enrolled, request.roster_proof, COORDINATOR, "the roster's members"
+    )
+    leaves = {party: merkle.leaf("advert", party, body) for party, body in bodies.items()}
+    merkle.check("adverts", state.adverts_hash, size, leaves, request.adverts_proof, COORDINATOR, "the adverts")
+    seen: set[bytes] = set()
+    check_fresh(parameters.name(me), parse_advert(parameters, me, state.advert, b""), seen)
+    peers: dict[int, Peer] = {}
+    for entry in request.adverts:
+        party, member = entry.party, members[entry.party]
+        check_signature(
+            *(member.identity, member.name, parameters.sid, Stage.ADVERTISE),
+            *(party, entry.body, entry.signature, "its advert"),
+        )
+        advert = parse_advert(parameters, party, entry.body, entry.signature)
+        check_fresh(member.name, advert, seen)
+        peers[party] = Peer(
+            channel_key=advert.channel_key,
+            mask_key=advert.mask_key,
+            channel_kem=advert.channel_kem,
+            mask_kem=advert.mask_kem,
+            identity=member.identity,
+        )
+    count = len(request.choosers) // CHOOSER_BYTES
+    most = parameters.draw.choosers + parameters.colluders
+    if count > most:
+        raise PeerFault(COORDINATOR, f"{count} parties are said to have drawn this one; at most {most} can have")
+    choosers: list[int] = []
+    for block in split_blocks(request.choosers, CHOOSER_BYTES, count, COORDINATOR, "choosers"):
+        party = INDEX.unpack_from(block)[0]
+        if party == me or party not in present or (choosers and party <= choosers[-1]):
+            raise PeerFault(COORDINATOR, "listed choosers out of order, or parties that did not advertise")
+        choosers.append(party)
+        channel, mask = block[INDEX.size : -KEY_BYTES], block[-KEY_BYTES:]
+        drawn = peers.get(party)
+        if drawn is not None:
+            if (channel, mask) != (drawn.channel_key, drawn.mask_key):
+                raise PeerFault(COORDINATOR, f"shows two sets of keys of {members[party].name} (swapped keys)")
+            continue
+        for key in (channel, mask):
+            check_public_key(parameters.name(party), key)
+        if channel == mask or not seen.isdisjoint((channel, mask)):
+            raise PeerFault(parameters.name(party), "advertised a duplicate key", "every key must be fresh")
+        seen.update((channel, mask))
+        peers[party] = Peer(channel_key=channel, mask_key=mask)
+    return tuple(choosers), peers
+
+
+def drawn_bytes(drawn: Iterable[int]) -> bytes:
+    """Returns the roster indices that a party drew as its reply holds them, 4 bytes each."""
+    return b"".join(map(INDEX.pack, drawn))
+
+
+def parse_drawn(parameters: SumParameters, party: int, body: bytes) -> tuple[int, ...]:
+    """Returns the roster indices that ``party`` drew. Raises PeerFault that names it unless it may have drawn them."""
+    name, degree = parameters.name(party), parameters.draw.degree
+    blocks = split_blocks(body, INDEX.size, degree, name, "the neighbours that it drew")
+    drawn = tuple([INDEX.unpack(block)[0] for block in blocks])
+    if party in drawn or list(drawn) != sorted(set(drawn)) or drawn[-1] >= parameters.size:
+        raise PeerFault(name, f"did not draw {degree} different other parties")
+    return drawn
+
+
 def split_blocks(data: bytes, size: int, count: int, sender: str, what: str) -> list[bytes]:
     """Splits ``data`` into ``count`` blocks of ``size`` bytes.
 
@@ -355,6 +452,7 @@ def to_bitmap(parties: Iterable[int], size: int) -> bytes:
     return bits.to_bytes((size + 7) // 8, "little")
 
 
+@lru_cache(maxsize=8)  # the parties of a simulation are shown the same sets, and keep them
 def from_bitmap(data: bytes, size: int, sender: str, what: str) -> tuple[int, ...]:
     """Returns the roster indices in a bitmap, ascending.
 

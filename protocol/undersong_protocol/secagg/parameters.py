@@ -1,16 +1,19 @@
 """The public parameters of one attempt of one private sum, equal at every party and at the coordinator."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
 
 import numpy as np
 
-from undersong_common.errors import ConfigurationError
-from undersong_protocol.secagg import keys, ring
+from undersong_common.errors import ConfigurationError, InternalError
+from undersong_protocol.secagg import keys, merkle, ring
+from undersong_protocol.secagg.drawn import MERKLE_ABOVE, Draw, choose_draw
+from undersong_protocol.secagg.drawn import merkle as merkle_graph
 from undersong_protocol.secagg.graph import COMPLETE_UP_TO, Neighbourhood, Topology, choose_neighbourhood
+from undersong_protocol.secagg.merkle import Tree
 from undersong_protocol.secagg.noise_share import Law, NoisePlan, noise_plan
 from undersong_protocol.secagg.sid import DIGEST_BYTES, digest
 from undersong_protocol.secagg.sid import sid as sid_of
@@ -25,6 +28,44 @@ class Member:
 
     name: str
     identity: bytes
+
+
+@dataclass(frozen=True)
+class RosterPart:
+    """Members of a roster that a party knows, where it was shown only the Merkle root of all.
+
+    Attributes:
+        root: Merkle root of the roster, 32 bytes; the manifest's reader signs it.
+        size: n, number of parties.
+        members: by roster index: the party itself and those that it requires.
+    """
+
+    root: bytes
+    size: int
+    members: Mapping[int, Member]
+
+    @classmethod
+    def opened(cls, root: bytes, size: int, members: Mapping[int, Member], proof: bytes, sender: str) -> "RosterPart":
+        """Checks that ``members`` are under ``root``; raises PeerFault that names ``sender`` if they are not."""
+        if any(not 0 <= index < size for index in members):
+            raise ConfigurationError("a member's index lies outside the roster", "number the members from 0 to n - 1")
+        leaves = {index: member_leaf(index, member) for index, member in members.items()}
+        merkle.check("roster", root, size, leaves, proof, sender, "the members shown of the roster")
+        return cls(root, size, dict(members))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members.values())
+
+    def __getitem__(self, index: int) -> Member:
+        return self.members[index]
+
+
+def member_leaf(index: int, member: Member) -> bytes:
+    """Returns the hash of a member's leaf in the roster's Merkle tree, 32 bytes."""
+    return merkle.leaf("member", index, member.name, member.identity)
 
 
 def defaults(n: int) -> tuple[int, int, int]:
@@ -65,8 +106,10 @@ def check_quorum(n: int, t: int, d: int, c: int) -> None:
 
 
 def check_graph(n: int, d: int, c: int) -> None:
-    """Raises ConfigurationError if n parties need a k-regular graph and none withstands d dropouts and c colluders."""
-    if n > COMPLETE_UP_TO:
+    """Raises ConfigurationError if n parties need a sparse graph and none withstands d dropouts and c colluders."""
+    if merkle_graph(n, d):
+        choose_draw(n, c, d)
+    elif n > COMPLETE_UP_TO:
         choose_neighbourhood(n, c, d)
 
 
@@ -78,7 +121,8 @@ class SumParameters:
         manifest_hash: SHA-256 of the manifest that every party signed, 32 bytes.
         run, query: names of the run and of the private sum.
         attempt: number of the attempt, from 0.
-        roster: all n parties, in the manifest's order; messages name a party by its index here.
+        roster: all n parties, in the manifest's order; messages name a party by its index here. At a party of a Merkle
+            graph the part of the roster that it knows is enough.
         threshold: T, number of shares, or of signatures, that it takes to open the sum.
         tolerated_dropouts: D; with fewer than n - D survivors nothing is opened.
         colluders: c, parties that may share what they know with the coordinator.
@@ -89,6 +133,7 @@ class SumParameters:
         graph_above: rosters larger than this use the k-regular graph.
         law: law of the noise, discrete "gaussian" or "laplace" (``NoisePlan``).
         post_quantum: True if channels and masks are hybrid, of X25519 and ML-KEM-768.
+        merkle_above: rosters larger than this use the Merkle graph, if dropouts are tolerated.
 
     Raises ConfigurationError for parameters that docs/secagg.md, "Manifest", refuses.
     """
@@ -97,7 +142,7 @@ class SumParameters:
     run: str
     query: str
     attempt: int
-    roster: tuple[Member, ...]
+    roster: tuple[Member, ...] | RosterPart
     threshold: int
     tolerated_dropouts: int
     colluders: int
@@ -107,6 +152,7 @@ class SumParameters:
     graph_above: int = COMPLETE_UP_TO
     law: Law = "gaussian"
     post_quantum: bool = True
+    merkle_above: int = MERKLE_ABOVE
 
     def __post_init__(self) -> None:
         n, t, d, c = len(self.roster), self.threshold, self.tolerated_dropouts, self.colluders
@@ -118,7 +164,10 @@ class SumParameters:
             raise ConfigurationError("the roster is empty", "list at least one party in the manifest")
         if any(len(member.identity) != IDENTITY_BYTES or not member.name for member in self.roster):
             raise ConfigurationError("the roster has a member without a name or a 32-byte Ed25519 identity")
-        if len({member.name for member in self.roster}) < n or len({member.identity for member in self.roster}) < n:
+        known = n if isinstance(self.roster, tuple) else len(self.roster.members)
+        if known < n and not self.merkle:
+            raise ConfigurationError("a part of the roster is enough only for the Merkle graph", "give all of it")
+        if len({each.name for each in self.roster}) < known or len({each.identity for each in self.roster}) < known:
             raise ConfigurationError("the roster lists a name or an identity twice", "one entry for each party")
         check_quorum(n, t, d, c)
         if not 1 <= self.dimension < 2**31:
@@ -162,9 +211,16 @@ class SumParameters:
         """Bytes of a party's ML-KEM-768 public keys, for channel and mask (in direct mode only mask), or 0."""
         return keys.KEM_KEY_BYTES * (1 if self.direct else 2) if self.post_quantum else 0
 
+    @property
+    def merkle(self) -> bool:
+        """True for the Merkle graph, in which each party draws its neighbours under the root of all adverts."""
+        return merkle_graph(self.size, self.tolerated_dropouts, self.merkle_above)
+
     @cached_property
     def graph(self) -> Neighbourhood | None:
-        """Degree and threshold of the k-regular graph; None for the complete graph."""
+        """Degree and threshold of the k-regular or Merkle graph; None for the complete graph."""
+        if self.merkle:
+            return choose_draw(self.size, self.colluders, self.tolerated_dropouts)
         if self.size <= self.graph_above:
             return None
         return choose_neighbourhood(self.size, self.colluders, self.tolerated_dropouts)
@@ -173,6 +229,13 @@ class SumParameters:
     def share_threshold(self) -> int:
         """Number of shares that reconstruct a secret: T on the complete graph, else the neighbourhood's threshold."""
         return self.threshold if self.graph is None else self.graph.threshold
+
+    @property
+    def draw(self) -> Draw:
+        """Numbers of the Merkle graph. Raises InternalError for any other graph."""
+        if not isinstance(self.graph, Draw):
+            raise InternalError("only the Merkle graph is drawn")
+        return self.graph
 
     def topology(self, transcript: bytes) -> Topology:
         """Returns the mask graph; ``transcript`` is the jointly derived 32-byte seed of a k-regular one."""
@@ -192,7 +255,8 @@ class SumParameters:
     @cached_property
     def noise_plan(self) -> NoisePlan:
         """Split of the noise among the parties; it has no components if sigma is 0."""
-        return noise_plan(self.sigma, self.size, self.tolerated_dropouts, self.colluders, self.law)
+        colluders = self.colluders + (self.draw.stray if self.merkle else 0)
+        return noise_plan(self.sigma, self.size, self.tolerated_dropouts, colluders, self.law)
 
     @property
     def dtype(self) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
@@ -205,8 +269,17 @@ class SumParameters:
         return sid_of(self.run, self.query, self.attempt, self.manifest_hash)
 
     @cached_property
+    def roster_tree(self) -> Tree:
+        """The roster's Merkle tree, at who knows all of it."""
+        return Tree("roster", [member_leaf(index, member) for index, member in enumerate(self.roster)])
+
+    @cached_property
     def roster_hash(self) -> bytes:
-        """SHA-256 over every member's name and identity, in order."""
+        """SHA-256 over every member's name and identity, in order; for the Merkle graph the roster's Merkle root."""
+        if isinstance(self.roster, RosterPart):
+            return self.roster.root
+        if self.merkle:
+            return self.roster_tree.root
         fields: list[bytes | str] = []
         for member in self.roster:
             fields += [member.name, member.identity]
@@ -228,11 +301,13 @@ class SumParameters:
             self.graph_above,
             self.law,
             int(self.post_quantum),
+            *(("merkle", self.merkle_above) if self.merkle else ()),
         )
 
     @cached_property
     def _indices(self) -> dict[str, int]:
-        return {member.name: index for index, member in enumerate(self.roster)}
+        numbered = enumerate(self.roster) if isinstance(self.roster, tuple) else self.roster.members.items()
+        return {member.name: index for index, member in numbered}
 
     def index(self, name: str) -> int:
         """Returns the roster index of a party. Raises ConfigurationError for a name that the manifest does not list."""
@@ -242,5 +317,7 @@ class SumParameters:
             raise ConfigurationError(f"{name!r} is not in the roster of this sum", "check the manifest") from None
 
     def name(self, index: int) -> str:
-        """Returns the name of the party at a roster index; "party 7" if 7 is beyond the roster."""
-        return self.roster[index].name if 0 <= index < self.size else f"party {index}"
+        """Returns the name of the party at a roster index; "party 7" if 7 is beyond the roster, or not known here."""
+        roster = self.roster
+        known = 0 <= index < self.size if isinstance(roster, tuple) else index in roster.members
+        return roster[index].name if known else f"party {index}"

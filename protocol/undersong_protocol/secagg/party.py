@@ -24,13 +24,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.printable import counted
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.secagg import keys, shamir, sid
+from undersong_protocol.secagg import keys, merkle, shamir, sid
+from undersong_protocol.secagg.drawn import DrawnTopology, MaskGraph, draw
 from undersong_protocol.secagg.graph import graph_seed
 from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, Sign, masked_body, seal_pair
 from undersong_protocol.secagg.messages import (
     COORDINATOR,
     advertise_request,
     adverts_from_wire,
+    around_from_wire,
+    drawn_bytes,
     from_bitmap,
     parse_advert,
     parse_request,
@@ -227,8 +230,7 @@ class PartyMachine:
             body = self._handlers[stage](self, draft, message)
             if body is None:
                 self._pending = _Pending(seen, draft)
-                roster = self._parameters.roster
-                return WantsInput(tuple([roster[party].name for party in draft.sharers]))
+                return WantsInput(tuple(map(self._parameters.name, draft.sharers)))
             return self._commit(rule, roll, seen, draft, [body], sid.body_hash(body))
         except UndersongError as error:
             self.end(error.problem)
@@ -314,6 +316,7 @@ class PartyMachine:
             ("graph_above", terms.graph_above, own.graph_above),
             ("law of the noise", terms.law, own.law),
             ("post_quantum", terms.post_quantum, own.post_quantum),
+            ("merkle_above", terms.merkle_above, own.merkle_above if own.merkle else 0),
         )
         for name, theirs, ours in compared:
             if theirs != ours:
@@ -327,10 +330,12 @@ class PartyMachine:
 
     def _reveal(self, draft: PartyState, message: wire.Request) -> bytes:
         request = message.reveal
-        if request.roll != draft.rolls or request.roll >= ROLLS:
+        if request.roll != draft.rolls or request.roll >= (1 if self._parameters.merkle else ROLLS):
             raise PrivacyRefusal(
                 f"nonce roll {request.roll} after {draft.rolls} rolls (of at most {ROLLS})", "start a new attempt"
             )
+        if self._parameters.merkle:
+            return self._draw(draft, request)
         if request.roll == 0:
             self._learn(draft, request.adverts)
         asked = from_bitmap(request.present, self._parameters.size, COORDINATOR, "who reveals nonces")
@@ -342,6 +347,30 @@ class PartyMachine:
         draft.present = asked
         draft.rolls += 1
         return self._nonce(draft, request.roll)
+
+    def _draw(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
+        """Fix the transcript, then draw neighbours with coins that nobody else knows."""
+        own, me = self._parameters, self._me
+        if request.adverts:
+            raise PeerFault(COORDINATOR, "showed adverts with the root of all, before this party drew its neighbours")
+        present = from_bitmap(request.present, own.size, COORDINATOR, "who advertised keys")
+        self._check_set(present, "the root of adverts")
+        own_leaf = {me: merkle.leaf("advert", me, draft.advert)}
+        merkle.check(
+            "adverts",
+            request.root,
+            own.size,
+            own_leaf,
+            request.path,
+            COORDINATOR,
+            "the keys that this party advertised",
+        )
+        draft.present, draft.adverts_hash = present, request.root
+        draft.transcript = sid.rooted_hash(own.sid, own.terms, request.root, request.present)
+        coins = keys.hkdf(draft.transcript, draft.secret("nonce"), b"draw")
+        draft.drawn = draw(own.size, me, own.draw.degree, coins)
+        draft.rolls = 1
+        return drawn_bytes(draft.drawn)
 
     def _share(self, draft: PartyState, message: wire.Request) -> bytes:
         self._meet(draft, message.share)
@@ -363,7 +392,7 @@ class PartyMachine:
         if not own.post_quantum:
             split_blocks(shown, keys.KEM_KEY_BYTES, 0, COORDINATOR, "ML-KEM-768 keys")
             return found
-        holders = own.topology(draft.transcript).holders(me, draft.present)
+        holders = self._topology(draft).holders(me, draft.present)
         blocks = split_blocks(shown, own.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
         mine = parse_advert(own, me, draft.advert, b"")
         for party, block in zip(holders, blocks, strict=True):
@@ -392,12 +421,12 @@ class PartyMachine:
         hasher: keys.ShareHasher,
         reply: wire.Shares,
     ) -> None:
-        """r_ij for every neighbour j of a higher index, to j's mask key."""
-        me, transcript = self._me, draft.transcript
+        """r_ij for every neighbour j of a higher index (Merkle graph: that i drew), to j's mask key."""
+        me, transcript, topology = self._me, draft.transcript, self._topology(draft)
         mask_keys = self._mask_keys(draft)
         sealed, hashes = [], []
         for party, (_, public) in kem_keys.items():
-            if party <= me:
+            if not topology.leads(me, party):
                 continue
             secret = mask_keys.pair_secret(transcript, party)
             hashes.append(hasher.one("pair", me, party, secret))
@@ -415,7 +444,7 @@ class PartyMachine:
     ) -> None:
         """Shares of the self-mask seed and of the mask secret for every holder, sealed to its channel keys."""
         own, me = self._parameters, self._me
-        holders = own.topology(draft.transcript).holders(me, draft.present)
+        holders = self._topology(draft).holders(me, draft.present)
         points = [holder + 1 for holder in holders]
         dealt = []
         for name, label in (("self_mask", b"self"), ("mask", b"mask")):
@@ -423,6 +452,7 @@ class PartyMachine:
             dealt.append(shamir.share(draft.secret(name), own.share_threshold, points, KeyStream(seed).read))
         self_shares, mask_shares = dealt
         channel = self._channel(draft)
+        bound = self._mask_keys(draft).public if own.merkle else b""
         ciphertexts, hashes = [], []
         for holder in holders:
             one, two = self_shares[holder + 1], mask_shares[holder + 1]
@@ -433,13 +463,19 @@ class PartyMachine:
                 continue
             peer = draft.peers[holder]
             agreed = channel.shared(own.name(holder), peer.channel_key)
-            draft.peers[holder] = Peer(agreed=agreed, mask_key=peer.mask_key)
+            opens = not own.merkle or holder in draft.choosers
+            draft.peers[holder] = Peer(agreed=agreed if opens else b"", mask_key=peer.mask_key, identity=peer.identity)
             shared = ciphertext = b""
             if own.post_quantum:
                 shared, ciphertext = self._encapsulated(holder, kem_keys[holder][0])
             key = keys.share_key(draft.transcript, agreed + shared, me, holder)
-            sealed = keys.seal(key, draft.transcript, me, holder, one + two, ciphertext + public)
+            sealed = keys.seal(key, draft.transcript, me, holder, one + two, ciphertext + public + bound)
             ciphertexts.append(ciphertext + sealed)
+        for party in draft.choosers:
+            peer = draft.peers[party]
+            if not peer.agreed:
+                agreed = channel.shared(own.name(party), peer.channel_key)
+                draft.peers[party] = Peer(agreed=agreed, mask_key=peer.mask_key)
         reply.ciphertexts, reply.hashes = b"".join(ciphertexts), b"".join(hashes)
 
     def _mask(self, draft: PartyState, message: wire.Request) -> None:
@@ -452,19 +488,24 @@ class PartyMachine:
         self._check_set(sharers, "U2 (who shared keys)")
         if not set(sharers) <= set(draft.present):
             raise PrivacyRefusal("U2 lists parties that did not advertise keys")
-        topology = own.topology(draft.transcript)
+        topology = self._topology(draft)
         topology.check(me, sharers, "U2")
         draft.sharers = sharers
         hasher = keys.ShareHasher(draft.transcript)
         taken = self._take_shares(draft, request, hasher)
         draft.mask_secrets = self._agree(draft, request, hasher)
-        # From here on only shares are needed, its own among them where it holds one.
-        draft.peers = {party: peer for party, peer in draft.peers.items() if party == me} | taken
+        # From here on only shares are needed, its own among them where it holds one, and whose signatures it is to see.
+        known = {party: Peer(identity=peer.identity) for party, peer in draft.peers.items() if peer.identity}
+        draft.peers = {party: peer for party, peer in draft.peers.items() if party == me} | known
+        for party, peer in taken.items():
+            draft.peers[party] = peer._replace(identity=known[party].identity if party in known else b"")
 
     def _take_shares(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> dict[int, Peer]:
         """Open and check the shares that every neighbour of U2 dealt to this party."""
         own, me = self._parameters, self._me
-        dealers = () if own.direct else own.topology(draft.transcript).neighbours(me, draft.sharers)
+        dealers: Sequence[int] = ()
+        if not own.direct:
+            dealers = [party for party in self._topology(draft).dealers(me, draft.sharers) if party != me]
         before = keys.CIPHERTEXT_BYTES if own.post_quantum else 0
         ciphertexts = split_blocks(
             request.ciphertexts, before + keys.SEALED_BYTES, len(dealers), COORDINATOR, "shares for this party"
@@ -478,7 +519,9 @@ class PartyMachine:
             ciphertext, sealed = block[:before], block[before:]
             shared = b"" if secret is None else secret.decapsulate(ciphertext)
             key = keys.share_key(draft.transcript, draft.peers[dealer].agreed + shared, dealer, me)
-            plain = keys.unseal(key, draft.transcript, dealer, me, sealed, ciphertext + public)
+            # A chooser's mask key comes without its signature, but its shares open under this key alone.
+            bound = draft.peers[dealer].mask_key if own.merkle else b""
+            plain = keys.unseal(key, draft.transcript, dealer, me, sealed, ciphertext + public + bound)
             if plain is None:
                 raise PeerFault(
                     own.name(dealer),
@@ -500,15 +543,15 @@ class PartyMachine:
         Those that neighbours of a lower index dealt are opened and checked here.
         """
         own, me, transcript = self._parameters, self._me, draft.transcript
-        around = own.topology(transcript).neighbours(me, draft.sharers)
-        dealers = [other for other in around if other < me] if own.post_quantum else []
+        topology = self._topology(draft)
+        around = topology.neighbours(me, draft.sharers)
+        dealers = [other for other in around if not topology.leads(me, other)] if own.post_quantum else []
         blocks = split_blocks(request.pairs, SEALED_PAIR_BYTES, len(dealers), COORDINATOR, "secrets of pairs")
         hashes = split_blocks(
             request.pair_hashes, PAIR_HASH_BYTES, len(dealers), COORDINATOR, "hashes of secrets of pairs"
         )
         mask_keys = self._mask_keys(draft)
-        roster, peers = own.roster, draft.peers
-        agreed = {other: mask_keys.agreed(roster[other].name, peers[other].mask_key) for other in around}
+        agreed = {other: mask_keys.agreed(own.name(other), draft.peers[other].mask_key) for other in around}
         if not own.post_quantum:
             return agreed
         for dealer, block, hashed in zip(dealers, blocks, hashes, strict=True):
@@ -527,7 +570,7 @@ class PartyMachine:
                     "start a new attempt",
                 )
             agreed[dealer] += secret
-        for holder in around[len(dealers) :]:
+        for holder in agreed.keys() - dealers:
             agreed[holder] += mask_keys.pair_secret(transcript, holder)
         return agreed
 
@@ -537,7 +580,7 @@ class PartyMachine:
         self._check_set(survivors, "U3 (whose vectors arrived)")
         if not set(survivors) <= set(draft.sharers):
             raise PrivacyRefusal("U3 exceeds U2: it lists parties that did not share keys")
-        own.topology(draft.transcript).check(self._me, survivors, "U3")
+        self._topology(draft).check(self._me, survivors, "U3")
         draft.survivors = survivors
         return self._opened_set(draft)
 
@@ -546,9 +589,14 @@ class PartyMachine:
         signers = from_bitmap(message.unmask.signers, own.size, COORDINATOR, "the signers of U3")
         if not set(signers) <= set(draft.survivors):
             raise PrivacyRefusal("U3 is signed by parties that are not in it (foreign signatures)")
-        if len(signers) < own.threshold:
+        needed = own.threshold
+        if own.merkle:
+            needed = own.share_threshold
+            if not set(signers) <= set(draft.drawn):
+                raise PrivacyRefusal("U3 is signed by parties that this one did not draw (foreign signatures)")
+        if len(signers) < needed:
             raise PrivacyRefusal(
-                f"{len(signers)} signatures on U3 where {own.threshold} are needed",
+                f"{len(signers)} signatures on U3 where {needed} are needed",
                 "start a new attempt when more parties are present",
             )
         body = self._opened_set(draft)
@@ -559,10 +607,9 @@ class PartyMachine:
         for signer, signature in zip(signers, signatures, strict=True):
             if (signer, body, signature) == mine:
                 continue
-            member = own.roster[signer]
             keys.check_signature(
-                member.identity,
-                member.name,
+                draft.peers[signer].identity if own.merkle else own.roster[signer].identity,
+                own.name(signer),
                 own.sid,
                 Stage.CONSISTENCY,
                 signer,
@@ -571,7 +618,7 @@ class PartyMachine:
                 "its statement on this U3 (forged, duplicate, of another question, or for a split view)",
             )
         alive = set(draft.survivors)
-        dealers = own.topology(draft.transcript).holders(self._me, draft.sharers)
+        dealers = self._topology(draft).dealers(self._me, draft.sharers)
         shares = [
             draft.peers[dealer].self_share if dealer in alive else draft.peers[dealer].mask_share for dealer in dealers
         ]
@@ -598,7 +645,7 @@ class PartyMachine:
             commitment = keys.self_mask_commitment(own.sid, self._me, state.secret("self_mask"))
         if own.noise_plan.removal:
             anchor = NoiseSeeds(bytes(32), state.secret("noise_root")).anchor(own.noise_plan)
-        if own.graph is not None:
+        if own.graph is not None and not own.merkle:
             nonce = sid.advance(state.secret("nonce"), ROLLS)
         return wire.Advert(
             channel_key=self._channel(state).public,
@@ -673,6 +720,10 @@ class PartyMachine:
     def _meet(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
         """Fix the transcript: from the adverts on the complete graph, from the last roll's nonces on the other."""
         own = self._parameters
+        if own.merkle and isinstance(request, wire.ShareRequest):
+            self._topology(draft).check(self._me, draft.present, "U1 (who advertised keys)")
+            draft.choosers, draft.peers = around_from_wire(own, self._me, draft, request)
+            return
         if own.graph is None:
             if request.nonces:
                 raise PeerFault(COORDINATOR, "showed nonces although the graph is complete")
@@ -691,8 +742,15 @@ class PartyMachine:
                 raise PeerFault(own.name(party), "its nonce is not the one it committed to", "start a new attempt")
         present = to_bitmap(draft.present, own.size)
         draft.transcript = graph_seed(sid.roll_hash(draft.adverts_hash, roll, present), nonces)
-        kept = set(own.topology(draft.transcript).neighbours(self._me, draft.present))
+        kept = set(self._topology(draft).neighbours(self._me, draft.present))
         draft.peers = {party: peer for party, peer in draft.peers.items() if party in kept}
+
+    def _topology(self, state: PartyState) -> MaskGraph:
+        """The mask graph, of a Merkle graph this party's own place."""
+        own, me = self._parameters, self._me
+        if own.merkle:
+            return DrawnTopology(own.draw, {me: state.drawn}, {me: state.choosers})
+        return own.topology(state.transcript)
 
     def _masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
         """The masks on x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""

@@ -65,6 +65,11 @@ def adverts_hash(sid: bytes, terms: bytes, adverts: Iterable[tuple[int, bytes]])
     return digest("adverts", *fields)
 
 
+def rooted_hash(sid: bytes, terms: bytes, root: bytes, present: bytes) -> bytes:
+    """Returns sid' of a Merkle graph, 32 bytes: H(sid, terms, root of all adverts, bitmap of who advertised)."""
+    return digest("rooted adverts", sid, terms, root, present)
+
+
 def roll_hash(adverts: bytes, roll: int, present: bytes) -> bytes:
     """Returns the hash (32 bytes) to which the nonces of one roll, a try at the joint permutation, are bound.
 

@@ -20,7 +20,8 @@ Replies = Callable[[Stage, int], bytes | None]
 class Peer(NamedTuple):
     """Keys and shares of another party that this party holds; for itself, the shares that it keeps.
 
-    ``agreed`` is the X25519 secret of both channel keys, with which the other party's shares are decrypted.
+    ``agreed`` is the X25519 secret of both channel keys, with which the other party's shares are decrypted;
+    ``identity`` the enrolled key of a neighbour that this party drew (Merkle graph).
     """
 
     channel_key: bytes = b""
@@ -31,6 +32,7 @@ class Peer(NamedTuple):
     mask_share: bytes = b""
     channel_kem: bytes = b""
     mask_kem: bytes = b""
+    identity: bytes = b""
 
     def __repr__(self) -> str:
         return "Peer(hidden)"
@@ -51,6 +53,7 @@ class Peer(NamedTuple):
             mask_share=self.mask_share,
             channel_kem=self.channel_kem,
             mask_kem=self.mask_kem,
+            identity=self.identity,
         )
 
 
@@ -80,6 +83,8 @@ class PartyState:
     present: tuple[int, ...] = ()
     sharers: tuple[int, ...] = ()
     survivors: tuple[int, ...] = ()
+    drawn: tuple[int, ...] = ()
+    choosers: tuple[int, ...] = ()
     peers: dict[int, Peer] = field(default_factory=dict)
     mask_secrets: dict[int, bytes] = field(default_factory=dict)
     answered: dict[tuple[Stage, int], Answered] = field(default_factory=dict)
@@ -119,6 +124,8 @@ class PartyState:
             present=self.present,
             sharers=self.sharers,
             survivors=self.survivors,
+            drawn=self.drawn,
+            choosers=self.choosers,
             peers=[peer.to_wire(index) for index, peer in peers if not peer.is_public],
             answered=[
                 wire.Answered(
@@ -176,6 +183,8 @@ class PartyState:
             present=tuple(message.present),
             sharers=tuple(message.sharers),
             survivors=tuple(message.survivors),
+            drawn=tuple(message.drawn),
+            choosers=tuple(message.choosers),
             peers={
                 peer.party: Peer(
                     peer.channel_key,
@@ -186,6 +195,7 @@ class PartyState:
                     peer.mask_share,
                     peer.channel_kem,
                     peer.mask_kem,
+                    peer.identity,
                 )
                 for peer in message.peers
             },

@@ -28,7 +28,7 @@ class Stage(IntEnum):
 
 _TITLES = {
     Stage.ADVERTISE: "advertise keys",
-    Stage.REVEAL: "reveal nonces",
+    Stage.REVEAL: "reveal coins",
     Stage.SHARE: "share keys",
     Stage.MASK: "masked input",
     Stage.CONSISTENCY: "consistency",

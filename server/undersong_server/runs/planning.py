@@ -419,7 +419,7 @@ def _caps(run: RunPlan) -> Iterator[tuple[str, str, float, float, float]]:
 
 def share_sigma(plan: Plan, planned: PlannedSum) -> float:
     """Standard deviation, integer units, of the noise that each party adds (before XNoise removes the excess)."""
-    honest = plan.quorum.parties - plan.quorum.tolerated_dropouts - plan.quorum.colluders
+    honest = plan.quorum.parties - plan.quorum.tolerated_dropouts - plan.quorum.noise_colluders
     return planned.drawn_sigma_integer / math.sqrt(honest)
 
 

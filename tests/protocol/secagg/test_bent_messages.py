@@ -1,4 +1,4 @@
-"""Messages bent at random, in every mode alike: complete graph, k-regular graph, and direct mode on either.
+"""Messages bent at random, in every mode alike: complete, k-regular and Merkle graph, and direct mode.
 
 The named lies are in test_lying_coordinator.py and test_lying_party.py; here hypothesis bends any field of any request
 or reply. What is opened is the survivors' exact sum or nothing, a party that refused stays silent, and no secret of a
@@ -43,6 +43,7 @@ MODES: dict[str, tuple[int, dict[str, object]]] = {
     "complete": (5, {"tolerated_dropouts": 1, "colluders": 1}),
     "direct": (4, {"tolerated_dropouts": 0, "colluders": 1}),
     "k-regular": (12, {"tolerated_dropouts": 2, "colluders": 1, "graph_above": 7}),
+    "Merkle": (12, {"tolerated_dropouts": 2, "colluders": 1, "merkle": (6, 4)}),
     "k-regular, direct": (12, {"tolerated_dropouts": 0, "colluders": 1, "graph_above": 7}),
 }
 STAGES: list[Stage] = [stage for stage in Stage if stage is not Stage.VOID]

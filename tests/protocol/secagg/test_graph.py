@@ -59,7 +59,7 @@ def test_the_choice_meets_the_conditions_and_is_the_least(parties: int, hostile:
 def test_tails_are_counts_of_draws(population: int, data: st.DataObject) -> None:
     marked, drawn = (data.draw(st.integers(0, population)) for _ in range(2))
     ways = [comb(marked, x) * comb(population - marked, drawn - x) for x in range(drawn + 1)]
-    assert graph._upper_tails(population, marked, drawn) == [sum(ways[x:]) for x in range(drawn + 2)]
+    assert graph.upper_tails(population, marked, drawn) == [sum(ways[x:]) for x in range(drawn + 2)]
 
 
 @pytest.mark.heavy

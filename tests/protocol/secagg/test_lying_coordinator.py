@@ -6,7 +6,6 @@ nothing that they ever sent may contain a secret that the round they reached doe
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.lying import VICTIM, Bend, Lie, check_refused, play
 from tests.doubles.secagg import (
     QUESTION,
     drive,
@@ -38,64 +38,7 @@ from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
 
-VICTIM = "p03"
 LOW_ORDER = sorted(keys._LOW_ORDER)
-
-Bend = Callable[[wire.Request], object]
-Lie = Callable[[SumParameters, wire.Request], object]
-
-
-class Refused(Exception):
-    """The stage has ended in which somebody refused."""
-
-
-def play(
-    parameters: SumParameters, stage: Stage, bend: Bend, victims: tuple[str, ...] = (VICTIM,)
-) -> tuple[dict[str, UndersongError], dict[str, PartyMachine], list[bytes]]:
-    """Bend the requests of one stage to the victims; (refusals, machines, everything that was sent)."""
-    parties = open_parties(parameters)
-    refusals: dict[str, UndersongError] = {}
-    sent: list[bytes] = []
-    asked: list[Stage] = []
-
-    def lie(name: str, message: wire.Request) -> None:
-        now = stage_of(message)
-        if refusals and now is not asked[-1]:
-            raise Refused  # whoever has refused is asked and sends nothing more
-        asked.append(now)
-        if now is stage and name in victims:
-            bend(message)
-
-    with contextlib.suppress(SumAborted, Refused):
-        drive(parameters, parties, refusals=refusals, transcript=sent, bend_request=lie)
-    return refusals, parties, sent
-
-
-def check_refused(
-    parameters: SumParameters,
-    stage: Stage,
-    lie: Lie,
-    error: type[UndersongError],
-    words: str,
-    victims: tuple[str, ...] = (VICTIM,),
-) -> None:
-    """The victims refuse with these words, are tombstoned for good, and their secrets were never sent."""
-    refusals, parties, sent = play(parameters, stage, lambda message: lie(parameters, message), victims)
-    assert set(refusals) == set(victims)
-    for victim in victims:
-        with pytest.raises(error, match=words):
-            raise refusals[victim]
-        machine = parties[victim]
-        assert machine.phase is Phase.TOMBSTONED
-        with raises(PrivacyRefusal, "attempt-ended"):
-            machine.receive(advertise_request(parameters))
-        restored = PartyMachine.restore(parameters, victim, identity_of(victim), machine.snapshot())
-        assert restored.phase is Phase.TOMBSTONED
-        snapshot = machine.snapshot()
-        everything = b"".join(sent)
-        for name, secret in secrets_of(parameters, victim).items():
-            assert secret not in snapshot, f"{name} survives the tombstone"
-            assert secret not in everything, f"{name} was sent"
 
 
 # --- one request bent at one point ----------------------------------------------------------------------------------
@@ -277,7 +220,7 @@ TEN: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
         "swapped keys": [_forged(VICTIM, 3, mask_key=OWN_KEY)],
         "omits this party": [_adverts_of(0, 1, 2, *range(4, 10))],
         "8 parties, at least 9 are needed": [_adverts_of(*range(8))],
-        "reveal nonces was asked for out of order": [lambda _, m: _reveal(m, 0)],
+        "reveal coins was asked for out of order": [lambda _, m: _reveal(m, 0)],
     },
     (Stage.MASK, PeerFault): {
         # At the beginning, in the middle and at the end of the first block of shares, and in the second one.
@@ -372,7 +315,7 @@ def test_direct_mode_refuses_any_missing_party() -> None:
 
 def test_leave_one_out_roster_has_other_terms() -> None:
     parameters = parameters_of(10)
-    smaller = dataclasses.replace(parameters, roster=parameters.roster[:-1])
+    smaller = dataclasses.replace(parameters, roster=tuple(parameters.roster)[:-1])
     machine = open_party(parameters, VICTIM)
     with raises(PrivacyRefusal, "other-terms"):
         machine.receive(advertise_request(smaller))
@@ -381,7 +324,7 @@ def test_leave_one_out_roster_has_other_terms() -> None:
 def test_a_stranger_in_the_roster_has_other_terms() -> None:
     parameters = parameters_of(10)
     stranger = Member("p09", identity_of("stranger").public_key().public_bytes_raw())
-    other = dataclasses.replace(parameters, roster=(*parameters.roster[:-1], stranger))
+    other = dataclasses.replace(parameters, roster=(*tuple(parameters.roster)[:-1], stranger))
     with raises(PrivacyRefusal, "other-terms"):
         open_party(parameters, VICTIM).receive(advertise_request(other))
 

@@ -62,7 +62,7 @@ def _events(n: int) -> st.SearchStrategy[Event]:
 
 
 @st.composite
-def schedules(draw: st.DrawFn, graph: bool = False, largest: int = 30) -> Schedule:
+def schedules(draw: st.DrawFn, graph: bool = False, merkle: bool = False, largest: int = 30) -> Schedule:
     n = draw(st.integers(12 if graph else 3, largest))
     colluders = draw(st.integers(0, min(2, (n - 1) // 3)))
     dropouts = draw(st.integers(0, max(0, (n - colluders - 1) // 2 - (n % 2 == 0))))
@@ -76,6 +76,8 @@ def schedules(draw: st.DrawFn, graph: bool = False, largest: int = 30) -> Schedu
         "dimension": 9,
         "post_quantum": draw(st.booleans()),
     }
+    if merkle:  # half of the others and the dropouts, but not more than there are
+        planned |= {"merkle": (min(n - 1, n // 2 + dropouts), n // 4 + 1), "tolerated_dropouts": max(1, dropouts)}
     # So few parties may have no neighbourhood at the stated failure probabilities: such a plan is refused, not run.
     try:
         parameters = parameters_of(n, **planned)
@@ -196,13 +198,23 @@ def test_regular_graph_and_direct_mode_on_it(schedule: Schedule) -> None:
     check(schedule)
 
 
+@pytest.mark.heavy
+@pytest.mark.timeout(1800)
+@settings(SETTINGS, max_examples=examples(3, 600))
+@given(schedules(graph=True, merkle=True, largest=examples(24, 60)))
+def test_merkle_graph(schedule: Schedule) -> None:
+    assert schedule.parameters.merkle
+    check(schedule)
+
+
 # --- every crash point, one by one ------------------------------------------------------------------------------------
 
 
-MODES = {
+MODES: dict[str, dict[str, Any]] = {
     "shares": {"tolerated_dropouts": 2},
     "direct": {"tolerated_dropouts": 0, "colluders": 2},
     "graph": {"graph_above": 7},
+    "merkle": {"merkle": (7, 5)},
 }
 DEFAULT = [("shares", True)]
 
@@ -212,8 +224,10 @@ DEFAULT = [("shares", True)]
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.VOID])
 @pytest.mark.parametrize(("mode", "post_quantum"), slow_but(product(MODES, [False, True]), DEFAULT))
 def test_a_power_cut_at_every_point_resumes_to_the_bit(mode: str, post_quantum: bool, stage: Stage, cut: Cut) -> None:
-    changes: dict[str, Any] = MODES[mode]
-    parameters = parameters_of(12 if mode == "graph" else 6, sigma=100.0, post_quantum=post_quantum, **changes)
+    changes = MODES[mode]
+    parameters = parameters_of(
+        12 if "graph" in mode or mode == "merkle" else 6, sigma=100.0, post_quantum=post_quantum, **changes
+    )
     events = tuple(Event(stage, party, "cut and again", cut) for party in (2, 5))
     check(Schedule(parameters, events, frozenset(Stage), False))
     opened, _, _ = play(Schedule(parameters, events, frozenset(), False))

@@ -32,7 +32,9 @@ from undersong_protocol.wire.messages import secagg_pb2 as wire
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
 
 
-@pytest.mark.parametrize("changes", [{}, {"graph_above": 7}, {"tolerated_dropouts": 0, "colluders": 3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"graph_above": 7}, {"merkle": (7, 5)}, {"tolerated_dropouts": 0, "colluders": 3}]
+)
 def test_no_secret_and_no_clean_vector_in_a_whole_transcript(
     changes: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,8 +70,9 @@ def test_no_secret_and_no_clean_vector_in_a_whole_transcript(
     assert not caplog.records
 
 
-def test_both_kinds_of_share_of_one_peer_are_never_released() -> None:
-    parameters = parameters_of(7, tolerated_dropouts=2)
+@pytest.mark.parametrize("changes", [{}, {"merkle": (5, 3)}])
+def test_both_kinds_of_share_of_one_peer_are_never_released(changes: dict[str, object]) -> None:
+    parameters = parameters_of(7, tolerated_dropouts=2, **changes)
     parties = open_parties(parameters)
     held: dict[str, dict[int, tuple[bytes, bytes]]] = {}
     opened: dict[str, bytes] = {}
@@ -77,7 +80,9 @@ def test_both_kinds_of_share_of_one_peer_are_never_released() -> None:
     def look(name: str, message: wire.Request) -> None:
         if stage_of(message) is Stage.UNMASK:
             held[name] = {
-                party: (peer.self_share, peer.mask_share) for party, peer in parties[name]._state.peers.items()
+                party: (peer.self_share, peer.mask_share)
+                for party, peer in parties[name]._state.peers.items()
+                if peer.self_share
             }
 
     def keep(name: str, reply: wire.Reply) -> None:
@@ -92,6 +97,7 @@ def test_both_kinds_of_share_of_one_peer_are_never_released() -> None:
         bend_reply=keep,
     )
     for name, body in opened.items():
+        assert held[name]
         for party, (self_share, mask_share) in held[name].items():
             assert (self_share in body) != (mask_share in body)
             assert (mask_share in body) == (party in (2, 5))
@@ -99,7 +105,7 @@ def test_both_kinds_of_share_of_one_peer_are_never_released() -> None:
 
 def test_masked_vectors_are_uniform() -> None:
     """Chi-squared over the bytes of every masked vector of small clean vectors; false alarm below 1e-6 a vector."""
-    for changes in ({}, {"tolerated_dropouts": 0, "colluders": 2}, {"graph_above": 3}):
+    for changes in ({}, {"tolerated_dropouts": 0, "colluders": 2}, {"graph_above": 3}, {"merkle": (4, 3)}):
         parameters = parameters_of(8, dimension=40_000, modulus_bits=32, **changes)
         vectors: dict[str, bytes] = {}
 

@@ -28,6 +28,7 @@ from tests.doubles.secagg import (
 from undersong_common.errors import InternalError, PeerFault, UndersongError
 from undersong_protocol.secagg import keys, ring, sid
 from undersong_protocol.secagg.coordinator import SumAborted
+from undersong_protocol.secagg.drawn import DrawnTopology, MaskGraph
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_protocol.secagg.masking import MaskKeys, Sign, add_masks
 from undersong_protocol.secagg.messages import from_bitmap, to_bitmap
@@ -82,6 +83,14 @@ class Split:
     def transcript(self) -> bytes:
         return self.parties["p00"]._state.transcript
 
+    @property
+    def topology(self) -> MaskGraph:
+        if not self.parameters.merkle:
+            return self.parameters.topology(self.transcript)
+        states = {self.parameters.index(name): machine._state for name, machine in self.parties.items()}
+        drawn, choosers = ({p: getattr(s, each) for p, s in states.items()} for each in ("drawn", "choosers"))
+        return DrawnTopology(self.parameters.draw, drawn, choosers)
+
     def without_self_masks(self, group: set[str]) -> Ring:
         """The group's vectors, their self masks taken out as if all had been opened: the most it could ever get."""
         total = np.zeros(DIMENSION, dtype=np.uint32)
@@ -96,7 +105,7 @@ class Split:
         own, transcript = self.parameters, self.transcript
         secrets = {name: secrets_of(own, name)["mask"] for name in names_of(own.size)}
         masks: list[tuple[bytes, Sign]] = []
-        topology = own.topology(transcript)
+        topology = self.topology
         for name in group:
             me, question = own.index(name), OTHER if name in self.others else QUESTION
             mine = MaskKeys(secrets[name], own.post_quantum)
@@ -105,8 +114,8 @@ class Split:
                     others = MaskKeys(secrets[own.name(other)], own.post_quantum)
                     shared = mine.agreed(own.name(other), others.public)
                     if own.post_quantum:
-                        dealer = mine if me < other else others
-                        shared += dealer.pair_secret(transcript, max(me, other))
+                        leads = topology.leads(me, other)
+                        shared += (mine if leads else others).pair_secret(transcript, other if leads else me)
                     key = keys.mask_key(transcript, question, shared, me, other)
                     masks.append((key, 1 if me < other else -1))
         total = np.zeros(DIMENSION, dtype=np.uint32)
@@ -125,6 +134,7 @@ MODES: Mapping[str, tuple[int, dict[str, object]]] = {
     "complete": (10, {}),
     "k-regular": (20, {"graph_above": 7, "tolerated_dropouts": 2}),
     "direct": (4, {"tolerated_dropouts": 0, "colluders": 2}),
+    "Merkle": (20, {"merkle": (9, 7), "tolerated_dropouts": 2}),
 }
 
 

@@ -65,7 +65,7 @@ class Reply(_message.Message):
     def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., party: _Optional[int] = ..., stage: _Optional[_Union[Stage, str]] = ..., body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., kem_keys: _Optional[bytes] = ...) -> None: ...
 
 class AdvertiseRequest(_message.Message):
-    __slots__ = ("parties", "roster", "threshold", "tolerated_dropouts", "colluders", "dimension", "modulus_bits", "sigma", "graph_above", "law", "post_quantum")
+    __slots__ = ("parties", "roster", "threshold", "tolerated_dropouts", "colluders", "dimension", "modulus_bits", "sigma", "graph_above", "law", "post_quantum", "merkle_above")
     PARTIES_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class AdvertiseRequest(_message.Message):
     GRAPH_ABOVE_FIELD_NUMBER: _ClassVar[int]
     LAW_FIELD_NUMBER: _ClassVar[int]
     POST_QUANTUM_FIELD_NUMBER: _ClassVar[int]
+    MERKLE_ABOVE_FIELD_NUMBER: _ClassVar[int]
     parties: int
     roster: bytes
     threshold: int
@@ -88,7 +89,8 @@ class AdvertiseRequest(_message.Message):
     graph_above: int
     law: str
     post_quantum: bool
-    def __init__(self, parties: _Optional[int] = ..., roster: _Optional[bytes] = ..., threshold: _Optional[int] = ..., tolerated_dropouts: _Optional[int] = ..., colluders: _Optional[int] = ..., dimension: _Optional[int] = ..., modulus_bits: _Optional[int] = ..., sigma: _Optional[float] = ..., graph_above: _Optional[int] = ..., law: _Optional[str] = ..., post_quantum: _Optional[bool] = ...) -> None: ...
+    merkle_above: int
+    def __init__(self, parties: _Optional[int] = ..., roster: _Optional[bytes] = ..., threshold: _Optional[int] = ..., tolerated_dropouts: _Optional[int] = ..., colluders: _Optional[int] = ..., dimension: _Optional[int] = ..., modulus_bits: _Optional[int] = ..., sigma: _Optional[float] = ..., graph_above: _Optional[int] = ..., law: _Optional[str] = ..., post_quantum: _Optional[bool] = ..., merkle_above: _Optional[int] = ...) -> None: ...
 
 class Advert(_message.Message):
     __slots__ = ("channel_key", "mask_key", "commitment", "noise_anchor", "nonce_commitment", "terms", "channel_kem", "mask_kem")
@@ -121,24 +123,44 @@ class SignedAdvert(_message.Message):
     def __init__(self, party: _Optional[int] = ..., body: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class RevealRequest(_message.Message):
-    __slots__ = ("roll", "adverts", "present")
+    __slots__ = ("roll", "adverts", "present", "root", "path")
     ROLL_FIELD_NUMBER: _ClassVar[int]
     ADVERTS_FIELD_NUMBER: _ClassVar[int]
     PRESENT_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     roll: int
     adverts: _containers.RepeatedCompositeFieldContainer[SignedAdvert]
     present: bytes
-    def __init__(self, roll: _Optional[int] = ..., adverts: _Optional[_Iterable[_Union[SignedAdvert, _Mapping]]] = ..., present: _Optional[bytes] = ...) -> None: ...
+    root: bytes
+    path: bytes
+    def __init__(self, roll: _Optional[int] = ..., adverts: _Optional[_Iterable[_Union[SignedAdvert, _Mapping]]] = ..., present: _Optional[bytes] = ..., root: _Optional[bytes] = ..., path: _Optional[bytes] = ...) -> None: ...
 
 class ShareRequest(_message.Message):
-    __slots__ = ("adverts", "nonces", "kem_keys")
+    __slots__ = ("adverts", "nonces", "kem_keys", "adverts_proof", "roster", "roster_proof", "choosers")
     ADVERTS_FIELD_NUMBER: _ClassVar[int]
     NONCES_FIELD_NUMBER: _ClassVar[int]
     KEM_KEYS_FIELD_NUMBER: _ClassVar[int]
+    ADVERTS_PROOF_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_PROOF_FIELD_NUMBER: _ClassVar[int]
+    CHOOSERS_FIELD_NUMBER: _ClassVar[int]
     adverts: _containers.RepeatedCompositeFieldContainer[SignedAdvert]
     nonces: bytes
     kem_keys: bytes
-    def __init__(self, adverts: _Optional[_Iterable[_Union[SignedAdvert, _Mapping]]] = ..., nonces: _Optional[bytes] = ..., kem_keys: _Optional[bytes] = ...) -> None: ...
+    adverts_proof: bytes
+    roster: _containers.RepeatedCompositeFieldContainer[Enrolled]
+    roster_proof: bytes
+    choosers: bytes
+    def __init__(self, adverts: _Optional[_Iterable[_Union[SignedAdvert, _Mapping]]] = ..., nonces: _Optional[bytes] = ..., kem_keys: _Optional[bytes] = ..., adverts_proof: _Optional[bytes] = ..., roster: _Optional[_Iterable[_Union[Enrolled, _Mapping]]] = ..., roster_proof: _Optional[bytes] = ..., choosers: _Optional[bytes] = ...) -> None: ...
+
+class Enrolled(_message.Message):
+    __slots__ = ("name", "identity")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    identity: bytes
+    def __init__(self, name: _Optional[str] = ..., identity: _Optional[bytes] = ...) -> None: ...
 
 class Shares(_message.Message):
     __slots__ = ("ciphertexts", "hashes", "pairs", "pair_hashes")
@@ -213,7 +235,7 @@ class Evidence(_message.Message):
     def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., sharers: _Optional[bytes] = ..., survivors: _Optional[bytes] = ..., signers: _Optional[bytes] = ..., signatures: _Optional[bytes] = ..., question: _Optional[bytes] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("version", "sid", "terms", "party", "phase", "channel", "mask", "self_mask", "noise_own", "noise_root", "nonce", "sharing", "channel_kem", "adverts_hash", "transcript", "rolls", "present", "advert", "sharers", "survivors", "peers", "answered", "tombstone", "released", "question")
+    __slots__ = ("version", "sid", "terms", "party", "phase", "channel", "mask", "self_mask", "noise_own", "noise_root", "nonce", "sharing", "channel_kem", "adverts_hash", "transcript", "rolls", "present", "advert", "sharers", "survivors", "peers", "answered", "tombstone", "released", "question", "drawn", "choosers")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SID_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +261,8 @@ class Snapshot(_message.Message):
     TOMBSTONE_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
+    DRAWN_FIELD_NUMBER: _ClassVar[int]
+    CHOOSERS_FIELD_NUMBER: _ClassVar[int]
     version: int
     sid: bytes
     terms: bytes
@@ -264,10 +288,12 @@ class Snapshot(_message.Message):
     tombstone: str
     released: bool
     question: bytes
-    def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., terms: _Optional[bytes] = ..., party: _Optional[int] = ..., phase: _Optional[int] = ..., channel: _Optional[bytes] = ..., mask: _Optional[bytes] = ..., self_mask: _Optional[bytes] = ..., noise_own: _Optional[bytes] = ..., noise_root: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., sharing: _Optional[bytes] = ..., channel_kem: _Optional[bytes] = ..., adverts_hash: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., rolls: _Optional[int] = ..., present: _Optional[_Iterable[int]] = ..., advert: _Optional[bytes] = ..., sharers: _Optional[_Iterable[int]] = ..., survivors: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., answered: _Optional[_Iterable[_Union[Answered, _Mapping]]] = ..., tombstone: _Optional[str] = ..., released: _Optional[bool] = ..., question: _Optional[bytes] = ...) -> None: ...
+    drawn: _containers.RepeatedScalarFieldContainer[int]
+    choosers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[int] = ..., sid: _Optional[bytes] = ..., terms: _Optional[bytes] = ..., party: _Optional[int] = ..., phase: _Optional[int] = ..., channel: _Optional[bytes] = ..., mask: _Optional[bytes] = ..., self_mask: _Optional[bytes] = ..., noise_own: _Optional[bytes] = ..., noise_root: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., sharing: _Optional[bytes] = ..., channel_kem: _Optional[bytes] = ..., adverts_hash: _Optional[bytes] = ..., transcript: _Optional[bytes] = ..., rolls: _Optional[int] = ..., present: _Optional[_Iterable[int]] = ..., advert: _Optional[bytes] = ..., sharers: _Optional[_Iterable[int]] = ..., survivors: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., answered: _Optional[_Iterable[_Union[Answered, _Mapping]]] = ..., tombstone: _Optional[str] = ..., released: _Optional[bool] = ..., question: _Optional[bytes] = ..., drawn: _Optional[_Iterable[int]] = ..., choosers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("party", "channel_key", "agreed", "mask_key", "nonce_commitment", "self_share", "mask_share", "channel_kem", "mask_kem")
+    __slots__ = ("party", "channel_key", "agreed", "mask_key", "nonce_commitment", "self_share", "mask_share", "channel_kem", "mask_kem", "identity")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_KEY_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +303,7 @@ class Peer(_message.Message):
     MASK_SHARE_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_KEM_FIELD_NUMBER: _ClassVar[int]
     MASK_KEM_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     party: int
     channel_key: bytes
     agreed: bytes
@@ -286,7 +313,8 @@ class Peer(_message.Message):
     mask_share: bytes
     channel_kem: bytes
     mask_kem: bytes
-    def __init__(self, party: _Optional[int] = ..., channel_key: _Optional[bytes] = ..., agreed: _Optional[bytes] = ..., mask_key: _Optional[bytes] = ..., nonce_commitment: _Optional[bytes] = ..., self_share: _Optional[bytes] = ..., mask_share: _Optional[bytes] = ..., channel_kem: _Optional[bytes] = ..., mask_kem: _Optional[bytes] = ...) -> None: ...
+    identity: bytes
+    def __init__(self, party: _Optional[int] = ..., channel_key: _Optional[bytes] = ..., agreed: _Optional[bytes] = ..., mask_key: _Optional[bytes] = ..., nonce_commitment: _Optional[bytes] = ..., self_share: _Optional[bytes] = ..., mask_share: _Optional[bytes] = ..., channel_kem: _Optional[bytes] = ..., mask_kem: _Optional[bytes] = ..., identity: _Optional[bytes] = ...) -> None: ...
 
 class Answered(_message.Message):
     __slots__ = ("stage", "roll", "request", "reply")

@@ -1,0 +1,100 @@
+"""Merkle trees over a fixed number of leaves, and proofs of several leaves at once.
+
+A root binds its label and the number of leaves. A leaf's hash binds its label and index (:func:`leaf`), and leaves,
+nodes and roots are hashed under different labels, so nothing can be read as anything else. The last node of an odd
+level moves up as it is: the number of leaves fixes which nodes do, and no leaf is counted twice.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from undersong_common.errors import InternalError, PeerFault
+from undersong_protocol.secagg.sid import DIGEST_BYTES, Field, digest, encode
+
+_NODE = hashlib.sha256(encode("merkle node", ()))
+
+Places = list[npt.NDArray[np.int64]]
+"""By level from the leaves up: indices of the nodes that a proof shows, ascending."""
+
+
+def leaf(label: str, index: int, *fields: Field) -> bytes:
+    """Returns the hash (32 bytes) of the leaf with this index."""
+    return digest("merkle leaf", label, index, *fields)
+
+
+class Tree:
+    """A tree with all its nodes, at whoever made it."""
+
+    def __init__(self, label: str, leaves: Sequence[bytes]) -> None:
+        if not leaves:
+            raise InternalError("a Merkle tree has at least one leaf", code="no-leaves")
+        self._levels = []
+        level = list(leaves)
+        while True:
+            self._levels.append(np.frombuffer(b"".join(level), np.uint8).reshape(-1, DIGEST_BYTES))
+            if len(level) == 1:
+                break
+            pairs = [_node(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
+            level = pairs + level[len(pairs) * 2 :]
+        self.root = _root(label, len(leaves), level[0])
+
+    def proof(self, places: Places) -> bytes:
+        """Returns the nodes at ``places`` (:func:`places`), which prove the leaves that these were computed for."""
+        return b"".join(level[at].tobytes() for level, at in zip(self._levels, places, strict=False))
+
+
+def places(size: int, indices: Iterable[int]) -> Places:
+    """Returns the places of the nodes that prove the leaves ``indices`` in a tree of ``size`` leaves."""
+    found: Places = []
+    at = np.unique(np.fromiter(indices, np.int64))
+    while size > 1:
+        known = np.zeros(size + 1, dtype=bool)
+        known[at] = True
+        known[size] = True  # beyond the last node of an odd level there is nothing to show
+        beside = at ^ 1
+        found.append(beside[~known[beside]])
+        at, size = np.unique(at >> 1), (size + 1) // 2
+    return found
+
+
+def check(
+    label: str, root: bytes, size: int, leaves: Mapping[int, bytes], proof: bytes, sender: str, what: str
+) -> None:
+    """Raises PeerFault that names ``sender`` unless ``leaves`` ({index: hash}) are in the tree with this root.
+
+    Args:
+        proof: exactly the nodes that the computation lacks, level by level from the leaves up, ascending.
+        what: names the leaves in the error.
+    """
+    needed = sum(map(len, places(size, leaves))) if leaves else -1
+    fault = PeerFault(sender, f"{what}: not under the root that was shown", code="not-under-root")
+    if len(proof) != needed * DIGEST_BYTES:
+        raise fault
+    shown = iter([proof[start : start + DIGEST_BYTES] for start in range(0, len(proof), DIGEST_BYTES)])
+    level, width = dict(sorted(leaves.items())), size
+    while width > 1:
+        above: dict[int, bytes] = {}
+        for index, value in level.items():
+            if index // 2 in above:
+                continue
+            if index ^ 1 >= width:
+                above[index // 2] = value
+                continue
+            other = level[index ^ 1] if index ^ 1 in level else next(shown)
+            above[index // 2] = _node(other, value) if index & 1 else _node(value, other)
+        level, width = above, (width + 1) // 2
+    if _root(label, size, level[0]) != root:
+        raise fault
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    hasher = _NODE.copy()
+    hasher.update(left + right)
+    return hasher.digest()
+
+
+def _root(label: str, size: int, top: bytes) -> bytes:
+    return digest("merkle root", label, size, top)
