@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Mapping
 from fractions import Fraction
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ def entropy_of(*parts: object) -> Entropy:
     return KeyStream(seed_of("entropy", *parts)).read
 
 
+@cache
 def identity_of(name: str) -> Ed25519PrivateKey:
     """A party's enrolled key."""
     return Ed25519PrivateKey.from_private_bytes(seed_of("identity", name))
@@ -116,8 +118,13 @@ def parameters_of(n: int, **changes: object) -> SumParameters:
 
 def vector_of(name: str, dimension: int, bound: int = 1000) -> GridVector:
     """A party's reproducible integer vector."""
+    return GridVector(_integers(name, dimension, bound).copy())
+
+
+@lru_cache(maxsize=256)
+def _integers(name: str, dimension: int, bound: int) -> Int64:
     generator = np.random.default_rng(int.from_bytes(seed_of("vector", name)[:8], "little"))
-    return GridVector(generator.integers(-bound, bound + 1, dimension))
+    return generator.integers(-bound, bound + 1, dimension)
 
 
 def open_party(parameters: SumParameters, name: str, encapsulate: keys.Encapsulate = keys.encapsulate) -> PartyMachine:
