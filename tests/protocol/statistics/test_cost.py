@@ -57,11 +57,11 @@ CLOUD = quantise(SEED.normal(size=(2 * LARGE, WIDTH)))
 class Records:
     """Some of many records, each with as many phrases as a plan can ask for."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, one_unit: bool = False) -> None:
         self.texts = tuple(" ".join(TERMS[row % 7 : row % 7 + 70]) for row in range(count))
         self.labels = np.arange(count) % SMALL
         self.embeddings = np.tile(CLOUD[:FEW], (MANY // FEW, 1))[:count]
-        self.units = np.arange(count)
+        self.units = np.zeros(count, dtype=np.int64) if one_unit else np.arange(count)
         self.unit_hashes = np.arange(count).astype(np.uint64)
         self.local_model = ""
         self.columns: dict[str, list[str]] = {}
@@ -161,15 +161,18 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, value, raising=False)
 
 
-def peak_bytes(statistic: Statistic, public: PublicInputs, count: int, *, one_unit: bool) -> int:
+def compute(statistic: Statistic, public: PublicInputs, records: Records) -> None:
+    """A party's vector."""
+    per_unit = len(records) // len(np.unique(records.units))
+    rows = statistic.rows(records, public, {})
+    contribution.contribute(statistic, rows, scale=statistic.base_scale, max_per_unit=per_unit)
+
+
+def peak_bytes(statistic: Statistic, public: PublicInputs, records: Records) -> int:
     """Highest memory of a party's vector, of Python and NumPy, beside its records."""
-    records = Records(count)
-    if one_unit:
-        records.units = np.zeros(count, dtype=np.int64)
     tracemalloc.start()
     try:
-        rows = statistic.rows(records, public, {})
-        contribution.contribute(statistic, rows, scale=statistic.base_scale, max_per_unit=count if one_unit else 1)
+        compute(statistic, public, records)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -185,8 +188,8 @@ def test_no_buffer_grows_with_the_records_times_a_number_of_the_plan(name: str, 
     grown = []
     for size in (SMALL, LARGE):
         statistic, public = PLANNED[name](size)
-        peak_bytes(statistic, public, FEW, one_unit=one_unit)  # what is kept of public inputs is there afterwards
-        few, many = (peak_bytes(statistic, public, count, one_unit=one_unit) for count in (FEW, MANY))
+        compute(statistic, public, Records(FEW, one_unit=one_unit))  # what is kept of public inputs is there afterwards
+        few, many = (peak_bytes(statistic, public, Records(count, one_unit=one_unit)) for count in (FEW, MANY))
         grown.append((many - few) / (MANY - FEW))
     assert grown[1] - grown[0] <= BYTES_A_RECORD
 
