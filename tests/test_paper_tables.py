@@ -10,9 +10,10 @@ from benchmarks import next_token, papers
 from undersong.compare_cell import Variant
 from undersong_common.table import Table
 
+PLAN = papers.plan()
 ROWS = [
     (name, table, row)
-    for name, paper in papers.plan().items()
+    for name, paper in PLAN.items()
     for table in paper["tables"]
     for row in papers.rows_of(paper, table)
 ]
@@ -41,8 +42,8 @@ def test_every_row_names_a_variant_and_what_its_table_shows():
         assert row["paper"], (name, row["name"])
         assert table["judged"] in table["columns"].values()
         assert {"parties", "seeds"} <= row.keys()
-        assert ("setting" in row) != ("task" in papers.plan()[name])
-    for paper in papers.plan().values():
+        assert ("setting" in row) != ("task" in PLAN[name])
+    for paper in PLAN.values():
         for table in paper["tables"]:
             names = [row["name"] for row in table["rows"]]
             assert len(set(names)) == len(names)
