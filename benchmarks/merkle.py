@@ -1,15 +1,18 @@
 """One private sum on the Merkle graph, all parties in one process: the coordinator's time, and what goes down.
 
-    python -m benchmarks.merkle [--parties N ...] [--masks classical hybrid] [--colluders SHARE] [--quick] [--json]
+    python -m benchmarks.merkle [--parties N ...] [--masks classical hybrid] [--colluders SHARE] [--sizes] [--quick]
 
 A tenth of the parties falls silent after it has dealt its shares. Each party knows its own leaf of the roster, one
 other leaf that it requires, and the root: both leaves and their proof are counted with what goes down. 12 000
 coordinates; noise and candidates are left out. The goals are those of 10 000 parties.
 
-JSON: a list with one object for each size and kind of masks: ``parties``, ``masks``, ``survivors``, ``colluders``
+``--sizes`` draws the graph and adds up the lengths of the requests, without keys or sums: the party with most choosers,
+and a sample of the others.
+
+``--json``: a list with one object for each size and kind of masks: ``parties``, ``masks``, ``survivors``, ``colluders``
 (those that graph and noise allow for, invented parties among them), ``degree``, ``threshold``, ``stray`` (``Draw``),
-``coordinator_s`` and ``party_ms`` (processor time, the latter of every twentieth party on average, which verifies all
-that it is shown itself, where the others know what this process has verified), ``down_kB`` and
+``coordinator_s`` and ``party_ms`` (processor time, the latter of every twentieth party on average, which computes
+everything itself; the others use what this process has verified, agreed on or encapsulated before), ``down_kB`` and
 ``largest_down_kB`` (to a party on average, and to that which gets most), ``up_kB`` (key material, without the vector),
 ``peak_GB`` (memory of everybody together). ``exact`` is true if the opened sum is that of the survivors' vectors.
 """
@@ -24,14 +27,16 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from undersong_protocol.secagg import keys, merkle
+from undersong_protocol.secagg import keys, merkle, messages, sid
 from undersong_protocol.secagg.coordinator import private_sum
+from undersong_protocol.secagg.drawn import DrawnTopology, draw
+from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES
 from undersong_protocol.secagg.parameters import Member, RosterPart, SumParameters, default_threshold
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
 from undersong_protocol.statistics.vectors import GridVector
@@ -44,19 +49,74 @@ COLLUDERS = 0.01
 GOALS = {"coordinator_s": (60.0, 60.0), "largest_down_kB": (150.0, 600.0)}  # without and with post-quantum masks
 
 
+def parameters(roster: tuple[Member, ...], colluders: int, post_quantum: bool) -> SumParameters:
+    """Parameters of a sum of which a tenth of the parties may drop out."""
+    threshold, dropouts = default_threshold(len(roster), colluders), len(roster) // 10
+    return SumParameters(
+        bytes(32),
+        *("merkle", "sum", 0),
+        roster,
+        *(threshold, dropouts, colluders, COORDINATES, 32, 0.0),
+        post_quantum=post_quantum,
+        merkle_above=0,
+    )
+
+
+class Shortcuts:
+    """Lets parties that are not measured use what others of this process computed; ends with its context."""
+
+    def __init__(self) -> None:
+        agreed: dict[frozenset[bytes], bytes] = {}
+        self._known: dict[bytes, tuple[bytes, bytes]] = {}
+        secrets: dict[bytes, bytes] = {}
+        self._secrets = secrets
+
+        class Agreement(keys.Agreement):
+            """Computes one secret for both of its sides."""
+
+            __slots__ = ("_own",)
+
+            def __init__(self, secret: bytes) -> None:
+                super().__init__(secret)
+                self._own = self.public
+
+            def shared(self, party: str, public: bytes) -> bytes:
+                pair = frozenset((self._own, public))
+                if pair not in agreed:
+                    agreed[pair] = super().shared(party, public)
+                    return agreed[pair]
+                return agreed.pop(pair)
+
+        class KemSecretKey(keys.KemSecretKey):
+            """Knows what was encapsulated here."""
+
+            __slots__ = ()
+
+            def decapsulate(self, ciphertext: bytes) -> bytes:
+                return secrets.get(ciphertext) or super().decapsulate(ciphertext)
+
+        self._theirs = {"Agreement": Agreement, "KemSecretKey": KemSecretKey}
+        self._own = {name: vars(keys)[name] for name in self._theirs}
+
+    def __enter__(self) -> None:
+        vars(keys).update(self._theirs)
+
+    def __exit__(self, *_: object) -> None:
+        vars(keys).update(self._own)
+
+    def encapsulate(self, public: bytes) -> tuple[bytes, bytes]:
+        """The port of a party's machine: one encapsulation to each key."""
+        if public not in self._known:
+            secret, ciphertext = self._known[public] = keys.encapsulate(public)
+            self._secrets[ciphertext] = secret
+        return self._known[public]
+
+
 def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[str], None]) -> dict[str, Any]:
     """One sum at one size; see the module."""
     identities = [Ed25519PrivateKey.generate() for _ in range(parties)]
     roster = tuple(Member(f"party-{i:05}", key.public_key().public_bytes_raw()) for i, key in enumerate(identities))
-    silent = parties // 10
-    full = SumParameters(
-        bytes(32),
-        *("merkle", "sum", 0),
-        roster,
-        *(default_threshold(parties, colluders), silent, colluders, COORDINATES, 32, 0.0),
-        post_quantum=post_quantum,
-        merkle_above=0,
-    )
+    full = parameters(roster, colluders, post_quantum)
     vector = GridVector(np.random.default_rng(1).integers(-100, 101, COORDINATES))
     spent = {"party": 0.0, "coordinator": 0.0}
     down, up = dict.fromkeys((each.name for each in roster), 0), 0
@@ -74,12 +134,13 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
         down[roster[index].name] += len(proof) + sum(36 + len(member.name) for member in shown.values())
         part = RosterPart.opened(full.roster_hash, parties, shown, proof, "coordinator")
         own = dataclasses.replace(full, roster=part)
-        return PartyMachine.open(own, roster[index].name, identities[index], os.urandom)
+        port = keys.encapsulate if roster[index].name in watched else shortcuts.encapsulate
+        return PartyMachine.open(own, roster[index].name, identities[index], os.urandom, port)
 
+    shortcuts, watched = Shortcuts(), {member.name for member in roster[1::20]}
     machines = {member.name: opened(index) for index, member in enumerate(roster)}
     coordinator = private_sum(full, lambda: QUESTION)
     requests = timed("coordinator", lambda: next(coordinator))
-    watched = {member.name for member in roster[1::20]}
     gone = {member.name for member in roster[::10]}
     while True:
         first = wire.Request.FromString(next(iter(requests.values())))
@@ -102,7 +163,8 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
                 reply = timed("party", answer)
                 keys.verified = remembering
             else:
-                reply = answer()
+                with shortcuts:
+                    reply = answer()
             if not masked:
                 up += len(reply.payload)
             replies[name] = reply.payload
@@ -125,11 +187,69 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
     }
 
 
+def sizes(parties: int, colluders: int, post_quantum: bool) -> dict[str, Any]:
+    """Sizes of the requests to the party that most others drew, and to two hundred others, from a graph drawn anew."""
+    roster = tuple(Member(f"party-{i:05}", i.to_bytes(32, "little")) for i in range(parties))
+    full = parameters(roster, colluders, post_quantum)
+    plan = full.draw
+    drew = [draw(parties, party, plan.degree, os.urandom(32)) for party in range(parties)]
+    choosers: dict[int, list[int]] = {party: [] for party in range(parties)}
+    for party, others in enumerate(drew):
+        for other in others:
+            choosers[other].append(party)
+    key = bytes(32)
+    kems = {"channel_kem": key, "mask_kem": key} if post_quantum else {}
+    advert = wire.Advert(channel_key=key, mask_key=key, commitment=key, terms=key, **kems).SerializeToString()
+    sealed = keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if post_quantum else 0)
+    everybody = messages.to_bitmap(range(parties), parties)
+
+    def proof(of: Iterable[int]) -> bytes:
+        return bytes(sid.DIGEST_BYTES * sum(map(len, merkle.places(parties, of))))
+
+    def down(party: int) -> int:
+        drawn, many = drew[party], len(choosers[party])
+        graph = DrawnTopology(plan, {party: drawn}, {party: tuple(choosers[party])})
+        around = graph.neighbours(party, range(parties)) if post_quantum else ()
+        pairs = sum(not graph.leads(party, other) for other in around)
+        members = [wire.Enrolled(name=roster[each].name, identity=key) for each in drawn]
+        requests: dict[str, Any] = {
+            "reveal": wire.RevealRequest(present=everybody, root=key, path=proof([party])),
+            "share": wire.ShareRequest(
+                adverts=[wire.SignedAdvert(party=each, body=advert, signature=bytes(64)) for each in drawn],
+                adverts_proof=proof(drawn),
+                roster=members,
+                roster_proof=proof(drawn),
+                choosers=bytes(messages.CHOOSER_BYTES * many),
+                kem_keys=bytes(full.kem_keys_bytes * len(drawn)),
+            ),
+            "mask": wire.MaskRequest(
+                sharers=everybody,
+                ciphertexts=bytes(sealed * many),
+                hashes=bytes(2 * keys.SHARE_HASH_BYTES * many),
+                pairs=bytes(SEALED_PAIR_BYTES * pairs),
+                pair_hashes=bytes(PAIR_HASH_BYTES * pairs),
+            ),
+            "consistency": wire.ConsistencyRequest(survivors=everybody),
+            "unmask": wire.UnmaskRequest(signers=everybody, signatures=bytes(keys.SIGNATURE_BYTES * plan.threshold)),
+        }
+        own = proof([party, (party + 1) % parties])
+        asked = sum(len(messages.request_bytes(full, **{stage: message})) for stage, message in requests.items())
+        return len(own) + 2 * (36 + len(roster[0].name)) + len(messages.advertise_request(full)) + asked
+
+    most = max(choosers, key=lambda party: len(choosers[party]))
+    sample = [down(party) for party in range(0, parties, max(1, parties // 200))]
+    return {
+        **{"parties": parties, "masks": "hybrid" if post_quantum else "classical", "colluders": colluders},
+        **{"degree": plan.degree, "threshold": plan.threshold, "stray": plan.stray},
+        **{"down_kB": sum(sample) / len(sample) / 1e3, "largest_down_kB": max(down(most), *sample) / 1e3},
+    }
+
+
 def show(row: Mapping[str, Any]) -> None:
     """Prints a row, and the goals beside what was measured."""
     words = [f"{name} {value:,.4g}" if type(value) is float else f"{name} {value}" for name, value in row.items()]
     print(", ".join(words))
-    goals = {name: values[row["masks"] == "hybrid"] for name, values in GOALS.items()}
+    goals = {name: values[row["masks"] == "hybrid"] for name, values in GOALS.items() if name in row}
     print("   goals: " + ", ".join(f"{name} {row[name]:.1f} of {goal:.0f}" for name, goal in goals.items()), flush=True)
 
 
@@ -139,6 +259,7 @@ def main() -> int:
     parser.add_argument("--parties", type=int, nargs="*", default=SIZES)
     parser.add_argument("--masks", nargs="*", default=["classical", "hybrid"], choices=("classical", "hybrid"))
     parser.add_argument("--colluders", type=float, default=COLLUDERS, metavar="SHARE", help="of all parties")
+    parser.add_argument("--sizes", action="store_true", help="only what goes down, from the lengths of the requests")
     parser.add_argument("--quick", action="store_true", help="300 parties")
     parser.add_argument("--json", action="store_true", help="one JSON list on standard output")
     options = parser.parse_args()
@@ -147,7 +268,10 @@ def main() -> int:
     for masks in options.masks:
         for parties in (300,) if options.quick else options.parties:
             colluders = round(options.colluders * parties)
-            row = measure(parties, colluders, masks == "hybrid", lambda words: print(words, file=sys.stderr))
+            if options.sizes:
+                row = sizes(parties, colluders, masks == "hybrid")
+            else:
+                row = measure(parties, colluders, masks == "hybrid", lambda words: print(words, file=sys.stderr))
             found.append(row)
             if not options.json:
                 show(row)

@@ -446,10 +446,10 @@ def to_bitmap(parties: Iterable[int], size: int) -> bytes:
     >>> to_bitmap({0, 9}, 10).hex()
     '0102'
     """
-    bits = 0
+    bits = bytearray((size + 7) // 8)  # not one integer, which would be copied for each party
     for party in parties:
-        bits |= 1 << party
-    return bits.to_bytes((size + 7) // 8, "little")
+        bits[party >> 3] |= 1 << (party & 7)
+    return bytes(bits)
 
 
 @lru_cache(maxsize=8)  # the parties of a simulation are shown the same sets, and keep them

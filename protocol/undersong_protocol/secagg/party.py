@@ -66,14 +66,8 @@ class Reply:
     vector: bool
 
 
-@dataclass(frozen=True)
 class WantsInput:
-    """Answer to a valid masked-input request: the caller must charge the ledger and then call ``provide``.
-
-    ``parties`` are the names of the set U2, the parties that shared their keys.
-    """
-
-    parties: tuple[str, ...]
+    """Answer to a valid masked-input request: the caller must charge the ledger and then call ``provide``."""
 
 
 @dataclass(repr=False)
@@ -230,7 +224,7 @@ class PartyMachine:
             body = self._handlers[stage](self, draft, message)
             if body is None:
                 self._pending = _Pending(seen, draft)
-                return WantsInput(tuple(map(self._parameters.name, draft.sharers)))
+                return WantsInput()
             return self._commit(rule, roll, seen, draft, [body], sid.body_hash(body))
         except UndersongError as error:
             self.end(error.problem)

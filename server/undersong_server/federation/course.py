@@ -8,7 +8,7 @@ mode):
     messages of one sum                 alone    in a run
     direct (nothing is shared)              3           2
     complete graph                          5           3
-    k-regular graph                         6           3
+    k-regular or Merkle graph               6           3
 
 The first sum's adverts travel with everyone's signatures. A party that misses a message under which the next sum was
 prepared loses nothing: it is asked again when that sum begins.
