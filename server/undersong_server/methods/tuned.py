@@ -2,7 +2,8 @@
 
 Deviations from POPri: a text's mean similarity to the records is its product with one noisy sum of the records'
 embeddings, opened once for all rounds, or votes take its place; several pairs may come of one prompt; noise is
-calibrated over all sums together; and a last vote chooses among what the tuned model writes.
+calibrated over all sums together; prompts and texts are ordered in the label shares of a noisy histogram; and a last
+vote chooses among what the tuned model writes.
 """
 
 import json
@@ -18,13 +19,17 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.extras import named, require
 from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.statistics.votes import LARGEST_Q, TopQVotes
 from undersong_server.generators.orders import Order
 from undersong_server.generators.tuning import Tuning
 from undersong_server.methods.augpe import by_rank
 from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
-from undersong_server.methods.parts.selection import balanced_labels
+from undersong_server.methods.parts.selection import largest_remainder
+from undersong_server.methods.parts.shares import label_shares
 from undersong_server.pool import Sample
+
+PART_LABELS = 1 / 9  # of the other sums' parts: shares need little precision
 
 
 class Options(MethodOptions):
@@ -61,7 +66,7 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """Returns the sum of the records' embeddings, or a vote per round, by ``score``; then a vote for the last texts.
+    """Returns the label histogram, the sum of embeddings or a vote per round (``score``), and the last vote.
 
     Raises ConfigurationError for a generator that cannot be tuned, and for ranks that a prompt's texts do not have.
     """
@@ -87,7 +92,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if options.score == "votes":
         size = options.prompts * options.texts
         sums = [_asked(options, f"votes/{t + 1}", size, labels) for t in range(options.rounds)]
-    return [*sums, *([_asked(options, "votes/corpus", options.samples, labels)] if options.keep < 1 else [])]
+    sums += [_asked(options, "votes/corpus", options.samples, labels)] if options.keep < 1 else []
+    counted = [SumRequest("labels", LabelHistogram(labels), PART_LABELS * len(sums))] if labels > 1 else []
+    return [*counted, *sums]
 
 
 def _asked(options: Options, name: str, texts: int, labels: int) -> SumRequest:
@@ -100,13 +107,15 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/tuned.md."""
-    mean = None
+    labels, mean = len(run.setting.labels), None
+    shares = label_shares(run.private_sum("labels", [])) if labels > 1 else np.ones(1)
+    run.record("label shares", 0, shares.tolist())
     if options.score == "similarity":
         run.check_embedding_size(options.embedding_size)
         mean = run.private_sum("embeddings", []).natural.reshape(-1, options.embedding_size)
     for t in range(options.rounds):
         # 1. Several texts to each prompt, from the model as it is now.
-        orders = [order for order in _prompts(options, run, t) for _ in range(options.texts)]
+        orders = [order for order in _prompts(options, run, shares, t) for _ in range(options.texts)]
         written = run.write(f"round {t + 1}", t, orders)
         samples = [sample for sample in written if sample is not None]
         run.pool.extend(samples)
@@ -123,7 +132,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         tuning = Tuning(options.rank, options.learning_rate, options.beta, options.epochs, options.batch, seed)
         run.tune(f"round {t + 1}", pairs, tuning)
     # 5. The corpus is written by the tuned model, and the last vote chooses among its texts.
-    orders = _orders(run, options.samples)
+    orders = _orders(run, shares, options.samples)
     corpus = run.generate("corpus", options.rounds, orders)
     run.record(
         "remarks",
@@ -152,15 +161,16 @@ def preferred(group: Sequence[Sample], scores: dict[str, float], pairs: int, rej
     return [(ranked[i], ranked[min(i + rejected - 1, last)]) for i in range(min(pairs, last))]
 
 
-def _prompts(options: Options, run: RunContext, t: int) -> list[Order]:
+def _prompts(options: Options, run: RunContext, shares: Float64, t: int) -> list[Order]:
     """The orders of a round, each with the number of its prompt."""
     numbers = run.rng(f"prompts {t + 1}").integers(2**31, size=options.prompts).tolist()
-    return [replace(each, hints=number) for each, number in zip(_orders(run, options.prompts), numbers, strict=True)]
+    orders = _orders(run, shares, options.prompts)
+    return [replace(each, hints=number) for each, number in zip(orders, numbers, strict=True)]
 
 
-def _orders(run: RunContext, count: int) -> list[Order]:
+def _orders(run: RunContext, shares: Float64, count: int) -> list[Order]:
     names, labels = run.setting.generators, run.setting.labels or ("",)
-    wanted = balanced_labels(count, len(labels), np.zeros(len(labels), dtype=np.int64))
+    wanted = np.repeat(np.arange(len(labels)), largest_remainder(shares, count)).tolist()
     return [Order(names[k % len(names)], "zero_shot", labels[label]) for k, label in enumerate(wanted)]
 
 

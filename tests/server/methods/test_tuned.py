@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -37,7 +39,7 @@ from undersong_server.generators.kinds.transformers import (
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.generators.tuning import Tuning
 from undersong_server.methods import tuned
-from undersong_server.methods.interface import Setting
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.tuned import Options
 from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs import task as tasks
@@ -66,7 +68,8 @@ def test_only_a_local_causal_model_can_be_tuned(steerable: str, told: str, tmp_p
         for keep in (0.5, 1)
     ]
     voted = ["votes/1", "votes/2"]
-    assert planned == [["embeddings", "votes/corpus"], ["embeddings"], [*voted, "votes/corpus"], voted]
+    counted = [["embeddings", "votes/corpus"], ["embeddings"], [*voted, "votes/corpus"], voted]
+    assert planned == [["labels", *each] for each in counted]
     with pytest.raises(ConfigurationError) as refused:
         tuned.plan(Options(texts=6, rejected=5, pairs=3), causal)
     assert refused.value.code == "rank-too-large"
@@ -113,6 +116,14 @@ def test_the_tuner_sees_opened_sums_and_public_texts_only(
     kept.clear()
     bench.run_method(task, plan_run(task), seed=4)
     assert tunings != told[0]  # other sums are other pairs
+
+
+def test_prompts_and_texts_are_ordered_in_the_records_label_shares() -> None:
+    run = SimpleNamespace(setting=SimpleNamespace(generators=("a", "b"), labels=("x", "y", "z")))
+    for count in (8, 3):
+        ordered = tuned._orders(cast(RunContext, run), np.array([0.7, 0.25, 0.05]), count)
+        assert Counter(order.label for order in ordered) == ({"x": 6, "y": 2} if count == 8 else {"x": 2, "y": 1})
+        assert {order.generator for order in ordered} == {"a", "b"}
 
 
 # With a model
@@ -266,7 +277,7 @@ def test_a_run_killed_while_it_tunes_goes_on_and_its_adapter_is_published(
     assert published["killed"] == published["whole"]
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert "adapters.zip" in manifest["files"]
-    assert list(manifest["sums"]) == ["embeddings", "votes/corpus"]
+    assert list(manifest["sums"]) == ["labels", "embeddings", "votes/corpus"]
     assert "adapters.zip" in (out / "README.md").read_text(encoding="utf-8")
     assert len(published["whole"][0].splitlines()) == round(0.5 * SMALL["samples"])
     with zipfile.ZipFile(out / "adapters.zip") as archive:
