@@ -92,7 +92,7 @@ class LongStream:
         return "LongStream(AES-256-CTR)"
 
     def fill(self, out: memoryview) -> None:
-        """As :meth:`KeyStream.fill`; the first ``out`` has at least ``HEAD_BYTES``."""
+        """Writes the next bytes as :meth:`KeyStream.fill` does; the first ``out`` has at least ``HEAD_BYTES``."""
         if self._head is not None:
             self._head(ZEROS[:HEAD_BYTES], out[:HEAD_BYTES])
             self._head, out = None, out[HEAD_BYTES:]

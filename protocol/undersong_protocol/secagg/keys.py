@@ -207,7 +207,7 @@ def self_mask_commitment(sid: bytes, party: int, seed: bytes) -> bytes:
 
 
 def _statement(sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
-    """What a signature covers: ``encode("reply", (VERSION, sid, party, stage, body_digest))``."""
+    """Returns what a signature covers, ``encode("reply", (VERSION, sid, party, stage, body_digest))``."""
     return _REPLY + _REPLY_FIELDS(8, VERSION, 32, sid, 8, party, 8, stage, 32, body_digest)
 
 

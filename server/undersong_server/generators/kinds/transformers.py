@@ -517,7 +517,7 @@ def _has_stopped(tokenizer: Any, written: Sequence[int], stop: Sequence[str]) ->
 def _stopping(
     tokenizer: Any, limits: Sequence[tuple[Sequence[str], int]], ends: set[int], start: int, leave: int
 ) -> Any:
-    """What ends a row: an end token, the first of its request's stops, which no server would go on after, its length.
+    """Ends of a row: an end token, the first of its request's stops, which no server would go on after, its length.
 
     Args:
         limits: per row its request's stops and its longest answer in tokens.
