@@ -46,7 +46,7 @@ from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram
 from undersong_protocol.statistics.votes import EqualVotes
 
 WIDTH = 4
-FEW, MANY = 100, 300  # records
+FEW, MANY = 80, 240  # records: more than a block has
 SMALL, LARGE = 2, 2048  # numbers of a plan
 BYTES_A_RECORD = 1024  # that a plan's numbers may cost; a buffer of records times such a number costs 8 x LARGE
 TERMS = tuple(f"t{number}" for number in range(2 * LARGE))
