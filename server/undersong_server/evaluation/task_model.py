@@ -1,6 +1,6 @@
 """The small task model (STM): a linear or MLP head on frozen embeddings, chosen by validation on its training data.
 
-"three-layer" is the task model of DP-KPS (Nagesh et al. 2024): two hidden layers and an output layer; never by "auto".
+"three-layer" is the task model of DP-KPS (Nagesh et al.): two hidden layers and an output layer; never by "auto".
 
 The same model judges every kind of training data (synthetic, private, a mixture), so that differences come from the
 data. Everything is a function of the arguments and the seed: no global random state is read or left changed.

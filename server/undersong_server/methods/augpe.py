@@ -141,7 +141,7 @@ class Options(VocabularyOptions):
             draws with replacement in proportion to the votes and varies each draw once.
         lookahead: K; above 0, a text is embedded as the mean of K variations of it, which are written for this alone.
         private_vocabulary: whether the first texts' prompts hold terms of the records' noisy vocabulary: the baseline
-            of DP-KPS (Nagesh et al. 2024, section 3). ``vocabulary_share`` of the budget (mu squared) pays for it, or
+            of DP-KPS (Nagesh et al., section 3). ``vocabulary_share`` of the budget (mu squared) pays for it, or
             ``vocabulary_epsilon`` with Laplace noise, and ``prompt_terms`` are drawn for each text, evenly and each at
             most once.
         class_in_prompt: whether prompts name the label; DP-KPS compares itself with prompts that do not.

@@ -1,4 +1,4 @@
-"""DP-KPS (Nagesh, Chen, Mishra, Wagner 2024): prompts seeded with private keyphrases; one prompt per text.
+"""DP-KPS (Nagesh, Chen, Mishra, Wagner): prompts seeded with private keyphrases; one prompt per text.
 
 The comments in ``run`` name the steps of the paper's Figure 3. Deviations: a record counts once in each release, as one
 vector, however many phrases it has; features are cosines and sines in pairs; a record with fewer than L phrases is

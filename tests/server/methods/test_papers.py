@@ -34,6 +34,7 @@ from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import discriminant, dpga_paper, papers
 from undersong_server.methods.parts.keyphrases import Densities, significant_terms
 from undersong_server.methods.parts.metadata import shares_by_label
+from undersong_server.methods.parts.private_vocabulary import english_words
 from undersong_server.methods.parts.selection import mean_similarity
 from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs.planning import coordinator_task, plan_figures, plan_run
@@ -163,6 +164,16 @@ def test_each_of_ten_parties_adds_the_noise_of_algorithm_2():
     own = math.sqrt(noise_plan(planned.drawn_sigma_integer, 10, 0, 0).components[0]) / planned.scale
     assert own == pytest.approx(4 * math.sqrt(2 * math.log(1.25e5)) * 2 / (4 * math.sqrt(10)), rel=1e-3)
     assert own == pytest.approx(3.06, abs=0.01)
+
+
+def test_one_party_s_noise_alone_gives_what_wasp_s_page_says():
+    """The program: four vectors of each of five votes, its share of 3.23. The paper's: five, its share of 3.06."""
+    setting = Setting(LABELS, ("one",), privacy=Privacy(4.0, 1e-5), quorum=Quorum(10, 6, 1, 1))
+    planned = plan_sums(wasp.plan(wasp.Options(preset="paper"), setting), setting.privacy, setting.quorum)
+    l2 = math.sqrt(2 * sum(4.0**-q for q in range(8)))
+    assert spent(math.sqrt(5 * 4) * l2 / 3.23, 1e-5) == pytest.approx(planned.epsilon_if_all_others_collude(), rel=1e-3)
+    assert planned.epsilon_if_all_others_collude() == pytest.approx(11.6, abs=0.05)
+    assert spent(math.sqrt(5) * l2 / (9.69 / math.sqrt(10)), 1e-5) == pytest.approx(5.4, abs=0.05)
 
 
 def test_user_level_noise_is_eight_times_as_large():
@@ -399,6 +410,14 @@ def test_dp_kps_s_vocabulary_fits_into_a_published_block():
     """400 000 words, as GloVe has; the parties read them in one block."""
     words = tuple(f"word{n}" for n in range(dpkps.Options(preset="paper").vocabulary_words))
     assert decode_block(encode_texts(words)).texts[-1] == "word399999"
+
+
+def test_the_default_vocabulary_has_the_size_that_its_page_says():
+    preset = dpkps.Options(preset="paper")
+    kept = english_words(preset.vocabulary_words, preset.common_words)
+    assert len(kept) == 291_617
+    assert "school" in kept
+    assert not any(letter.isdigit() for word in kept for letter in word)
 
 
 def test_the_vocabulary_counts_the_first_ten_terms_with_repeats():
@@ -638,3 +657,4 @@ def test_aug_pe_with_eight_votes_is_wasp_s_refinement():
     assert not any(vote.parameters["furthest"] for vote in eight.sums)
     assert eight["votes/1"].sigma / one["votes/1"].sigma == pytest.approx(math.sqrt(sum(4.0**-q for q in range(8))))
     assert eight.epsilon() == pytest.approx(4.0, rel=1e-3)
+    assert eight["votes/1"].sigma == pytest.approx(2.50, abs=0.005)
