@@ -11,12 +11,14 @@ from undersong_server.storage import AGAIN_S, PATIENCE_S, Away, Database, Statem
 
 STALLED_MS = 5000  # the server ends the transaction of a client that is silent in it for so long
 FORMAT = b"1"  # of the tables
+TIMELINE = "left(pg_walfile_name(pg_current_wal_lsn()), 8)"  # another one once a replica was promoted
 
 
 class Postgres(Database):
     """A PostgreSQL database, connected when it is first used and again whenever the connection is lost.
 
-    A COMMIT whose answer is lost is looked up by its transaction's number before anything is written again.
+    A COMMIT whose answer is lost is looked up by its transaction's number before anything is written again. A server
+    that was promoted since numbers its own transactions as the lost ones: of those nobody can tell.
 
     Args:
         target: libpq's connection string.
@@ -60,8 +62,8 @@ class Postgres(Database):
     def rows(self, sql: str, values: Any = ()) -> list[Any]:
         import psycopg
 
-        until = time.monotonic() + (0 if self._inside else STALLED_MS / 1000)
         with self._lock:
+            until = time.monotonic() + (0 if self._inside else STALLED_MS / 1000)
             while True:
                 try:
                     return list(_Translated(self._connected()).execute(sql, values).fetchall())
@@ -79,10 +81,11 @@ class Postgres(Database):
 
         with self._lock:
             statements = _Translated(self._connected())
-            number, asked = "", False
+            number, asked = (), False
             try:
                 statements.execute("BEGIN")
-                number = statements.execute("SELECT pg_current_xact_id()::text AS number").fetchone()["number"]
+                begun = f"SELECT pg_current_xact_id()::text AS number, {TIMELINE} AS timeline"
+                number = tuple(statements.execute(begun).fetchone().values())
                 self._inside = True
                 yield statements
                 # Last, so that the lease's row is locked for an instant only, however much is written.
@@ -105,17 +108,23 @@ class Postgres(Database):
             finally:
                 self._inside = False
 
-    def _committed(self, number: str) -> bool:
+    def _committed(self, number: tuple[str, ...]) -> bool:
         """Asks what became of a transaction whose COMMIT was not answered. Raises Away if nobody can tell."""
         import psycopg
 
         until = time.monotonic() + PATIENCE_S
+        asked = f"SELECT CASE ? WHEN {TIMELINE} THEN pg_xact_status(CAST(CAST(? AS TEXT) AS xid8)) END AS status"
         while time.monotonic() < until:
-            with suppress(psycopg.OperationalError, Away):
-                asked = "SELECT pg_xact_status(CAST(CAST(? AS TEXT) AS xid8)) AS status"
-                status = _Translated(self._connected()).execute(asked, (number,)).fetchone()["status"]
+            try:
+                status = _Translated(self._connected()).execute(asked, number[::-1]).fetchone()["status"]
+                if status is None:
+                    break
                 if status != "in progress":
                     return bool(status == "committed")
+            except psycopg.DataError:  # this server has not come to that number
+                break
+            except (psycopg.OperationalError, Away):
+                pass
             time.sleep(AGAIN_S)
         raise Away("PostgreSQL did not say whether the last change was kept", "look at what is there, then go on")
 

@@ -57,6 +57,23 @@ class PostgresServer:
         """Ends it at once, as a machine that loses its power; :meth:`start` recovers what was committed."""
         self._run("pg_ctl", "-D", self.folder / "data", "-m", "immediate", "stop")
 
+    def replica(self) -> Path:
+        """A copy of all that was committed until now, which hears of nothing that comes later."""
+        copy = self.folder / "replica"
+        self.stop()
+        subprocess.run(["cp", "-a", self.folder / "data", copy], check=True)
+        self.start()
+        return copy
+
+    def fail_over(self, copy: Path) -> None:
+        """The server dies, and its copy is promoted in its place."""
+        self.stop()
+        shutil.rmtree(self.folder / "data")
+        copy.rename(self.folder / "data")
+        (self.folder / "data" / "standby.signal").touch()
+        self.start()
+        self._run("pg_ctl", "-D", self.folder / "data", "-w", "promote")
+
     def run_sql(self, text: str, database: str = "postgres") -> str:
         place = ("-h", self.folder, "-p", str(PORT), "-U", "reader", "-v", "ON_ERROR_STOP=1", "-At", database)
         return self._run("psql", *place, input=text.encode()).stdout.decode()

@@ -20,9 +20,10 @@ from tests.doubles.stream import Credentials, make_home
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import SCHEMA, Registry
+from undersong_server.coordinator.service import _await_turn
 from undersong_server.journal import Journal
 from undersong_server.operations import backup
-from undersong_server.postgres import STALLED_MS, Postgres
+from undersong_server.postgres import STALLED_MS, Postgres, _Translated
 from undersong_server.runs.folder import RequestedAction, RunStatus
 from undersong_server.runs.planning import Planned
 from undersong_server.storage import ENTRIES, FILES, LEASE, LEASE_S, Away, Lease, SharedFiles, Sqlite, Superseded
@@ -135,9 +136,11 @@ def test_a_file_outside_the_runs_is_copied_nowhere(tmp_path, place):
 
 def test_whoever_takes_the_lease_sees_every_write_that_was_still_within_it(opened, monkeypatch):
     place, fenced = opened(), threading.Event()
-    epoch = place.take("one", LEASED_S)
+    epoch = place.take("one", 60.0)
     old = opened(epoch)
     journal = Journal(old, "")
+    if place.leased:
+        assert place.renew(epoch, LEASED_S)
     fence = type(old).fence
 
     def slowly(database, statements):
@@ -201,6 +204,38 @@ def test_a_registry_in_postgresql_admits_and_refuses_as_in_a_file(server, tmp_pa
 
 
 @pytest.mark.slow
+def test_an_epoch_that_no_later_holder_could_reach_is_refused_before_a_party_hears_it(server, tmp_path):
+    home = make_home(tmp_path / "home", storage=server.database())
+    database = Postgres(home.settings.storage)
+    for epoch in (2**63 - 2, round(time.time() + 10 * 86400)):
+        with database.writing() as statements:
+            statements.execute("UPDATE lease SET epoch = ?", (epoch,))
+        with raises(ConfigurationError, "epoch-ahead"):
+            home.take_lease("one")
+    with database.writing() as statements:
+        statements.execute("UPDATE lease SET epoch = 0")
+    assert abs(home.take_lease("one")[1] - time.time()) < 60.0
+
+
+@pytest.mark.slow
+def test_what_ends_a_run_s_journal_of_a_holder_that_was_replaced_begins_none(server, tmp_path):
+    home = make_home(tmp_path / "home", storage=server.database())
+    assert home.take_lease("one") is not None
+    Postgres(home.settings.storage).renew(home.epoch, 0.0)
+    assert Postgres(home.settings.storage).take("two") is not None
+    with raises(Superseded, "superseded"):
+        home.run("a run").journal()
+
+
+@pytest.mark.slow
+def test_beside_a_process_that_hangs_in_a_folder_nobody_takes_the_lease_there(server, tmp_path):
+    home = make_home(tmp_path / "home", storage=server.database())
+    with home.hold(), ExitStack() as stack, raises(ConfigurationError, "coordinator-in-use"):
+        _await_turn(CoordinatorHome(home.path), stack, standby=False)
+    assert home.last_lease[0] == 0
+
+
+@pytest.mark.slow
 def test_a_run_that_is_planned_on_one_machine_is_there_on_the_other_with_every_request(server, tmp_path):
     one = make_home(tmp_path / "one", ["heart"], storage=server.database())
     (tmp_path / "two").mkdir()
@@ -254,6 +289,33 @@ def test_an_unanswered_commit_is_looked_up_before_anything_is_written_again(serv
         line.cut = b"SELECT value"
         assert journal.get("b") == b"2"
         assert line.cuts == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("others", [0, 12])
+def test_a_number_that_a_promoted_server_gave_again_is_not_taken_for_the_lost_transaction(monkeypatch, others):
+    with PostgresServer() as server:
+        target = server.database()
+        Postgres.create(target, TABLES)
+        epoch = Postgres(target).take("one", 600.0)
+        journal = Journal(Postgres(target, epoch), "run/")
+        copy = server.replica()
+        journal.put("lost", b"1")  # so that the copy has not come to the numbers of later transactions
+        execute = _Translated.execute
+
+        def dies(connection, sql, values=()):
+            if sql == "COMMIT":
+                monkeypatch.setattr(_Translated, "execute", execute)
+                server.fail_over(copy)
+                other = Postgres(target)
+                for _ in range(others):  # as the thread that renews the lease does
+                    other.renew(epoch, 600.0)
+            return execute(connection, sql, values)
+
+        monkeypatch.setattr(_Translated, "execute", dies)
+        journal.put("question", b"2")
+        assert Journal(Postgres(target), "run/").get("question") == b"2"
+        assert int(server.run_sql("SELECT pg_current_xact_id()", target.rpartition("=")[2])) > others
 
 
 @pytest.mark.slow

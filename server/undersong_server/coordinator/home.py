@@ -29,6 +29,7 @@ from undersong_server.runs.folder import RunFolder, RunStatus, read_json, replac
 from undersong_server.storage import ENTRIES, FILES, LEASE, Database, SharedFiles
 
 LONGEST_FILE_NAME = 255  # bytes
+AHEAD_S = 86400.0  # a larger epoch, by this machine's clock, is sent to no party
 _OWNER = "INSERT INTO entry VALUES ('coordinator', ?)"  # whose database it is, by its fingerprint
 _OWNED = "SELECT value FROM entry WHERE key = 'coordinator'"
 
@@ -145,7 +146,8 @@ class CoordinatorHome:
     def take_lease(self, holder: str) -> tuple[Database, int] | None:
         """Takes the lease for this process, which holds the lock; None while another machine's process has it.
 
-        From then on all that this object writes is kept only as long as the lease is this process's.
+        From then on all that this object writes is kept only as long as the lease is this process's. Raises
+        ConfigurationError for another coordinator's database, and for an epoch that would shut out all later ones.
         """
         database = self.registry().database
         owner = database.rows(_OWNED) if self.shared is not None else []
@@ -159,6 +161,14 @@ class CoordinatorHome:
         if epoch is None:
             database.close()
             return None
+        if self.shared is not None and epoch > time.time() + AHEAD_S:
+            with closing(database):
+                database.renew(epoch, 0.0)
+            raise ConfigurationError(
+                f"the database's epoch, {epoch}, is more than a day ahead of this machine's clock; no party heard it",
+                "correct the clock that is wrong, then in the database: UPDATE lease SET epoch = 0",
+                code="epoch-ahead",
+            )
         self.epoch = epoch
         if self.shared is not None:
             self.shared.epoch = epoch

@@ -37,7 +37,7 @@ from undersong_server.runs.folder import (
     State,
 )
 from undersong_server.runs.planning import Planned, build_author
-from undersong_server.storage import Superseded
+from undersong_server.storage import Away, Superseded
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +145,8 @@ class RunDriver(Progress, ABC):
             self._run()
         except Superseded as error:
             log.error("run %s: %s", self.folder.name, error.problem)
-        except UndersongError as error:  # its end could not be kept; whoever serves next drives it again
-            log.error("run %s: its status was not written: %s", self.folder.name, error.problem)
+        except UndersongError as error:  # its status is as it was, so whoever serves drives it again
+            log.error("run %s is left for now: %s", self.folder.name, error.problem)
 
     def _run(self) -> None:
         try:
@@ -160,7 +160,7 @@ class RunDriver(Progress, ABC):
                 self._end("waiting", message=message)
             else:
                 self._end(state)
-        except Superseded:
+        except (Superseded, Away):
             raise
         except UndersongError as error:
             self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code))

@@ -132,8 +132,9 @@ class Coordinator:
             self._stopping.wait(POLL_S)
         for driver in self._drivers.values():
             driver.interrupt("running")
+        until = time.monotonic() + STOP_S  # of all: until they have ended, parties are kept from whoever serves now
         for driver in self._drivers.values():
-            driver.thread.join(STOP_S)
+            driver.thread.join(max(0.0, until - time.monotonic()))
         self._endings.stop()
         self.server.close()
         if self.endpoint is not None:
@@ -276,6 +277,9 @@ def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tu
         try:
             if home.shared is None:
                 stack.enter_context(home.hold())
+            else:
+                with home.hold():  # beside a process that hangs here the lease is another machine's to take
+                    pass
             if (taken := home.take_lease(holder)) is not None:
                 if home.shared is not None:  # only now: whoever looks at the lock learns who serves, not who waits
                     stack.enter_context(home.hold())

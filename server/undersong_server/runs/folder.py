@@ -183,7 +183,7 @@ class RunFolder:
         """Opens the run's journal, under the serving process's epoch. Raises ConfigurationError if it is in use."""
         if self._shared is None:
             return Journal(self.journal_path, epoch=epoch)
-        return Journal(Postgres(self._shared.target, epoch), f"{self.name}/")
+        return Journal(Postgres(self._shared.target, epoch or self._shared.epoch), f"{self.name}/")
 
     @property
     def has_journal(self) -> bool:

@@ -18,11 +18,13 @@ from tests.doubles.tasks import make_task
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.coordinator.run_driver import GrpcRunDriver
 from undersong_server.coordinator.service import Coordinator
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import coordinator as operations
 from undersong_server.operations import enrolment, runs
-from undersong_server.runs.folder import Awaited, RunStatus
+from undersong_server.runs.folder import ENDED, Awaited, RunStatus
+from undersong_server.storage import Away
 
 
 @pytest.fixture
@@ -79,6 +81,20 @@ def test_a_planned_run_is_paused_and_stopped_by_request_without_a_driver(home, s
     wait_for(lambda: folder.status().state == "stopped")
     with raises(ConfigurationError, "run-ended"):
         runs.start(home, "first")
+
+
+def test_a_run_goes_on_by_itself_once_the_database_answers_again(home, served, monkeypatch):
+    away = [Away("PostgreSQL does not answer", "start it")] * 2
+
+    def conduct(_driver):
+        if away:
+            raise away.pop()
+
+    monkeypatch.setattr(GrpcRunDriver, "_conduct", conduct)
+    runs.start(home, "first")
+    folder = CoordinatorHome(home).run("first")
+    wait_for(lambda: folder.status().state in ENDED)
+    assert (folder.status().state, away) == ("finished", [])
 
 
 def test_people_are_told_of_a_missing_approval_an_end_and_a_certificate_that_ends(home, tmp_path, monkeypatch):
