@@ -193,7 +193,9 @@ class SimulatedParties:
             yield
         if journal.undone != before:
             raise ConfigurationError(
-                f"{self.state / PARTIES}: cannot be written", "free space, check permissions, and run again"
+                f"{self.state / PARTIES}: cannot be written",
+                "free space, check permissions, and run again",
+                code="not-written",
             )
 
     def _entropy(self, name: str) -> Callable[[str], Entropy]:
