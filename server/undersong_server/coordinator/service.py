@@ -133,8 +133,9 @@ class Coordinator:
         for driver in self._drivers.values():
             driver.interrupt("running")
         until = time.monotonic() + STOP_S  # of all: until they have ended, parties are kept from whoever serves now
-        for driver in self._drivers.values():
-            driver.thread.join(max(0.0, until - time.monotonic()))
+        for thread in [driver.thread for driver in self._drivers.values()]:
+            if thread.is_alive():  # where the database was away it has not begun
+                thread.join(max(0.0, until - time.monotonic()))
         self._endings.stop()
         self.server.close()
         if self.endpoint is not None:

@@ -97,6 +97,20 @@ def test_a_run_goes_on_by_itself_once_the_database_answers_again(home, served, m
     assert (folder.status().state, away) == ("finished", [])
 
 
+def test_a_run_that_did_not_begin_because_the_database_was_away_keeps_nothing_from_ending(home, served, monkeypatch):
+    tried = threading.Event()
+
+    def start(_driver):
+        tried.set()
+        raise Away("PostgreSQL does not answer", "start it")
+
+    monkeypatch.setattr(GrpcRunDriver, "start", start)
+    runs.start(home, "first")
+    assert tried.wait(10.0)
+    served.stop()
+    wait_for(lambda: served._endings._stopping.is_set())
+
+
 def test_people_are_told_of_a_missing_approval_an_end_and_a_certificate_that_ends(home, tmp_path, monkeypatch):
     said = tmp_path / "said"
     operations.notify(home, f"tee -a {said}")
