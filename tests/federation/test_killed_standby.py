@@ -22,7 +22,8 @@ from undersong_server.storage import ENTRIES, FILES, LEASE
 
 pytestmark = pytest.mark.slow
 
-KILLS = 100  # for each kind of masks
+KILLS = 100  # at least, for each kind of masks
+RUNS = 3
 
 
 @pytest.mark.parametrize("masks", ["classical", "hybrid"])
@@ -41,8 +42,10 @@ def test_whoever_is_killed_each_run_opens_the_same_sums_for_one_charge(tmp_path,
         place = Postgres(target)
         results = Journal(place, "done/")
         try:
-            epochs = set()
-            for _ in range(KILLS):
+            epochs, kills = set(), 0
+            while kills < KILLS or len(results.items("run ")) < RUNS:
+                kills += 1
+                assert kills < 10 * KILLS  # on a busy machine a run takes longer than some kills
                 time.sleep(random_.uniform(0.05, 1.0))
                 victim = random_.choice(["coordinator 1", "coordinator 2", random_.choice(sorted(alone.tables))])
                 processes[victim].kill()
@@ -59,7 +62,6 @@ def test_whoever_is_killed_each_run_opens_the_same_sums_for_one_charge(tmp_path,
                 process.kill()
                 process.join()
         found = results.items("run ")
-    assert len(found) >= 3
     assert len(epochs) > KILLS / 10
     for number, value in enumerate(found.values(), start=1):
         with closing(Journal(tmp_path / "alone" / f"{number}.sqlite")) as journal:
@@ -87,4 +89,4 @@ def test_whoever_is_killed_each_run_opens_the_same_sums_for_one_charge(tmp_path,
             slot, digest = json.loads(line)
             sent.setdefault(json.dumps(slot), set()).add(digest)
         assert {len(digests) for digests in sent.values()} == {1}
-    print(f"{masks}: {len(found)} runs, {len(epochs)} holders")
+    print(f"{masks}: {kills} kills, {len(found)} runs, {len(epochs)} holders")

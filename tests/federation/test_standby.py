@@ -54,6 +54,12 @@ class Machine:
             return True
         return False
 
+    def stand_by(self):
+        """Starts the process and waits until it waits for the other machine's."""
+        before = self.text().count("stands by")
+        self.process.start()
+        wait_for(lambda: self.text().count("stands by") > before, 60.0)
+
     @property
     def is_stopped(self):
         pid = self.process.process.pid
@@ -100,7 +106,7 @@ class Two:
             each("policy", "set", "--question", "all", "--approval", "standing", "--require-post-quantum", "never")
         self.one.process.start()
         wait_for(lambda: self.one.listens, 60.0)
-        self.two.process.start()
+        self.two.stand_by()
         for each in self.hospitals.values():
             each.start()
         return self
@@ -185,6 +191,6 @@ def test_a_holder_stopped_for_half_a_minute_at_any_stage_loses_the_run_to_the_st
             assert "taken over this coordinator" in holder.text()
             (tmp_path / str(number)).mkdir()
             federation.check(standby, run, tmp_path / str(number))
-            holder.process.start()
+            holder.stand_by()
             holder, standby = standby, holder
             print(f"{masks}, {stage}: taken over in {took:.1f} s")

@@ -25,6 +25,7 @@ from undersong_server.coordinator.parties import REVOKED
 from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
 from undersong_server.release.files import Signer
 from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, RunFolder, RunStatus
+from undersong_server.runs.planning import coordinator_task
 from undersong_server.storage import LEASE_S, Away, Database, Lease
 
 log = logging.getLogger(__name__)
@@ -304,8 +305,15 @@ def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tu
 
 
 def _check_public_files(run: RunFolder) -> None:
-    """Tells the operator of a standby early that it lacks what a run needs, such as the task's public files."""
+    """Tells the operator of a standby early which public files of a run are missing on its machine."""
     try:
-        run.planned().load()
+        planned = run.planned()
+        task = coordinator_task(planned.task, Path(planned.folder), planned.roster)
+        named = [task.locate(file) for generator in task.generators for file in generator.files]
+        problem = ", ".join(f"{path} is missing" for path in named if not path.exists())
     except UndersongError as error:
-        log.warning("run %s could not be continued here: %s", run.name, error.problem)
+        problem = error.problem
+    except (TypeError, KeyError):
+        problem = "its plan is of another release"
+    if problem:
+        log.warning("run %s could not be continued here: %s", run.name, problem)

@@ -1,0 +1,65 @@
+"""A machine that waits for another one's coordinator to end."""
+
+from __future__ import annotations
+
+import logging
+import time
+import tomllib
+from types import SimpleNamespace
+
+import pytest
+
+from tests.doubles.coded import raises
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
+from undersong_common.errors import ConfigurationError
+from undersong_server.coordinator import service
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.runs.planning import Planned
+
+
+def test_a_standby_says_early_which_files_it_lacks(tmp_path, caplog):
+    task = make_task(tmp_path / "task", parties=2)
+    planned = Planned("first", tomllib.loads(task.read_text()), str(task.parent), ("a", "b"), 0, None, 5.0)
+    run = make_home(tmp_path / "home").run("first")
+    run.create(planned)
+    with caplog.at_level(logging.WARNING):
+        service._check_public_files(run)
+        assert not caplog.records
+        (task.parent / "good.jsonl").unlink()
+        service._check_public_files(run)
+    assert f"run first could not be continued here: {task.parent / 'good.jsonl'} is missing" in caplog.text
+
+
+def test_a_second_process_of_a_folder_is_refused_and_a_standby_waits_for_the_first(tmp_path, monkeypatch):
+    home = make_home(tmp_path / "home")
+    holding, waits = home.hold(), []
+    holding.__enter__()
+
+    def ends(_seconds):
+        waits.append(True)
+        if len(waits) == 3:
+            holding.__exit__(None, None, None)
+
+    second = CoordinatorHome(home.path)
+    with service.ExitStack() as stack:
+        with raises(ConfigurationError, "coordinator-in-use"):
+            service._await_turn(second, stack, standby=False)
+        monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=time.monotonic, sleep=ends))
+        database, epoch = service._await_turn(second, stack, standby=True)
+        assert len(waits) == 3
+        assert (second.epoch, database.last[0]) == (epoch, epoch)
+        assert second.served
+    assert not second.served
+
+
+@pytest.mark.parametrize("code", ["registry-version", "no-coordinator"])
+def test_a_standby_does_not_wait_for_what_only_a_person_can_mend(tmp_path, monkeypatch, code):
+    home = make_home(tmp_path / "home")
+
+    def broken(_holder):
+        raise ConfigurationError("is broken", "mend it", code=code)
+
+    monkeypatch.setattr(home, "take_lease", broken)
+    with service.ExitStack() as stack, raises(ConfigurationError, code):
+        service._await_turn(home, stack, standby=True)
