@@ -12,6 +12,11 @@ from undersong_server.storage import AGAIN_S, PATIENCE_S, Away, Database, Statem
 STALLED_MS = 5000  # the server ends the transaction of a client that is silent in it for so long
 FORMAT = b"1"  # of the tables
 TIMELINE = "left(pg_walfile_name(pg_current_wal_lsn()), 8)"  # another one once a replica was promoted
+_NAME = "undersong"  # of every connection; a serving process's ends with its epoch
+_END_OTHERS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND starts_with(application_name, ?) AND application_name <> ?"
+)
 
 
 class Postgres(Database):
@@ -128,6 +133,10 @@ class Postgres(Database):
             time.sleep(AGAIN_S)
         raise Away("PostgreSQL did not say whether the last change was kept", "look at what is there, then go on")
 
+    def end_others(self, epoch: int) -> None:
+        # The server's own timeout does not count while a client is silent between the messages of one statement.
+        self.rows(_END_OTHERS, (f"{_NAME} ", f"{_NAME} {epoch}"))
+
     def mark(self) -> object:
         return object()
 
@@ -160,7 +169,7 @@ class Postgres(Database):
                 self.target,
                 autocommit=True,
                 row_factory=dict_row,
-                application_name="undersong",
+                application_name=_NAME if self.epoch is None else f"{_NAME} {self.epoch}",
                 connect_timeout=3,
                 keepalives_idle=2,
                 keepalives_interval=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -264,6 +265,27 @@ def test_a_run_that_is_planned_on_one_machine_is_there_on_the_other_with_every_r
     assert two.run("first").status().state == "finished"
     with raises(ConfigurationError, "backup-elsewhere"):
         backup.back_up(one.path, tmp_path / "backup")
+
+
+@pytest.mark.slow
+def test_what_a_stopped_holder_has_locked_is_free_at_once_for_who_takes_over(server, tmp_path):
+    home = make_home(tmp_path / "home", storage=server.database())
+    _, first = home.take_lease("one")
+    stopped = Postgres(home.settings.storage, first)
+    with contextlib.closing(stopped._connect()) as left_open:
+        # As one that was stopped within a statement: the server's timeout does not count then.
+        left_open.execute("SET idle_in_transaction_session_timeout = 0")
+        left_open.execute("BEGIN")
+        left_open.execute("INSERT INTO entry VALUES ('run/late', 'old')")
+        next_ = CoordinatorHome(home.path)
+        with closing(next_.registry()) as registry:
+            assert registry.database.renew(first, 0.0)
+        since = time.monotonic()
+        _, second = next_.take_lease("two")
+        with closing(next_.run("run").journal(second)) as journal:
+            journal.put("late", b"new")
+            assert time.monotonic() - since < 3.0
+            assert journal.get("late") == b"new"
 
 
 @pytest.mark.slow

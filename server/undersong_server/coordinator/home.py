@@ -169,9 +169,11 @@ class CoordinatorHome:
                 "correct the clock that is wrong, then in the database: UPDATE lease SET epoch = 0",
                 code="epoch-ahead",
             )
+        database.end_others(epoch)
         self.epoch = epoch
         if self.shared is not None:
             self.shared.epoch = epoch
+            self.shared.close()  # its next connection bears the epoch
         return database, epoch
 
     @property
