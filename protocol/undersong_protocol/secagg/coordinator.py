@@ -182,7 +182,8 @@ class _Attempt:
             openings = self._collect(
                 Stage.UNMASK, replies, signatures, self._parse_opening(topology, transcript, sharers, survivors, dealt)
             )
-            self._unmask(total, topology, (transcript, question), adverts, dealt, survivors, openings)
+            masked = sid.masked_among(question, to_bitmap(sharers, own.size)) if own.merkle else question
+            self._unmask(total, topology, (transcript, masked), adverts, dealt, survivors, openings)
             unopened = self._remove_noise(total, adverts, survivors, openings, dropped)
         return Opened(
             values=ring.to_signed(total, own.modulus_bits),
@@ -375,7 +376,8 @@ class _Attempt:
     ) -> None:
         """Take every mask out of ``total``: the survivors' self masks, the dropped parties' pairwise ones.
 
-        ``bound``: transcript and q, to which the pairwise ones belong. ``dealt``: by everybody in U2.
+        ``bound``: transcript and q (Merkle graph: ``sid.masked_among``), to which the pairwise ones belong. ``dealt``:
+        by everybody in U2.
         """
         own = self._parameters
         alive = set(survivors)

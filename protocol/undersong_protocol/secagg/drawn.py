@@ -11,13 +11,12 @@ of parties that a coordinator may pick after it has seen all draws:
 
 * *one kind of share*: nobody drew 2T - k adversaries. So no two groups of T holders, each of which was shown another
   view, open both secrets of a party; nor is the mask key of a party opened that saw T of its draw sign its own view.
-* *not apart*: no set of up to h/2 honest parties has, each of them, T of its draw within the set and the adversaries.
-  The parties of a sum that opens are such a set, since the T that opened a self mask share masks with its owner.
-* *one view*: fewer than m honest parties see T signatures of views other than the one with most signers, and no set of
-  fewer than m has, each of them, 2T - k of its draw within the set and the adversaries. These views' parties in the sum
-  would be such a set. Without a majority view nothing opens.
-* *heard*: a party whose draw the coordinator keeps quiet about is in no sum if everybody who drew it is said to have
-  dropped out. That many dropouts cut off few: ``stray`` with the few whose mask keys those can open.
+* *one view*: at most m honest parties see T signatures of views of up to h/2 signers, and no set of up to m has, each
+  of them, 2T - k of its draw within the set and the adversaries. These views' parties in a sum would be such a set, so
+  a sum is of the one view with a majority. All parties of a sum are such a set too, so there are more than m.
+* *heard*: a party whose draw the coordinator keeps quiet about is in no sum if nobody in it drew the party, since masks
+  are bound to U2. The sum's parties are all but those, the dropouts, and the few whose mask keys other views' holders
+  open; holders, too, are among the dropouts or the unheard. Unheard and opened ones are at most ``stray``.
 * *recovery*: everybody keeps T of its draw.
 
 So one sum alone can open, of one view, and all honest parties that this view does not call dropped out are in it but
@@ -109,13 +108,14 @@ def _draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     unlikely = -SECRECY_BITS - math.log2(n)  # of one size, so that all sizes together are
     honest = n - adversaries
     half = honest // 2
+    dropped = sets(honest, dropouts)
 
-    def most(largest: int, bound: Callable[[int], float]) -> int:
-        """The largest size that is not unlikely; ``bound`` stays unlikely once it is."""
+    def most(largest: int, bound: Callable[[int], float], least: float = unlikely) -> int:
+        """The largest size of which ``bound`` is ``least`` or more; it stays below once it is."""
         low, high = 0, largest
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if bound(middle) >= unlikely else (low, middle - 1)
+            low, high = (middle, high) if bound(middle) >= least else (low, middle - 1)
         return low
 
     def misled(signers: int) -> int:
@@ -123,23 +123,12 @@ def _draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
         split = surprise(signers - 1 + adversaries, threshold)
         return most(signers, lambda r: sets(honest, signers) + sets(signers, r) - r * split)
 
-    def opened(holders: int) -> int:
-        """The most parties whose mask key ``holders`` honest parties can open."""
-        turned = surprise(holders + adversaries, threshold)
-        return most(half, lambda s: sets(honest, holders) + sets(honest, s) - s * turned)
-
-    def unheard(out: int) -> int:
-        """The most parties that nobody in a sum drew from which ``out`` honest parties are out."""
-
-        def bound(w: int) -> float:
-            missed = math.comb(n - 1 - w, k)
-            return (
-                sets(honest, out)
-                + sets(honest, w)
-                - (honest - out - w) * (math.log2(draws) - math.log2(missed) if missed else math.inf)
-            )
-
-        return most(half - out, bound)
+    def unheard(out: int, missed: int) -> float:
+        """Bits: sets of ``out`` and of ``missed`` honest parties such that nobody else drew one of ``missed``."""
+        if missed > n - 1 - k:
+            return -math.inf
+        alone = sets(n - 1, k) - sets(n - 1 - missed, k)
+        return sets(honest, out) + sets(honest, missed) - (honest - out - missed) * alone
 
     def none(largest: int, least: int) -> bool:
         """True if no set of up to ``largest`` parties has, each, ``least`` of its draw within it or the adversaries."""
@@ -154,17 +143,26 @@ def _draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
         return True
 
     others = misled(half)
-    # Views without a majority fall into three groups of at most half, half and a third of the honest parties.
-    seeing = min(2 * others + misled(honest // 3), honest)
-    several = sets(honest, seeing) + sets(honest, half) - half * surprise(seeing + adversaries, threshold)
-    if several >= unlikely or not none(others, 2 * threshold - k) or not none(half, threshold):
+    if not none(others, 2 * threshold - k):
         return None
-    turned = opened(others)
-    if dropouts + turned >= half:
+    signed = surprise(others + adversaries, threshold)
+    turned = most(half, lambda s: sets(honest, others) + sets(honest, s) - s * signed)
+    out = dropouts + turned
+    sums = range(honest - out - others)  # a sum has more than ``others`` parties, so it misses no more than these
+    farthest = max((w for w in sums if unheard(out, w) >= unlikely), default=-1)
+    if farthest in (-1, len(sums) - 1):
         return None
-    turned = opened(min(others, unheard(dropouts + turned)))  # those that turned are unheard: both bounds once more
-    stray = turned + unheard(dropouts + turned)
-    if stray > n // LARGEST_STRAY:
+    # The dropouts are chosen once, for those unheard and for the holders of those turned; all pairs are unlikely.
+    stray = 0
+    for missed in range(farthest + 1):
+        turn = surprise(dropouts + missed + adversaries, threshold)
+
+        def both(s: int, missed: int = missed, turn: float = turn) -> float:
+            return sets(honest, s) - s * turn + unheard(dropouts + s, missed) - sets(honest, dropouts + s) + dropped
+
+        if both(0) >= unlikely - math.log2(n):
+            stray = max(stray, missed + most(turned, both, unlikely - math.log2(n)))
+    if stray > n // LARGEST_STRAY or dropouts + stray >= half:
         return None
     choosers = k + 1  # Chernoff: P[X >= x] <= exp(x - k) (k/x)^x for a sum of independent choices with mean k
     while choosers < n - 1 and choosers * math.log(choosers / k) - choosers + k < -unlikely * math.log(2):

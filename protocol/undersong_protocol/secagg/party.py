@@ -752,8 +752,11 @@ class PartyMachine:
         masks: list[tuple[bytes, Sign]] = []
         if not own.direct:
             masks.append((state.secret("self_mask"), 1))
+        bound = state.question
+        if own.merkle:
+            bound = sid.masked_among(bound, to_bitmap(state.sharers, own.size))
         for other, secret in state.mask_secrets.items():
-            masks.append((keys.mask_key(transcript, state.question, secret, me, other), 1 if me < other else -1))
+            masks.append((keys.mask_key(transcript, bound, secret, me, other), 1 if me < other else -1))
         return masks
 
     def _check_grid(self, grid: GridVector) -> None:

@@ -92,6 +92,14 @@ def opened_set(transcript: bytes, question: bytes, sharers: bytes, survivors: by
     return digest("opened", transcript, question, sharers, survivors)
 
 
+def masked_among(question: bytes, sharers: bytes) -> bytes:
+    """Returns what a pairwise mask of the Merkle graph is bound to in place of q, 32 bytes: H(q, U2).
+
+    So masks between two parties that were shown different U2 do not cancel.
+    """
+    return digest("masked among", question, sharers)
+
+
 def body_hash(data: bytes | bytearray) -> bytes:
     """Returns the SHA-256 of a reply's body, which is signed in place of the body."""
     return hashlib.sha256(data).digest()

@@ -30,11 +30,12 @@ from tests.doubles.secagg import (
     open_parties,
     open_party,
     parameters_of,
+    resign,
     stage_of,
     vector_of,
 )
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal, UndersongError
-from undersong_protocol.secagg import drawn, keys, merkle, sid
+from undersong_protocol.secagg import coordinator, drawn, keys, merkle, sid
 from undersong_protocol.secagg.coordinator import SumAborted, private_sum
 from undersong_protocol.secagg.drawn import choose_draw, draw
 from undersong_protocol.secagg.evidence import statements_needed
@@ -618,6 +619,56 @@ def test_survivors_that_leave_out_a_victims_draw_do_not_open_its_self_mask() -> 
     assert "keeps 1 of 8 drawn neighbours" in str(played.refusals[VICTIM])
     assert played.openings
     assert played.released().get(3, (0, 0))[0] < parameters.share_threshold
+
+
+@pytest.mark.heavy
+def test_a_party_called_alive_is_not_left_out_by_telling_its_choosers_another_u2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the victim's choosers, who make no mask with it, are shown U2 without it; all others sign that it is alive.
+
+    Were masks not bound to U2, the sum without the victim would open, and no dropout would count for the noise.
+    """
+    parameters = parameters_of(80, merkle=(12, 7), tolerated_dropouts=6)
+    parties, victim = open_parties(parameters), 3
+    everybody, others = to_bitmap(range(80), 80), to_bitmap(set(range(80)) - {victim}, 80)
+    honest_draws = coordinator._Attempt._draws
+    signed: dict[int, bytes] = {}
+
+    def quiet(self: Any, *arguments: Any) -> Any:
+        present, topology, transcript = yield from honest_draws(self, *arguments)
+        draws = {party: () if party == victim else tuple(those) for party, those in topology._drawn.items()}
+        choosers = {party: tuple(those - {victim}) for party, those in topology._choosers.items()}
+        return present, drawn.DrawnTopology(parameters.draw, draws, choosers), transcript
+
+    def drew(name: str) -> bool:
+        return victim in parties[name]._state.drawn
+
+    def bend(name: str, message: wire.Request) -> None:
+        stage = stage_of(message)
+        if stage is Stage.MASK and not drew(name):
+            message.mask.sharers = everybody
+        if stage is Stage.CONSISTENCY:
+            message.consistency.survivors = everybody
+        if stage is Stage.UNMASK:
+            signers = [party for party in parties[name]._state.drawn if party in signed]
+            message.unmask.signers = to_bitmap(signers, 80)
+            message.unmask.signatures = b"".join(signed[party] for party in signers)
+
+    def keep(_: str, reply: wire.Reply) -> None:
+        if reply.stage == Stage.CONSISTENCY:
+            signed[reply.party] = reply.signature
+            reply.body = sid.opened_set(parties["p00"]._state.transcript, QUESTION, others, others)
+            resign(parameters, reply)
+
+    monkeypatch.setattr(coordinator._Attempt, "_draws", quiet)
+    refusals: dict[str, UndersongError] = {}
+    opened = drive(
+        parameters, parties, lambda name, at: at is Stage.CONSISTENCY and drew(name), refusals, None, bend, keep
+    )
+    assert set(refusals) == {VICTIM}
+    assert 60 < len(signed) < 79
+    assert np.mean(opened.values == exact_sum(opened.survivors, parameters.dimension)) < 0.5
 
 
 class Stopped(Exception):

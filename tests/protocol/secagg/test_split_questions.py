@@ -116,7 +116,8 @@ class Split:
                     if own.post_quantum:
                         leads = topology.leads(me, other)
                         shared += (mine if leads else others).pair_secret(transcript, other if leads else me)
-                    key = keys.mask_key(transcript, question, shared, me, other)
+                    bound = sid.masked_among(question, to_bitmap(range(own.size), own.size)) if own.merkle else question
+                    key = keys.mask_key(transcript, bound, shared, me, other)
                     masks.append((key, 1 if me < other else -1))
         total = np.zeros(DIMENSION, dtype=np.uint32)
         add_masks(total, masks)
