@@ -122,14 +122,14 @@ def statements_needed(parameters: SumParameters) -> int:
     parties can have released shares; in direct mode at least one honest vector was never sent. On the k-regular graph
     a threshold T' counts neighbours. There all releases together must also stay below what it takes to open the at
     least n - D parties of the sum: (n - m + c) k < (n - D) T'. On the Merkle graph only
-    the n - D - c honest ones count, and a party holds shares of at most ``choosers`` of them in place of k.
+    the n - D - c - ``stray`` honest ones count that are in every sum, and a party holds shares of at most ``choosers``.
     """
     n, c = parameters.size, parameters.colluders
     needed = n - parameters.threshold + c + 1
     if parameters.graph is not None and not parameters.direct:
         honest, held = parameters.quorum, parameters.graph.degree
         if parameters.merkle:
-            honest, held = honest - parameters.colluders, parameters.draw.choosers
+            honest, held = honest - parameters.colluders - parameters.draw.stray, parameters.draw.choosers
         releasing = (honest * parameters.graph.threshold - 1) // held
         needed = max(needed, n + c - releasing)
     return needed

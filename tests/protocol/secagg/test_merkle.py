@@ -201,6 +201,9 @@ def test_void_needs_more_statements_where_a_party_may_hold_more_shares() -> None
     releasing = parameters.size - needed + parameters.colluders
     assert releasing * plan.choosers < (parameters.quorum - parameters.colluders) * plan.threshold
     assert needed > statements_needed(parameters_of(40, tolerated_dropouts=4, colluders=2))
+    vars(parameters)["graph"] = dataclasses.replace(plan, stray=10)  # a sum of so many fewer parties may open
+    releasing = parameters.size - statements_needed(parameters) + parameters.colluders
+    assert releasing * plan.choosers < (parameters.quorum - parameters.colluders - 10) * plan.threshold
 
 
 # --- a party that knows only its own leaf ---------------------------------------------------------------------------
