@@ -11,8 +11,15 @@ import benchmarks
 
 # needs real text, which the project does not ship: give it with --data to the benchmark itself
 WITH_DATA = ("cells", "grid", "utility", "papers", "refusals", "judged")
-WITH_A_MODEL = ("live",)  # and with a server that answers for it
-PARTS = ("cleaned_mixture", "judged_settings", "judged_tables", "loglog", "next_token")  # of others, or given files
+WITH_A_MODEL = ("live", "live_core")  # and with a server that answers for it
+PARTS = (
+    "cleaned_mixture",
+    "judged_settings",
+    "judged_tables",
+    "live_pool",
+    "loglog",
+    "next_token",
+)  # of others, or given files
 
 
 def main() -> int:
@@ -27,7 +34,7 @@ def main() -> int:
     for name in WITH_DATA:
         print(f"not run, it needs real text: python -m benchmarks.{name} --quick --data FOLDER")
     for name in WITH_A_MODEL:
-        print(f"not run, it needs real text and a model: python -m benchmarks.{name} --data FOLDER --url ADDRESS")
+        print(f"not run, it needs real text and a model: python -m benchmarks.{name} --help")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

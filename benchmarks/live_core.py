@@ -133,14 +133,15 @@ def run(given: argparse.Namespace, task: str, cell: Cell, judges: dict[str, Judg
             hidden_states.prepare(given.model, folder, first["texts"], layer=LAYER, size=64)
         embedder = str(folder.absolute())
     bench = bench_of(given, task, folder, embedder)
-    judge = judges.setdefault(task, Judge(bench_of(given, task, given.model, "packaged")))
+    if task not in judges:
+        judges[task] = Judge(bench_of(given, task, given.model, "packaged"))
     started = time.monotonic()
     made = bench.made(cell)
     seconds = time.monotonic() - started
     assert made.corpus is not None
     texts, labels = made.corpus.texts, made.corpus.labels or ()
     facts = {"seconds": round(seconds), "rows": len(texts), **made.facts, **cell.described()}
-    return {"task": task, **facts, **judge.figures(texts, labels, cell.seed), "texts": texts, "labels": labels}
+    return {"task": task, **facts, **judges[task].figures(texts, labels, cell.seed), "texts": texts, "labels": labels}
 
 
 def kept(out: Path) -> list[dict[str, Any]]:

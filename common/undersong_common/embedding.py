@@ -34,6 +34,7 @@ from undersong_common.arrays import Float32, Float64, Floats, Int16, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.encoders import Encoder, Mask, NumpyBert, TorchModel
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import create_private
 from undersong_common.hidden_states import HiddenStates
 from undersong_common.workers import in_order, row_norms
 
@@ -425,8 +426,7 @@ class PublicFileCache:
         self._path = path
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        create_private(path)
         try:
             with self._database() as database:
                 database.execute("PRAGMA journal_mode=WAL")

@@ -33,6 +33,16 @@ def file_identity(found: os.stat_result) -> FileIdentity:
     return found.st_dev, found.st_ino
 
 
+def create_private(path: str | Path) -> None:
+    """Creates an empty file of mode 0600 where there is none.
+
+    It leaves a file alone that is there: closing one drops every lock that this process holds on it (POSIX), SQLite's
+    too. Another process would then take itself for the last one, and delete the log that this one still writes.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
 def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
     """Writes or replaces a file whole or not at all. With ``durable`` it is on the disk on return. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

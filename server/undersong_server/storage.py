@@ -8,7 +8,6 @@ woken again, nothing is kept. In SQLite a lock file decides who serves, and each
 import hashlib
 import logging
 import math
-import os
 import sqlite3
 import threading
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
-from undersong_common.files import transaction
+from undersong_common.files import create_private, transaction
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +180,7 @@ class Sqlite(Database):
         self._alone = alone
         try:
             if str(path) != ":memory:":
-                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+                create_private(path)
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=WRITE_S)
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA journal_mode=WAL")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from undersong_common.files import replace_file, replace_where_possible
+from undersong_common.pages.store import PageStore
+from undersong_server.storage import ENTRIES, Sqlite
 
 
 def test_a_file_is_replaced_wherever_that_is_possible(tmp_path):
@@ -36,3 +41,16 @@ def test_a_place_that_cannot_be_synced_or_renamed_keeps_what_it_had(tmp_path, mo
     assert replace_where_possible(places, b"now") == places[:1]
     assert [place.read_bytes() for place in places] == [b"now", b"before"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("opened", [lambda path: Sqlite(path, ENTRIES), lambda path: PageStore(path.parent)])
+def test_a_second_connection_of_a_process_leaves_the_locks_of_the_first(tmp_path, opened):
+    """Without its locks, the next process that ends would delete the log that this one still writes."""
+    path = tmp_path / "page.sqlite"
+    kept = [opened(path), opened(path)]
+    other = f"import sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('SELECT * FROM sqlite_master'); c.close()"
+    subprocess.run([sys.executable, "-c", other], check=True)
+    assert Path(f"{path}-wal").exists()
+    for each in kept:
+        each.close()

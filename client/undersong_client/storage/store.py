@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import destroy_file, file_state, transaction
+from undersong_common.files import create_private, destroy_file, file_state, transaction
 
 VERSION = 4
 SCHEMA = (
@@ -259,8 +259,7 @@ class Journal:
         self._afterwards: list[Callable[[], None]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-            os.close(descriptor)
+            create_private(path)
             self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self.connection.execute("PRAGMA journal_mode=WAL")
             self.connection.execute("PRAGMA synchronous=FULL")

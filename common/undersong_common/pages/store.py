@@ -1,7 +1,6 @@
 """Files of a page: people, sessions and finished actions in SQLite, with secrets as hashes only, and the audit log."""
 
 import hashlib
-import os
 import secrets
 import sqlite3
 import threading
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import transaction
+from undersong_common.files import create_private, transaction
 
 ACTION_KEPT_S = 24 * 3600.0
 PATIENCE_S = 30.0
@@ -52,7 +51,7 @@ class PageStore:
         path = folder / "page.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            create_private(path)
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
             self._database.row_factory = sqlite3.Row
             self._database.execute("PRAGMA journal_mode=WAL")
