@@ -210,11 +210,12 @@ def main() -> None:
     if given.full:
         given.epsilons, given.records = list(GRID["epsilons"]), list(GRID["records"])
     if given.table or given.show:
-        found = kept(given.out)
-        print(table(found)) if given.table else None
-        for cell in (cell for cell in found if cell["seed"] == given.first_seed and given.show):
-            print(f"\n## {cell['task']}, {cell['method']}")
-            for text, label in list(zip(cell["texts"], cell["labels"], strict=True))[: given.show]:
+        there = kept(given.out)
+        if given.table:
+            print(table(there))
+        for each in (each for each in there if each["seed"] == given.first_seed and given.show):
+            print(f"\n## {each['task']}, {each['method']}")
+            for text, label in list(zip(each["texts"], each["labels"], strict=True))[: given.show]:
                 print("   ", label, "|", text)
         return
     judges: dict[str, Judge] = {}
