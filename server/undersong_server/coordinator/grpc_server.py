@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -214,8 +215,9 @@ class GrpcServer:
         pem = context.auth_context().get("x509_pem_cert", [b""])[0]
         certificate = x509.load_pem_x509_certificate(pem)
         peer = Peer(common_name(certificate), serial_of(certificate), self._gate.source(context.peer()))
-        try:  # in a thread, because a database elsewhere may be slow to answer
-            problem = await asyncio.to_thread(self._registry.refusal, peer.name, peer.serial, now=self._clock())
+        asked = partial(self._registry.refusal, peer.name, peer.serial, now=self._clock())
+        try:  # A database elsewhere may be slow to answer; a file is not, and a flood would wait for a few threads.
+            problem = await asyncio.to_thread(asked) if self._registry.database.leased else asked()
         except TransportError:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator's registry does not answer; try again")
         if problem:
