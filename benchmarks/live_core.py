@@ -6,7 +6,8 @@
 
 MODEL is a folder of transformers, such as ``benchmarks.gguf_folder`` makes. The core: three tasks (one of them the
 invented clinic, whose notes no model can have seen), one generator, epsilon 4, 300 records at five parties, 100 texts
-of at most 60 tokens, three seeds. ``--full`` is for a GPU: epsilon 1 and 4, 100, 300 and 1 000 records, several MODELs.
+of at most 60 tokens, three seeds. ``--full`` is for a GPU: epsilon 1 and 4, 100, 300 and 1 000 records (the clinic has
+600); another MODEL is another command with another --out.
 
 Every cell is a file in --out with its corpus: a command that was stopped goes on, and several may run side by side.
 All methods order the same number of texts; ``tuned`` has more written to rank, as its options say. Whatever embedder
@@ -26,15 +27,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.live_pool import as_toml
+from benchmarks.live_pool import as_toml, endpoint
 from undersong.compare_cell import Bench, Cell, Variant, measured
 from undersong_common import hidden_states
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
 from undersong_common.files import holding, replace_file
+from undersong_common.intervals import over_seeds
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import panel
 from undersong_server.runs import task as tasks
@@ -48,6 +49,7 @@ TASKS = {
 }
 TUNED = "tuned:prompts=10+texts=16+rounds=1+pairs=6+rejected=8+epochs=2+keep=1"
 METHODS = ("mixture", "undersong", "vector", TUNED, "cleaned-mixture", "augpe", "wasp", "dp-lora")
+CLINIC = 600  # records of the clinic
 LAYER = 9  # of 18
 JUDGED = 50  # texts on each side of MAUVE
 TEMPERATURE, TOP_P, TOKENS = 0.8, 0.95, 60
@@ -89,11 +91,8 @@ def bench_of(given: argparse.Namespace, task: str, folder: Path, embedder: str) 
     """The task with the model as its one generator."""
     source = TASKS[task]
     head, _, rest = source.read_text(encoding="utf-8").partition("[[generators]]")
-    table = {
-        **{"name": "live", "kind": "transformers", "path": str(folder.absolute()), "dtype": given.dtype},
-        **{"style": "completion", "temperature": TEMPERATURE, "top_p": TOP_P},
-        **{"max_new_tokens": TOKENS, "batch_size": given.batch},
-    }
+    sampling = {"chat": False, "top_p": TOP_P, "max_tokens": TOKENS, "concurrency": given.batch}
+    table = endpoint(argparse.Namespace(**vars(given) | sampling | {"folder": folder}), TEMPERATURE)
     path = given.out / f"{task}-{embedder.replace('/', '_')}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     tail = rest[rest.index("[embedder]") :]
@@ -102,7 +101,7 @@ def bench_of(given: argparse.Namespace, task: str, folder: Path, embedder: str) 
     root = source.parent if task == "clinic" else given.data.absolute()
     assignments = [f"data.root={json.dumps(str(root))}", f"method.samples={given.samples}", 'privacy.unit="sample"']
     assignments += [f"embedder.model={json.dumps(embedder)}"]
-    assignments += ["data.file_records=600"] if task == "clinic" else []
+    assignments += [f"data.file_records={CLINIC}"] if task == "clinic" else []
     loaded = tasks.load(path, assignments)
     return Bench(
         path, tuple(assignments), loaded.locate(loaded.evaluation.test or ""), frechet_rows=JUDGED, public_data=True
@@ -115,7 +114,7 @@ def cells(given: argparse.Namespace) -> Iterator[tuple[str, Cell]]:
         for task in given.tasks:
             for method in given.methods:
                 for epsilon in given.epsilons:
-                    for records in given.records:
+                    for records in (each for each in given.records if task != "clinic" or each <= CLINIC):
                         yield task, Cell(Variant.parse(method), epsilon, 5, records, seed)
 
 
@@ -182,11 +181,8 @@ def _mean(rows: Sequence[dict[str, Any]], key: str) -> str:
 
 def interval(differences: Sequence[float]) -> str:
     """The mean with Student's 95 % interval; the mean alone of one difference."""
-    mean = float(np.mean(differences)) if differences else float("nan")
-    if len(differences) < 2:
-        return f"{mean:+.1f}"
-    half = stats.t.ppf(0.975, len(differences) - 1) * np.std(differences, ddof=1) / len(differences) ** 0.5
-    return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})"
+    found = over_seeds(differences)
+    return f"{found.value:+.1f}" + ("" if np.isnan(found.low) else f" ({found.low:+.1f} to {found.high:+.1f})")
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ class Postgres(Database):
 
     now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
     share = " FOR SHARE"
-    alone = "SELECT pg_advisory_xact_lock(7443)"
+    serialised = "SELECT pg_advisory_xact_lock(7443)"
 
     def __init__(self, target: str, epoch: int | None = None) -> None:
         super().__init__("PostgreSQL", epoch)
@@ -50,7 +50,7 @@ class Postgres(Database):
         made = cls(target)
         made._connection = made._connect()
         with made.writing() as statements:
-            statements.execute(cls.alone)
+            statements.execute(cls.serialised)
             if statements.execute("SELECT to_regclass('lease') AS found").fetchone()["found"]:
                 raise ConfigurationError(
                     "the database holds a coordinator already", "name an empty one", code="coordinator-exists"

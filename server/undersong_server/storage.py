@@ -83,7 +83,7 @@ class Database(ABC):
 
     now: str  # the database's clock in SQL, seconds since the epoch of Unix
     share = ""  # ends a SELECT whose row must stay as it is until the transaction has ended
-    alone = ""  # begins a transaction during which no other one that begins so runs; "" where no two ever run
+    serialised = ""  # begins a transaction during which no other one that begins so runs; "" where no two ever run
     leased = True  # False where a lock file, and no time, ends a lease
 
     def __init__(self, place: str, epoch: int | None = None) -> None:

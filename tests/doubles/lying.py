@@ -23,6 +23,20 @@ Bend = Callable[[wire.Request], object]
 Lie = Callable[[SumParameters, wire.Request], object]
 
 
+def bytes_of(part: str, field: str, change: Callable[[bytes], bytes]) -> Lie:
+    """Changes one field of bytes of the stage's request."""
+
+    def bend(_: SumParameters, message: wire.Request) -> None:
+        sent = getattr(message, part)
+        setattr(sent, field, change(getattr(sent, field)))
+
+    return bend
+
+
+def told(data: bytes) -> Callable[[bytes], bytes]:
+    return lambda _: data
+
+
 class Refused(Exception):
     """The stage has ended in which somebody refused."""
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg.graph import RECOVERY_BITS, SECRECY_BITS, Neighbourhood, Topology, upper_tails
 
@@ -134,9 +134,8 @@ def _draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
         """True if no set of up to ``largest`` parties has, each, ``least`` of its draw within it or the adversaries."""
         size = 1
         while size <= largest:
-            last = min(
-                largest, size + size // 128
-            )  # sizes up to it: as many sets as of the last, as likely as the first
+            # sizes up to it: as many sets as of the last, as likely as the first
+            last = min(largest, size + size // 128)
             if sets(honest, last) - size * surprise(last - 1 + adversaries, least) >= unlikely:
                 return False
             size = last + 1
@@ -216,18 +215,11 @@ class DrawnTopology:
         """Returns True if ``party`` deals the secret of its pair with ``other``: it drew it, and knows its keys."""
         return other in self._drawn[party] and (party < other or other not in self._choosers[party])
 
-    def check(self, party: int, remaining: Collection[int], what: str) -> None:
-        """Raises PrivacyRefusal if ``remaining`` holds fewer of those that ``party`` drew than the threshold."""
-        self.check_around(party, remaining, what)
-
     def check_around(self, party: int, remaining: Collection[int], what: str) -> None:
         """Raises PrivacyRefusal if ``remaining`` holds fewer of those that ``party`` drew than the threshold."""
-        around = len(self.holders(party, remaining))
-        if around < self._plan.threshold:
-            raise PrivacyRefusal(
-                f"{what} keeps {around} of {self._plan.degree} drawn neighbours, {self._plan.threshold} are needed",
-                "start a new attempt when more parties are present",
-            )
+        self._plan.check(len(self.holders(party, remaining)), what, "drawn neighbours")
+
+    check = check_around
 
     def check_runs(self, remaining: Collection[int], what: str) -> None:
         """Does nothing: no order of the parties is drawn."""

@@ -52,6 +52,14 @@ class Neighbourhood:
     degree: int
     threshold: int
 
+    def check(self, around: int, what: str, named: str = "neighbours") -> None:
+        """Raises PrivacyRefusal if ``what`` keeps fewer of a party's neighbours than the threshold."""
+        if around < self.threshold:
+            raise PrivacyRefusal(
+                f"{what} keeps {around} of {self.degree} {named}, {self.threshold} are needed",
+                "start a new attempt when more parties are present",
+            )
+
 
 @lru_cache(maxsize=16)
 def choose_neighbourhood(
@@ -234,14 +242,8 @@ class Topology:
 
     def check_around(self, party: int, remaining: Collection[int], what: str) -> None:
         """Raises PrivacyRefusal if ``remaining`` holds fewer neighbours of ``party`` than the threshold."""
-        if self._plan is None:
-            return
-        around = len(self.neighbours(party, remaining))
-        if around < self._plan.threshold:
-            raise PrivacyRefusal(
-                f"{what} keeps {around} of {self._plan.degree} neighbours, {self._plan.threshold} are needed",
-                "start a new attempt when more parties are present",
-            )
+        if self._plan is not None:
+            self._plan.check(len(self.neighbours(party, remaining)), what)
 
     def check_runs(self, remaining: Collection[int], what: str) -> None:
         """Raises PrivacyRefusal if a run of k/2 places on the circle holds too few of ``remaining``."""

@@ -379,8 +379,8 @@ class Registry:
     def _changing(self) -> Iterator[Statements]:
         """One transaction that decides by what it reads: no other one runs meanwhile, in PostgreSQL neither."""
         with self._transaction() as database:
-            if self.database.alone:
-                database.execute(self.database.alone)
+            if self.database.serialised:
+                database.execute(self.database.serialised)
             yield database
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.doubles.coded import raises
-from tests.doubles.lying import VICTIM, Bend, Lie, check_refused, play
+from tests.doubles.lying import VICTIM, Bend, Lie, bytes_of, check_refused, play, told
 from tests.doubles.secagg import (
     QUESTION,
     drive,
@@ -49,20 +49,6 @@ def _terms(field: str, value: object) -> Lie:
         setattr(message.advertise, field, not parameters.post_quantum if field == "post_quantum" else value)
 
     return bend
-
-
-def _bytes_of(part: str, field: str, change: Callable[[bytes], bytes]) -> Lie:
-    """Changes one field of bytes of the stage's request."""
-
-    def bend(parameters: SumParameters, message: wire.Request) -> None:
-        sent = getattr(message, part)
-        setattr(sent, field, change(getattr(sent, field)))
-
-    return bend
-
-
-def _given(data: bytes) -> Callable[[bytes], bytes]:
-    return lambda _: data
 
 
 def _advert_of(message: wire.Request, party: int) -> wire.SignedAdvert:
@@ -225,11 +211,11 @@ TEN: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
     (Stage.MASK, PeerFault): {
         # At the beginning, in the middle and at the end of the first block of shares, and in the second one.
         f"p00: {CLOSED}: swapped or corrupted": [_corrupted(0, 0), _corrupted(0, 40), _corrupted(0, -1), _swapped],
-        f"p01: {CLOSED}: swapped or corrupted": [_corrupted(1, 0), _bytes_of("mask", "hashes", lambda d: _flip(d, 70))],
+        f"p01: {CLOSED}: swapped or corrupted": [_corrupted(1, 0), bytes_of("mask", "hashes", lambda d: _flip(d, 70))],
         "coordinator: .*expected 9 blocks": [
-            _bytes_of("mask", field, lambda data: data[:-1]) for field in ("ciphertexts", "hashes")
+            bytes_of("mask", field, lambda data: data[:-1]) for field in ("ciphertexts", "hashes")
         ],
-        "no set over a roster of 10": [_bytes_of("mask", "sharers", _given(data)) for data in NO_SETS],
+        "no set over a roster of 10": [bytes_of("mask", "sharers", told(data)) for data in NO_SETS],
     },
     **{
         (stage, PrivacyRefusal): {
@@ -243,7 +229,7 @@ TEN: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
         for stage in (Stage.MASK, Stage.CONSISTENCY)
     },
     (Stage.CONSISTENCY, PeerFault): {
-        "no set over a roster of 10": [_bytes_of("consistency", "survivors", _given(data)) for data in NO_SETS],
+        "no set over a roster of 10": [bytes_of("consistency", "survivors", told(data)) for data in NO_SETS],
     },
     (Stage.UNMASK, PrivacyRefusal): {
         "5 signatures on U3 where 6 are needed": [_signed(lambda _, who, what: (who[:-1], what[:-1]))],
@@ -255,24 +241,24 @@ TEN: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
         ],
         "p00: its statement on this U3": [_signed(_strangers)],
         "p03: its statement on this U3": [_signed(lambda _, who, what: (who, [*what[:3], what[4], *what[4:]]))],
-        "expected 6 blocks of 64 bytes": [_bytes_of("unmask", "signatures", lambda data: data[:-1])],
+        "expected 6 blocks of 64 bytes": [bytes_of("unmask", "signatures", lambda data: data[:-1])],
     },
 }
 GRAPH: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
     (Stage.SHARE, PrivacyRefusal): {
-        "another nonce for this party": [_bytes_of("share", "nonces", lambda old: old[:96] + bytes(32) + old[128:])],
+        "another nonce for this party": [bytes_of("share", "nonces", lambda old: old[:96] + bytes(32) + old[128:])],
         "asked for anew although nobody dropped out": [lambda _, m: _reveal(m, 1, present=to_bitmap(range(20), 20))],
     },
     (Stage.SHARE, PeerFault): {
         "p00: its nonce is not the one it committed to": [
-            _bytes_of("share", "nonces", lambda old: bytes(32) + old[32:])
+            bytes_of("share", "nonces", lambda old: bytes(32) + old[32:])
         ],
         # Leaving out a nonce after all were seen would let the coordinator choose among graphs.
-        "coordinator: revealed nonces: expected 20 blocks": [_bytes_of("share", "nonces", lambda old: old[:-32])],
+        "coordinator: revealed nonces: expected 20 blocks": [bytes_of("share", "nonces", lambda old: old[:-32])],
         "adverts again after the nonces": [lambda _, m: m.share.adverts.add(party=0)],
     },
     (Stage.REVEAL, PrivacyRefusal): {
-        "others than those who advertised": [_bytes_of("reveal", "present", _given(to_bitmap(range(19), 20)))],
+        "others than those who advertised": [bytes_of("reveal", "present", told(to_bitmap(range(19), 20)))],
         **{f"nonce roll {roll} after 0": [_rolled(roll)] for roll in (1, 7, 8)},
     },
 }
@@ -306,7 +292,7 @@ def test_one_bent_request_on_the_regular_graph(stage: Stage, lie: Lie, error: ty
 
 def test_direct_mode_refuses_any_missing_party() -> None:
     parameters = parameters_of(4, tolerated_dropouts=0, colluders=2)
-    lie = _bytes_of("mask", "sharers", lambda _: to_bitmap({1, 2, 3}, 4))
+    lie = bytes_of("mask", "sharers", lambda _: to_bitmap({1, 2, 3}, 4))
     check_refused(parameters, Stage.MASK, lie, PrivacyRefusal, "3 parties, at least 4 are needed")
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
-from tests.doubles.lying import VICTIM, Lie, check_refused, play
+from tests.doubles.lying import VICTIM, Lie, bytes_of, check_refused, play, told
 from tests.doubles.secagg import (
     QUESTION,
     answer,
@@ -249,18 +249,6 @@ def test_a_required_party_that_is_not_under_the_root_is_refused() -> None:
 # --- one request bent at one point ----------------------------------------------------------------------------------
 
 
-def _field(part: str, name: str, change: Callable[[bytes], bytes]) -> Lie:
-    def bend(_: SumParameters, message: wire.Request) -> None:
-        sent = getattr(message, part)
-        setattr(sent, name, change(getattr(sent, name)))
-
-    return bend
-
-
-def _given(data: bytes) -> Callable[[bytes], bytes]:
-    return lambda _: data
-
-
 def _flipped(data: bytes) -> bytes:
     return bytes([data[0] ^ 1]) + data[1:]
 
@@ -320,32 +308,32 @@ def _undrawn(parameters: SumParameters, signers: list[int]) -> list[int]:
 LIES: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
     (Stage.REVEAL, PeerFault): {
         "not under the root": [
-            _field("reveal", "root", _flipped),
-            _field("reveal", "path", _flipped),
-            _field("reveal", "path", lambda path: path[:-32]),
-            _field("reveal", "path", lambda path: path + bytes(32)),
+            bytes_of("reveal", "root", _flipped),
+            bytes_of("reveal", "path", _flipped),
+            bytes_of("reveal", "path", lambda path: path[:-32]),
+            bytes_of("reveal", "path", lambda path: path + bytes(32)),
         ],
         "before this party drew": [lambda _, m: m.reveal.adverts.add(party=0)],
-        "no set over a roster of 20": [_field("reveal", "present", _given(b"\xff" * 3))],
+        "no set over a roster of 20": [bytes_of("reveal", "present", told(b"\xff" * 3))],
     },
     (Stage.REVEAL, PrivacyRefusal): {
-        "omits this party": [_field("reveal", "present", _given(to_bitmap(set(range(20)) - {3}, 20)))],
-        "17 parties, at least 18 are needed": [_field("reveal", "present", _given(to_bitmap(range(17), 20)))],
+        "omits this party": [bytes_of("reveal", "present", told(to_bitmap(set(range(20)) - {3}, 20)))],
+        "17 parties, at least 18 are needed": [bytes_of("reveal", "present", told(to_bitmap(range(17), 20)))],
         "nonce roll 1 after 0": [lambda _, m: setattr(m.reveal, "roll", 1)],
     },
     (Stage.SHARE, PeerFault): {
-        "the adverts: not under the root": [_own_key, _field("share", "adverts_proof", _flipped)],
+        "the adverts: not under the root": [_own_key, bytes_of("share", "adverts_proof", _flipped)],
         "the roster's members: not under the root": [
             _own_identity,
             _exchanged,
-            _field("share", "roster_proof", _flipped),
-            _field("share", "roster_proof", lambda proof: proof[:-32]),
+            bytes_of("share", "roster_proof", _flipped),
+            bytes_of("share", "roster_proof", lambda proof: proof[:-32]),
         ],
         "adverts of others than the parties that this one drew": [
             _fewer,
             lambda _, m: m.share.adverts.append(m.share.adverts[0]),
             lambda _, m: setattr(m.share.adverts[0], "party", 3),
-            _field("share", "nonces", _given(bytes(32))),
+            bytes_of("share", "nonces", told(bytes(32))),
         ],
         "does not carry its enrolled identity's signature": [
             lambda _, m: setattr(m.share.adverts[0], "signature", m.share.adverts[1].signature)
@@ -357,7 +345,7 @@ LIES: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
             _choosers(lambda blocks: [*blocks, (20).to_bytes(4, "little") + bytes(64)]),
         ],
         "at most 20 can have": [_choosers(lambda blocks: blocks + [bytes(CHOOSER_BYTES)] * 20)],
-        "choosers: expected": [_field("share", "choosers", lambda data: data + b"x")],
+        "choosers: expected": [bytes_of("share", "choosers", lambda data: data + b"x")],
     },
     (Stage.UNMASK, PrivacyRefusal): {
         "did not draw .foreign signatures": [_as_signers(20, _undrawn)],
