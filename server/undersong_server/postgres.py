@@ -9,6 +9,7 @@ from undersong_common import extras
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.storage import AGAIN_S, PATIENCE_S, Away, Database, Statements
 
+SILENT_S = 10.0  # a server that says nothing for so long while it is waited for is given up, connected or not
 STALLED_MS = 5000  # the server ends the transaction of a client that is silent in it for so long
 FORMAT = b"1"  # of the tables
 TIMELINE = "left(pg_walfile_name(pg_current_wal_lsn()), 8)"  # another one once a replica was promoted
@@ -165,7 +166,7 @@ class Postgres(Database):
         from psycopg.rows import dict_row
 
         try:
-            connection = psycopg.connect(
+            connection: Any = psycopg.connect(
                 self.target,
                 autocommit=True,
                 row_factory=dict_row,
@@ -176,6 +177,8 @@ class Postgres(Database):
                 keepalives_count=3,
                 tcp_user_timeout=STALLED_MS,
             )
+            wait = connection.wait
+            connection.wait = lambda steps, *given, **named: wait(_answered(steps), *given, **named)
             connection.execute(f"SET idle_in_transaction_session_timeout = {STALLED_MS}")
             connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', false)"
@@ -209,6 +212,25 @@ class Postgres(Database):
         else:  # an error's words may hold values
             words, remedy = f"cannot be used ({type(error).__name__})", "see the server's log"
         return ConfigurationError(f"the database of --storage {words}", remedy, code="storage")
+
+
+def _answered(steps: Any) -> Any:
+    """Steps of psycopg's that wait for the server; raises OperationalError once it is silent for ``SILENT_S``.
+
+    libpq waits for ever, and the peer's kernel acknowledges what a stopped server never reads: no timeout of TCP ends.
+    """
+    import psycopg
+
+    ready, heard = None, time.monotonic()
+    while True:
+        try:
+            awaited = steps.send(ready)
+        except StopIteration as stop:
+            return stop.value
+        if ready := (yield awaited):
+            heard = time.monotonic()
+        elif time.monotonic() - heard > SILENT_S:
+            raise psycopg.OperationalError("the server is silent")
 
 
 class _Translated:

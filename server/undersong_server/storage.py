@@ -26,6 +26,8 @@ WRITE_S = 10.0  # longest wait for another process to end its transaction
 WRITE_AGAIN_S = 0.02  # pause between two attempts to write
 LEASE_S = 4.0  # a holder that has not renewed its lease for so long may be replaced
 RENEW_S = 1.0
+LONGEST_LEASE_S = 60.0  # one that ends later was given before the database's clock was set back, and holds nobody off
+AHEAD_S = 86400.0  # a larger epoch, by this machine's clock, is taken by nobody
 LOST_S = 15.0  # a holder that reaches no database for so long ends, so that its parties find the one that does
 PATIENCE_S = 20.0  # longest time in which a write is tried again while the database is away
 AGAIN_S = 0.1
@@ -42,7 +44,7 @@ FILES = (
 _HELD = "SELECT epoch, until > :now AS held FROM lease WHERE id = 1"
 _TAKE = (
     "UPDATE lease SET epoch = CASE WHEN epoch + 1 >= :now THEN epoch + 1 ELSE CAST(:now AS BIGINT) END,"
-    " until = :now + ?, holder = ? WHERE id = 1 AND (until <= :now OR ? = 1)"
+    " until = :now + ?, holder = ? WHERE id = 1 AND (until <= :now OR until > :now + ? OR ? = 1)"
 )
 _RENEW = "UPDATE lease SET until = :now + ? WHERE id = 1 AND epoch = ?"
 _FOR_GOOD = 1e18  # seconds of a lease that only a lock file ends
@@ -133,14 +135,22 @@ class Database(ABC):
         """Takes the lease where it is free; returns its new epoch, None while another process holds it.
 
         An epoch is the database's time where that is larger than the last one plus one, so that a coordinator that was
-        restored from a backup has a higher one than its parties have heard.
+        restored from a backup has a higher one than its parties have heard. Raises ConfigurationError, and takes
+        nothing, where that would shut out all later holders.
         """
-        given = (lease_s, holder, 0) if self.leased else (_FOR_GOOD, holder, 1)
+        given = (lease_s if self.leased else _FOR_GOOD, holder, LONGEST_LEASE_S, int(not self.leased))
         with self.writing() as statements:
             taken = statements.execute(self._timed(_TAKE), given)
             if not taken.rowcount:
                 return None
-            return int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
+            epoch = int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
+            if self.leased and epoch > time.time() + AHEAD_S:
+                raise ConfigurationError(
+                    f"the database's epoch, {epoch}, would be more than a day ahead of this machine's clock",
+                    "correct the clock that is wrong; if neither is, in the database: UPDATE lease SET epoch = 0",
+                    code="epoch-ahead",
+                )
+            return epoch
 
     def renew(self, epoch: int, lease_s: float = LEASE_S) -> bool:
         """Holds the lease for ``lease_s`` from now on, 0 gives it back; False if another process has taken it."""

@@ -109,9 +109,12 @@ class Line:
         self.every = 0
         self.carried = 0
         self.cuts = 0
+        self.flows = threading.Event()  # while it is not set, both ends stay connected and hear nothing
+        self.flows.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        self.flows.set()
         self._listener.close()
         shutil.rmtree(self.folder)
 
@@ -141,7 +144,7 @@ class Line:
 
     def _carry(self, source: socket.socket, target: socket.socket, asks: bool, ends: threading.Event) -> None:
         with contextlib.suppress(OSError):
-            while (data := source.recv(65536)) and not ends.is_set():
+            while (data := source.recv(65536)) and self.flows.wait() and not ends.is_set():
                 if asks and self._cuts(data):
                     ends.set()
                     if self.forwarded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +21,9 @@ from tests.doubles.postgres import Line, PostgresServer
 from tests.doubles.processes import environment
 from tests.doubles.stream import Credentials, make_home
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_server import postgres, storage
+from undersong_server.coordinator import home as homes
+from undersong_server.coordinator import service
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import SCHEMA, Registry
 from undersong_server.coordinator.service import _await_turn
@@ -27,7 +32,18 @@ from undersong_server.operations import backup
 from undersong_server.postgres import STALLED_MS, Postgres, _Translated
 from undersong_server.runs.folder import RequestedAction, RunStatus
 from undersong_server.runs.planning import Planned
-from undersong_server.storage import ENTRIES, FILES, LEASE, LEASE_S, Away, Lease, SharedFiles, Sqlite, Superseded
+from undersong_server.storage import (
+    ENTRIES,
+    FILES,
+    LEASE,
+    LEASE_S,
+    LONGEST_LEASE_S,
+    Away,
+    Lease,
+    SharedFiles,
+    Sqlite,
+    Superseded,
+)
 
 TABLES = LEASE + ENTRIES + FILES + SCHEMA
 LEASED_S = 0.2
@@ -104,6 +120,76 @@ def test_an_epoch_is_never_lower_than_the_time(opened):
     epoch = place.take("one", 0.0)
     assert now - 2.0 < epoch < now + 2.0
     assert place.take("one", 0.0) == epoch + 1
+
+
+@pytest.fixture
+def clocked(tmp_path):
+    """Opens the same tables once more, with a lease by a clock that the test sets, as a database server's may be."""
+
+    class Clocked(Sqlite):
+        leased = True
+        at = time.time()
+        now = property(lambda self: f"{self.at:.3f}")
+
+    with ExitStack() as stack:
+
+        def opened(epoch=None):
+            return stack.enter_context(closing(Clocked(tmp_path / "tables.sqlite", TABLES, epoch=epoch)))
+
+        opened.step = lambda seconds: setattr(Clocked, "at", Clocked.at + seconds)
+        yield opened
+
+
+@pytest.mark.parametrize("step", [-3600.0, -30.0, 30.0, 3600.0])
+def test_a_holder_that_renews_outlives_any_step_of_the_database_s_clock(clocked, step):
+    place = clocked()
+    epoch = place.take("one")
+    clocked.step(step)
+    assert place.renew(epoch)
+    assert place.take("two") is None
+    Journal(clocked(epoch), "run/").put("a", b"1")
+    clocked.step(LEASE_S + 1)
+    assert place.take("two") > epoch
+
+
+@pytest.mark.parametrize("step", [-3600.0, 30.0, 3600.0])
+def test_whoever_takes_over_first_after_a_step_of_the_database_s_clock_alone_keeps_anything(clocked, step):
+    place = clocked()
+    epoch = place.take("one")
+    journal = Journal(clocked(epoch), "run/")
+    clocked.step(step)
+    later = place.take("two")
+    assert later > epoch
+    assert not place.renew(epoch)
+    with raises(Superseded, "superseded"):
+        journal.put("late", b"1")
+    Journal(clocked(later), "run/").put("late", b"2")
+
+
+def test_a_clock_that_was_set_back_keeps_nobody_off_for_longer_than_a_minute(clocked):
+    place = clocked()
+    place.take("one")
+    clocked.step(LEASE_S - LONGEST_LEASE_S)
+    assert place.take("two") is None
+    clocked.step(LONGEST_LEASE_S + 1)
+    assert place.take("two") is not None
+
+
+def test_a_clock_a_day_ahead_or_behind_takes_nothing_from_who_serves(clocked, monkeypatch):
+    place = clocked()
+    epoch = place.take("one")
+    clocked.step(2 * 86400.0)
+    with raises(ConfigurationError, "epoch-ahead"):
+        place.take("two")
+    clocked.step(-2 * 86400.0)
+    assert place.last == (epoch, "one", True)
+    clocked.step(LEASE_S + 1)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 2 * 86400.0)  # the other machine's own
+    with raises(ConfigurationError, "epoch-ahead"):
+        place.take("two")
+    assert place.renew(epoch)
+    Journal(clocked(epoch), "run/").put("a", b"1")
 
 
 def test_files_are_copied_where_they_differ_and_statuses_come_last(opened, tmp_path):
@@ -234,6 +320,90 @@ def test_beside_a_process_that_hangs_in_a_folder_nobody_takes_the_lease_there(se
     with home.hold(), ExitStack() as stack, raises(ConfigurationError, "coordinator-in-use"):
         _await_turn(CoordinatorHome(home.path), stack, standby=False)
     assert home.last_lease[0] == 0
+
+
+@pytest.mark.slow
+def test_a_standby_of_another_release_or_with_other_settings_takes_nothing(server, tmp_path, monkeypatch):
+    one = make_home(tmp_path / "one", storage=server.database())
+    (tmp_path / "two").mkdir()
+    for name in ("authority", "coordinator.json"):
+        subprocess.run(["cp", "-r", one.path / name, tmp_path / "two"], check=True)
+    two = CoordinatorHome(tmp_path / "two")
+    assert two.take_lease("before any other", standby=True) is not None
+    assert Postgres(two.settings.storage).renew(two.epoch, 0.0)
+    assert one.take_lease("one") is not None
+    serving = one.last_lease
+
+    def refused(words):
+        with ExitStack() as stack, raises(ConfigurationError, "other-standby") as caught:
+            _await_turn(CoordinatorHome(two.path), stack, standby=True)
+        assert words in str(caught.value)
+        assert one.last_lease == serving
+
+    for change, words in (
+        ({"addresses": ("other:7443",)}, "addresses 'other:7443' here, 'localhost:7443' there"),
+        ({"drill": True}, "drill 'True' here, 'False' there"),
+        ({"name": "another"}, "name 'another' here, 'coordinator' there"),
+    ):
+        two.change(**change)
+        refused(words)
+        two.change(**{name: getattr(one.settings, name) for name in change})
+    two.change(bind="127.0.0.1:1", metrics="127.0.0.1:2")  # which may differ
+    two = CoordinatorHome(two.path)
+    assert two.take_lease("two", standby=True) is None
+    monkeypatch.setattr(homes, "SOFTWARE", "undersong 9.9.9")
+    refused("release 'undersong 9.9.9' here")
+    assert Postgres(one.settings.storage).renew(one.epoch, 0.0)
+    serving = one.last_lease
+    refused("release 'undersong 9.9.9' here")  # nor does it serve beside nobody
+    assert two.take_lease("two") is not None  # which the operator has asked for
+    monkeypatch.undo()
+    with raises(ConfigurationError, "other-standby"):
+        CoordinatorHome(one.path).take_lease("one", standby=True)
+
+
+@pytest.mark.slow
+def test_a_database_that_is_connected_and_silent_ends_its_holder_and_not_the_standby(
+    server, target, monkeypatch, caplog
+):
+    monkeypatch.setattr(postgres, "SILENT_S", 0.5)
+    monkeypatch.setattr(storage, "LOST_S", 1.0)
+    monkeypatch.setattr(storage, "PATIENCE_S", 0.0)
+    with closing(Line(server, target)) as line:
+        place = Postgres(line.target)
+        epoch = place.take("one")
+        journal = Journal(Postgres(line.target, epoch), "run/")
+        lost = threading.Event()
+        lease = Lease(place, epoch, lost.set)
+        line.flows.clear()
+        with pytest.raises(Away):
+            journal.put("late", b"old")
+        assert lost.wait(20.0)
+        assert isinstance(lease.lost_by, Away)
+        assert "the lease was not renewed: PostgreSQL does not answer" in caplog.text
+        while (later := Postgres(target).take("two")) is None:
+            time.sleep(0.1)
+        Journal(Postgres(target, later), "run/").put("late", b"new")
+        line.flows.set()
+        with raises(Superseded, "superseded"):
+            journal.put("later", b"old")
+        lease.end()
+
+
+@pytest.mark.slow
+def test_a_standby_says_why_it_cannot_take_over(server, tmp_path, monkeypatch, caplog):
+    with closing(Line(server, made := server.database())) as line:
+        home = make_home(tmp_path / "home", storage=line.target)
+        line.flows.clear()
+
+        def answers(_seconds):
+            line.flows.set()
+
+        monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=time.monotonic, sleep=answers))
+        with ExitStack() as stack, caplog.at_level(logging.INFO):
+            assert _await_turn(home, stack, standby=True) is not None
+        assert "cannot take over: PostgreSQL does not answer" in caplog.text
+        assert Postgres(made).last[2]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A coordinator's folder: settings, keys, runs, and the enrolment of parties in its registry."""
 
+import json
 import os
 import re
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held, replace_file
+from undersong_common.version import SOFTWARE
 from undersong_protocol.agreement.enrolment import (
     MOST_ADDRESSES,
     TOKEN_BYTES,
@@ -29,9 +31,9 @@ from undersong_server.runs.folder import RunFolder, RunStatus, read_json, replac
 from undersong_server.storage import ENTRIES, FILES, LEASE, Database, SharedFiles
 
 LONGEST_FILE_NAME = 255  # bytes
-AHEAD_S = 86400.0  # a larger epoch, by this machine's clock, is sent to no party
 _OWNER = "INSERT INTO entry VALUES ('coordinator', ?)"  # whose database it is, by its fingerprint
-_OWNED = "SELECT value FROM entry WHERE key = 'coordinator'"
+_OWNED = "SELECT key, value FROM entry WHERE key IN ('coordinator', 'served by')"
+_SERVES = "INSERT INTO entry VALUES ('served by', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
 @dataclass(frozen=True)
@@ -143,37 +145,49 @@ class CoordinatorHome:
         """The database that other machines share; None if the coordinator is this folder alone."""
         return Postgres(self.settings.storage) if self.settings.storage else None
 
-    def take_lease(self, holder: str) -> tuple[Database, int] | None:
+    def take_lease(self, holder: str, *, standby: bool = False) -> tuple[Database, int] | None:
         """Takes the lease for this process, which holds the lock; None while another machine's process has it.
 
-        From then on all that this object writes is kept only as long as the lease is this process's. Raises
-        ConfigurationError for another coordinator's database, and for an epoch that would shut out all later ones.
+        From then on all that this object writes is kept only as long as the lease is this process's.
+
+        Args:
+            standby: True refuses to follow a process of another release, or with other settings.
+
+        Raises ConfigurationError for another coordinator's database, and as :meth:`Database.take` does.
         """
         database = self.registry().database
-        owner = database.rows(_OWNED) if self.shared is not None else []
-        if any(bytes(row["value"]) != self.authority().fingerprint.encode() for row in owner):
+        owned = {row["key"]: bytes(row["value"]) for row in (database.rows(_OWNED) if self.shared is not None else [])}
+        if owned.get("coordinator", fingerprint := self.authority().fingerprint.encode()) != fingerprint:
             raise ConfigurationError(
                 f"{self.path}: the database of --storage holds another coordinator",
                 "copy the whole authority/ of the coordinator that made it",
                 code="other-coordinator",
             )
+        named, addresses = self.settings.name, ", ".join(self.settings.addresses)
+        here = {"release": SOFTWARE, "name": named, "addresses": addresses, "drill": str(self.settings.drill)}
+        there: dict[str, str] = json.loads(owned.get("served by", b"{}")) if standby else {}
+        other = [
+            f"{each} {here.get(each)!r} here, {value!r} there"
+            for each, value in there.items()
+            if here.get(each) != value
+        ]
+        if other:
+            raise ConfigurationError(
+                f"{self.path}: cannot stand by for a coordinator that was last served otherwise: {'; '.join(other)}",
+                "make them the same; to go on with what is here: stop all machines, start this one without --standby",
+                code="other-standby",
+            )
         epoch = database.take(holder)
         if epoch is None:
             database.close()
             return None
-        if self.shared is not None and epoch > time.time() + AHEAD_S:
-            with closing(database):
-                database.renew(epoch, 0.0)
-            raise ConfigurationError(
-                f"the database's epoch, {epoch}, is more than a day ahead of this machine's clock; no party heard it",
-                "correct the clock that is wrong, then in the database: UPDATE lease SET epoch = 0",
-                code="epoch-ahead",
-            )
         database.end_others(epoch)
-        self.epoch = epoch
         if self.shared is not None:
+            with closing(Postgres(self.settings.storage, epoch)) as fenced, fenced.writing() as statements:
+                statements.execute(_SERVES, (json.dumps(here).encode(),))
             self.shared.epoch = epoch
             self.shared.close()  # its next connection bears the epoch
+        self.epoch = epoch
         return database, epoch
 
     @property

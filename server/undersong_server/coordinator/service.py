@@ -274,15 +274,16 @@ def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tu
     """
     holder = f"{socket.gethostname()}:{home.path.absolute()}"
     until = time.monotonic() + LEASE_S + 2 * STANDBY_S
-    told = False
+    told: str | None = None
     while True:
+        problem = ""
         try:
             if home.shared is None:
                 stack.enter_context(home.hold())
             else:
                 with home.hold():  # beside a process that hangs here the lease is another machine's to take
                     pass
-            if (taken := home.take_lease(holder)) is not None:
+            if (taken := home.take_lease(holder, standby=standby)) is not None:
                 if home.shared is not None:  # only now: whoever looks at the lock learns who serves, not who waits
                     stack.enter_context(home.hold())
                 log.info("holds the lease under epoch %d", taken[1])
@@ -298,9 +299,13 @@ def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tu
         except UndersongError as error:
             if not standby or (error.code != "coordinator-in-use" and not isinstance(error, Away)):
                 raise
-        if not told:
-            log.info("stands by for %s", home.settings.name)
-            told = True
+            problem = error.problem if isinstance(error, Away) else ""
+        if problem != told:
+            if problem:
+                log.warning("cannot take over: %s", problem)
+            else:
+                log.info("stands by for %s", home.settings.name)
+            told = problem
         time.sleep(STANDBY_S)
 
 

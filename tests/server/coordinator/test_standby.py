@@ -57,7 +57,8 @@ def test_a_second_process_of_a_folder_is_refused_and_a_standby_waits_for_the_fir
 def test_a_standby_does_not_wait_for_what_only_a_person_can_mend(tmp_path, monkeypatch, code):
     home = make_home(tmp_path / "home")
 
-    def broken(_holder):
+    def broken(_holder, *, standby):
+        assert standby
         raise ConfigurationError("is broken", "mend it", code=code)
 
     monkeypatch.setattr(home, "take_lease", broken)
