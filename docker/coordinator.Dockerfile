@@ -32,7 +32,7 @@ RUN cd /opt/undersong/lib/python3.11/site-packages \
     && find wordfreq/data -type f ! -name '*_en.msgpack.gz' -delete \
     && find . -depth -type d -name tests -exec rm -r {} + \
     && /opt/undersong/bin/python -m compileall -q undersong* \
-    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import sklearn.linear_model, openai, jinja2, prometheus_client, pyarrow.parquet, grpc, torch; from undersong_common.embedding import Embedder; Embedder.load().encode(['compiles what is imported, and no more'])"
+    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import sklearn.linear_model, openai, jinja2, prometheus_client, psycopg, pyarrow.parquet, grpc, torch; from undersong_common.embedding import Embedder; Embedder.load().encode(['compiles what is imported, and no more'])"
 
 FROM $BASE
 RUN groupadd --gid 10001 undersong \

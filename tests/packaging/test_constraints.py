@@ -95,7 +95,7 @@ def test_the_makefile_installs_with_them():
     assert all(re.search(r" (-c|--no-deps -r \$\(VENV\)/)\s?constraints.txt ", step) for step in steps)
 
 
-@pytest.mark.parametrize(("image", "extras"), [("party", []), ("coordinator", ["coordinator", "console"])])
+@pytest.mark.parametrize(("image", "extras"), [("party", []), ("coordinator", ["coordinator", "console", "postgres"])])
 def test_an_image_installs_these_versions_by_hash(image, extras):
     """All packages that it needs and no others; of torch, and of what it alone needs, its builder names the index."""
     text = (ROOT / "docker" / f"{image}.requirements.txt").read_text(encoding="utf-8")
