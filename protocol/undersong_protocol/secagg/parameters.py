@@ -60,6 +60,12 @@ class RosterPart:
         return iter(self.members.values())
 
     def __getitem__(self, index: int) -> Member:
+        if index not in self.members:
+            raise ConfigurationError(
+                f"party {index} of the roster was not shown here, only {len(self.members)} of {self.size} parties",
+                "use the whole roster of the run's manifest",
+                code="roster-part",
+            )
         return self.members[index]
 
 
@@ -317,7 +323,7 @@ class SumParameters:
             raise ConfigurationError(f"{name!r} is not in the roster of this sum", "check the manifest") from None
 
     def name(self, index: int) -> str:
-        """Returns the name of the party at a roster index; "party 7" if 7 is beyond the roster, or not known here."""
+        """Returns the name of the party at a roster index; "party 7" if 7 is beyond the roster, or not shown here."""
         roster = self.roster
         known = 0 <= index < self.size if isinstance(roster, tuple) else index in roster.members
         return roster[index].name if known else f"party {index}"

@@ -38,7 +38,7 @@ from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusa
 from undersong_protocol.secagg import coordinator, drawn, keys, merkle, sid
 from undersong_protocol.secagg.coordinator import SumAborted, private_sum
 from undersong_protocol.secagg.drawn import choose_draw, draw
-from undersong_protocol.secagg.evidence import statements_needed
+from undersong_protocol.secagg.evidence import check_evidence, statements_needed
 from undersong_protocol.secagg.graph import Neighbourhood, upper_tails
 from undersong_protocol.secagg.messages import CHOOSER_BYTES, from_bitmap, to_bitmap
 from undersong_protocol.secagg.parameters import Member, RosterPart, SumParameters
@@ -231,6 +231,9 @@ def test_parties_that_know_their_own_leaf_and_a_required_one_sum_exactly() -> No
     opened = drive(parameters, parties, lambda name, at: lost.get(name) is at)
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, opened.survivors))
     assert set(names_of(20)) - set(opened.survivors) == set(lost)
+    assert check_evidence(parameters, opened.evidence).survivors == opened.survivors
+    with raises(ConfigurationError, "roster-part"):  # whoever knows a part of the signers' keys cannot check it
+        check_evidence(own, opened.evidence)
 
 
 def test_a_required_party_that_is_not_under_the_root_is_refused() -> None:
