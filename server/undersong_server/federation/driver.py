@@ -38,6 +38,7 @@ from undersong_server.progress import Progress
 STAGE_TIMEOUT_S = 120.0
 AGREE_TIMEOUT_S = 10.0  # to show everyone's signatures; a party that misses them sees them before its first sum
 APPROVAL_POLL_S = 2.0
+APPROVAL_BYTES_S = 10e6  # of manifests, to all whose people have not decided: a long roster is shown less often
 LARGEST_ATTEMPTS = 3  # per sum: void attempts cost no privacy, but more of them point to a fault
 
 Key = TypeVar("Key")
@@ -247,7 +248,7 @@ class Federation:
                 self._progress.say(f"waits for people's approval; this plan's words: {words}")
             if pending:
                 self._progress.await_people(pending, sorted(signatures), words)
-                self._sleep(APPROVAL_POLL_S)
+                self._sleep(max(APPROVAL_POLL_S, len(pending) * len(propose.manifest) / APPROVAL_BYTES_S))
             asked_before |= undecided
             waiting = pending
         self.manifest.check_signatures(signatures)

@@ -27,6 +27,7 @@ from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings, named_blocks
+from undersong_server.federation import driver
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -202,18 +203,22 @@ def test_a_fault_in_the_protocol_is_told_with_its_party(tmp_path):
     assert any(line.startswith("private sum votes/1: p1") for line in told.lines), told.lines
 
 
-def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path):
+@pytest.mark.parametrize("large", [False, True])
+def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path, monkeypatch, large):
     world = World(tmp_path, consent=Persons())
-    told = Told()
+    told, pauses = Told(), []
+    if large:  # two seconds for each party to which the manifest is sent again
+        monkeypatch.setattr(driver, "APPROVAL_BYTES_S", len(world.manifest.to_bytes()) / 2)
     federation = Federation(
         InProcess(world.parties),
         world.manifest,
         world.journal,
         told,
         blocks=world.blocks,
-        sleep=lambda seconds: None,
+        sleep=pauses.append,
     )
     assert len(federation.agree()) == 4
+    assert pauses == [8.0 if large else 2.0]
     assert [plan_words(world.manifest.hash) in line for line in told.lines] == [True] + 4 * [False]
     assert [line.partition(" has approved")[0] for line in told.lines[1:]] == sorted(world.parties)
 
