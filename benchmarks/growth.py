@@ -6,7 +6,9 @@ One row doubles one size (or multiplies it by four) and leaves the others as the
 process, the least of a few repeats, or bytes. ``exponent`` is the slope of the least-squares line through the points on
 logarithmic axes; ``last_exponent`` that between the last two, where constant parts count least.
 
-``--pictures`` draws one SVG for what grows (parties, coordinates, candidates, records), named growth-WHAT.svg.
+``--pictures`` draws one SVG of processor time for what grows (parties, coordinates, candidates, records), named
+growth-WHAT.svg, and growth-downlink.svg of what goes down to a party, above 2 000 parties as ``benchmarks.merkle
+--sizes`` adds it up.
 JSON: ``rows`` = list of {grows, sizes, what, unit, costs, exponent, last_exponent, fixed}.
 """
 
@@ -26,7 +28,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from benchmarks import loglog
+from benchmarks import loglog, merkle
 from tests.doubles.votes import top_q_votes
 from undersong_common.embedding import publishable, quantise
 from undersong_protocol.secagg import keys
@@ -94,6 +96,11 @@ def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Cos
                 "coordinator_ms": 1e3 * spent["coordinator"],
                 "down_kB": sent / parties / 1e3,
             }
+
+
+def merkle_costs(parties: int, post_quantum: bool) -> Costs:
+    """What goes down to one party on average, from the lengths of the requests (``benchmarks.merkle``)."""
+    return {"down_kB": merkle.sizes(parties, round(merkle.COLLUDERS * parties), post_quantum)["down_kB"]}
 
 
 def vote_costs(records: int, candidates: int) -> Costs:
@@ -175,6 +182,8 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
     for kind, named in ((True, "on"), (False, "off")):
         fixed = f"{COORDINATES} coordinates, post-quantum {named}"
         add("parties", fixed, counts, lambda n, k=kind: private_sum_costs(n, COORDINATES, k))
+        many, fixed = merkle.SIZES[:2] if quick else (2_001, *merkle.SIZES[1:]), f"Merkle graph, post-quantum {named}"
+        add("parties", fixed, many, lambda n, k=kind: merkle_costs(n, k))
     lengths = (10_000, 40_000, 160_000) if quick else (10_000, 40_000, 160_000, 640_000)
     add("coordinates", f"{PARTIES} parties, post-quantum on", lengths, lambda d: private_sum_costs(PARTIES, d, True))
     wide = (1_000, 2_000, 4_000, 8_000) if quick else (1_000, 2_000, 4_000, 8_000, 16_000)
@@ -197,16 +206,24 @@ def show(figures: dict[str, Any]) -> None:
 
 
 def draw(figures: dict[str, Any], folder: Path) -> None:
-    """Writes the pictures; processor times in one, bytes are in the table."""
+    """Writes the pictures: processor times by what grows, and what goes down to a party."""
     lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in figures["rows"]:
-        if row["unit"] == "ms" and row["grows"] != "generators":
-            masks = row["fixed"].partition("post-quantum ")[2]
-            name = f"{row['what']}{f', post-quantum {masks}' if masks else ''}: {row['exponent']:.2f}"
-            points = list(zip(map(float, row["sizes"]), row["costs"], strict=True))
-            lines.setdefault(row["grows"], {})[name] = points
+        masks, down = row["fixed"].partition("post-quantum ")[2], row["unit"] == "kB"
+        if row["grows"] == "generators" or (down and row["grows"] != "parties"):
+            continue
+        name = f"{row['what']}{f', post-quantum {masks}' if masks else ''}"
+        if down:  # short, since the lines of the complete graph end in the middle
+            name = ("Merkle, " if row["fixed"].startswith("Merkle") else "") + {"on": "hybrid", "off": "classical"}[
+                masks
+            ]
+        points = list(zip(map(float, row["sizes"]), row["costs"], strict=True))
+        lines.setdefault("downlink" if down else row["grows"], {})[f"{name}: {row['exponent']:.2f}"] = points
     for grows, found in lines.items():
-        drawn = loglog.picture(f"Processor time and {grows}, exponents behind", grows, "milliseconds", found)
+        if grows == "downlink":
+            drawn = loglog.picture("Bytes to a party and parties, exponents behind", "parties", "kB", found)
+        else:
+            drawn = loglog.picture(f"Processor time and {grows}, exponents behind", grows, "milliseconds", found)
         (folder / f"growth-{grows}.svg").write_text(drawn, encoding="utf-8")
 
 
