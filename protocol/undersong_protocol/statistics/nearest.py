@@ -17,6 +17,8 @@ NONE = -1  # in place of a candidate's index where a record has fewer than Q can
 GROUP = 32  # candidates per group
 BLOCK_SCORES = 3 << 19  # a block of records has about so many: 6 MiB, which stay in the last-level cache
 BLOCK_ROWS = 64  # a block is a multiple of it; a ragged product is a quarter slower
+# The fewest records that are compared at once meet no more candidates than a block of scores has room for.
+MOST_AT_ONCE = BLOCK_SCORES // BLOCK_ROWS
 _EMPTY = np.iinfo(np.int64).min  # below every key: no candidate
 _INDEX = 0xFFFFFFFF  # bits of a key that hold an index, negated
 
@@ -64,25 +66,26 @@ class NearestFurthest:
 
         ``labels`` are the candidates' labels, int64 [n], or None.
         """
+        for start in range(0, max(1, len(candidates)), MOST_AT_ONCE):
+            part = slice(start, start + MOST_AT_ONCE)
+            self.add(Candidates(candidates[part], None if labels is None else labels[part]))
+
+    def add(self, candidates: "Candidates") -> None:
+        """Compares the records with further candidates, at most ``MOST_AT_ONCE``, as :meth:`extend` does."""
+        values, labels = candidates.values, candidates.labels
         if (labels is None) != (self._labels is None):
             raise ConfigurationError("labels are given for candidates or for records, but not for both")
-        if candidates.ndim != 2 or candidates.shape[1] != self._private.shape[1]:
+        if values.ndim != 2 or values.shape[1] != self._private.shape[1]:
             raise ConfigurationError(
-                f"candidates of shape {candidates.shape} cannot be compared with records of dimension "
+                f"candidates of shape {values.shape} cannot be compared with records of dimension "
                 f"{self._private.shape[-1]}",
                 "embed both with the same model",
             )
-        # The fewest records that are compared at once meet no more candidates than a block of scores has room for.
-        for start in range(0, len(candidates), BLOCK_SCORES // BLOCK_ROWS):
-            part = slice(start, start + BLOCK_SCORES // BLOCK_ROWS)
-            values, names = candidates[part], None if labels is None else labels[part]
-            for rows, columns in by_label(self._labels, names, len(self._private), len(values)):
-                self._compare(rows, columns, values)
-            self.candidates += len(values)
+        for rows, columns in by_label(self._labels, labels, len(self._private), len(values)):
+            self._compare(rows, columns, candidates.with_norms(columns))
+        self.candidates += len(values)
 
-    def _compare(self, rows: Int64, columns: Int64, candidates: Float32) -> None:
-        chosen = candidates if len(columns) == len(candidates) else candidates[columns]
-        right = _with_norms(chosen)
+    def _compare(self, rows: Int64, columns: Int64, right: Float32) -> None:
         total = columns + self.candidates
         size = max(1, BLOCK_SCORES // len(columns) // BLOCK_ROWS) * BLOCK_ROWS
 
@@ -99,6 +102,24 @@ class NearestFurthest:
         if self.candidates:
             best = _highest(np.concatenate([kept[block], best], axis=1), self._q)
         kept[block, : best.shape[1]] = best
+
+
+class Candidates:
+    """Embeddings that records are compared with, float32 [n, d], and their labels, int64 [n], or None.
+
+    What the records of a label are multiplied with is made once, for every party that is shown this object.
+    """
+
+    def __init__(self, values: Float32, labels: Int64 | None) -> None:
+        self.values, self.labels = values, labels
+        self._ready: dict[int, Float32] = {}  # by the label's first candidate
+
+    def with_norms(self, columns: Int64) -> Float32:
+        """Returns [c, -|c|^2] of a label's candidates, float32 [n, d + 1]; ``columns`` are the numbers of them all."""
+        first = int(columns[0])
+        if first not in self._ready:
+            self._ready[first] = _with_norms(self.values if len(columns) == len(self.values) else self.values[columns])
+        return self._ready[first]
 
 
 def by_label(

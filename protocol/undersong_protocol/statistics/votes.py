@@ -11,6 +11,7 @@ separate coordinates of one release, which costs sqrt(2) in L2 instead of up to 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -33,7 +34,7 @@ from undersong_protocol.statistics.interface import (
     at_columns,
     register,
 )
-from undersong_protocol.statistics.nearest import NONE, NearestFurthest, by_label
+from undersong_protocol.statistics.nearest import MOST_AT_ONCE, NONE, Candidates, NearestFurthest, by_label
 
 LARGEST_Q = 30
 
@@ -127,10 +128,17 @@ class TopQVotes(Statistic, question="nearest"):
         if state is None or seen is not private or not _begins_with(given, known):
             labels = records.labels if self.labels else None
             state = NearestFurthest(private, labels, self.q, furthest=self.furthest)
-        if state.candidates < len(given.values):
-            state.extend(given.values[state.candidates :], given.labels[state.candidates :] if self.labels else None)
+        while state.candidates < len(given.values):
+            state.add(_shown(given, state.candidates, bool(self.labels)))
         memory[key] = (state, given, private)
         return state
+
+
+@lru_cache(maxsize=1)
+def _shown(given: LabelledEmbeddings, start: int, labelled: bool) -> Candidates:
+    """Candidates from number ``start`` on, as many as are compared at once; simulated parties are shown the same."""
+    part = slice(start, start + MOST_AT_ONCE)
+    return Candidates(given.values[part], given.labels[part] if labelled else None)
 
 
 def _begins_with(given: LabelledEmbeddings, known: LabelledEmbeddings) -> bool:

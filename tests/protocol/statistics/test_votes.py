@@ -15,9 +15,9 @@ from tests.doubles.pace import examples
 from tests.doubles.votes import top_q_votes
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
-from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, TopQVotes
+from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, TopQVotes, nearest
 from undersong_protocol.statistics.contribution import contribute
-from undersong_protocol.statistics.nearest import NearestFurthest
+from undersong_protocol.statistics.nearest import Candidates, NearestFurthest
 
 
 class Records:
@@ -196,19 +196,43 @@ def test_memory_saves_work_and_never_changes_the_result() -> None:
 
 def test_later_requests_compare_new_candidates_only(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    original = NearestFurthest.extend
+    original = NearestFurthest.add
 
-    def extend(self: NearestFurthest, c: Any, labels: Any) -> None:
-        compared.append(len(c))
-        original(self, c, labels)
+    def add(self: NearestFurthest, candidates: Candidates) -> None:
+        compared.append(len(candidates.values))
+        original(self, candidates)
 
-    monkeypatch.setattr(NearestFurthest, "extend", extend)
+    monkeypatch.setattr(NearestFurthest, "add", add)
     rng = np.random.default_rng(6)
     records, c, memory = Records(rng.integers(-3, 4, (5, 4))), rng.integers(-3, 4, (60, 4)).astype(np.float32), {}  # type: ignore[var-annotated]
     for count in (20, 20, 60):
         public = PublicInputs(embeddings={"candidates": LabelledEmbeddings(c[:count], np.full(count, -1))})
         TopQVotes(q=3, candidates=count).rows(records, public, memory)
     assert compared == [20, 40]
+
+
+def test_parties_that_are_shown_the_same_candidates_make_them_ready_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    original = nearest._with_norms
+
+    def with_norms(chosen: Any) -> Any:
+        made.append(len(chosen))
+        return original(chosen)
+
+    monkeypatch.setattr(nearest, "_with_norms", with_norms)
+    rng = np.random.default_rng(7)
+    c, labels = rng.integers(-3, 4, (60, 4)).astype(np.float32), np.arange(60) % 3
+    parties = [Records(rng.integers(-3, 4, (9, 4)), own) for own in (np.ones(9), np.arange(9) % 3, np.arange(9) % 2)]
+
+    def votes(records: Records, public: PublicInputs) -> Any:
+        return TopQVotes(q=3, candidates=60, labels=3).rows(records, public, {}).take(np.arange(9)).toarray()
+
+    shared = PublicInputs(embeddings={"candidates": LabelledEmbeddings(c, labels)})
+    found = [votes(records, shared) for records in parties]
+    assert made == [20, 20, 20]
+    for records, together in zip(parties, found, strict=True):
+        alone = PublicInputs(embeddings={"candidates": LabelledEmbeddings(c, labels)})
+        np.testing.assert_array_equal(together, votes(records, alone))
 
 
 def test_more_candidates_than_planned_are_refused() -> None:
