@@ -120,8 +120,8 @@ class NoisePlan:
         """Returns the distribution of component ``index`` of a party's noise."""
         if self.law == "laplace":
             return self._laplace_share()
-        variance = self.components[index]
-        return (_narrow if variance <= _NARROW else _wide)(variance)
+        over, under = self.components[index].as_integer_ratio()
+        return (_narrow if over <= _NARROW * under else _wide)(over, under)
 
     def _laplace_share(self) -> DiscreteLaplaceShare:
         return DiscreteLaplaceShare(laplace_scale(self.sigma), self.parties - self.dropouts - self.colluders)
@@ -157,8 +157,8 @@ def noise_plan(sigma: float, parties: int, dropouts: int, colluders: int, law: L
 # A tolerated dropout is one more law, which every party of a simulation draws from. The tables of a law up to
 # ``_NARROW`` take at most 50 kB, of another one up to 2 MB.
 _NARROW = 2**10
-_narrow = lru_cache(maxsize=1024)(DiscreteGaussian.of_variance)
-_wide = lru_cache(maxsize=32)(DiscreteGaussian.of_variance)
+_narrow = lru_cache(maxsize=1024)(lambda over, under: DiscreteGaussian.of_variance(Fraction(over, under)))
+_wide = lru_cache(maxsize=32)(_narrow.__wrapped__)
 
 
 def laplace_scale(sigma: float) -> float:

@@ -69,8 +69,11 @@ class Lazily(Mapping[Key, Value]):
     """A mapping whose values are made at each read, so that a thousand requests need not be in memory at once."""
 
     def __init__(self, keys: Collection[Key], make: Callable[[Key], Value]) -> None:
-        self._keys = keys
+        self._keys = dict.fromkeys(keys)
         self._make = make
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
 
     def __getitem__(self, key: Key) -> Value:
         if key not in self._keys:
