@@ -171,11 +171,13 @@ def composed_mu(events: Iterable[Event]) -> float | None:
 
     The squares of the events' mu add.
     """
-    merged = _merge(events)
-    if not merged:
-        return 0.0
-    if len(merged) == 1 and isinstance(merged[0], Gaussian) and merged[0].sampling_rate == 1.0:
-        return _mu(merged[0])
+    match _merge(events):
+        case ():
+            return 0.0
+        case (Gaussian(noise_multiplier=0.0, sampling_rate=1.0),):
+            return math.inf
+        case (Gaussian(sampling_rate=1.0) as only,):
+            return math.sqrt(only.count) / only.noise_multiplier
     return None
 
 
@@ -378,51 +380,49 @@ def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
 
 def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
     """Canonical form: unsampled Gaussians become one, equal events are counted, events that release nothing go."""
-    squares, counts = [], Counter[Event]()
-    for event in events:
-        if isinstance(event, Gaussian) and event.sampling_rate == 1.0 and not _releases_nothing(event):
-            squares.append(_square(event))
-        elif not _releases_nothing(event):
-            counts[replace(event, count=1)] += event.count
-    square = math.fsum(squares)
+    noisy = [event for event in events if not _releases_nothing(event)]
+    square = math.fsum(_square(event) for event in noisy if isinstance(event, Gaussian) and event.sampling_rate == 1.0)
+    counts = count_events(event for event in noisy if not (isinstance(event, Gaussian) and event.sampling_rate == 1.0))
     gaussian = [Gaussian(1.0 / math.sqrt(square))] if square > 0.0 else []
     return (*gaussian, *(replace(event, count=counts[event]) for event in sorted(counts, key=repr)))
 
 
+def count_events(events: Iterable[Event]) -> Counter[Event]:
+    """Counts equal events; a key is the event with count 1."""
+    counts: Counter[Event] = Counter()
+    for event in events:
+        counts[event if event.count == 1 else replace(event, count=1)] += event.count
+    return counts
+
+
 def _releases_nothing(event: Event) -> bool:
-    if isinstance(event, Gaussian):
-        return event.count == 0 or event.sampling_rate == 0.0 or math.isinf(event.noise_multiplier)
-    if isinstance(event, Laplace):
-        return event.count == 0 or math.isinf(event.noise_multiplier)
+    match event:
+        case Gaussian():
+            return event.count == 0 or event.sampling_rate == 0.0 or math.isinf(event.noise_multiplier)
+        case Laplace():
+            return event.count == 0 or math.isinf(event.noise_multiplier)
     return event.count == 0 or event.epsilon == 0.0
-
-
-def _mu(event: Gaussian) -> float:
-    return math.inf if event.noise_multiplier == 0.0 else math.sqrt(event.count) / event.noise_multiplier
 
 
 def _square(event: Gaussian) -> float:
     """mu^2; infinite if there is so little noise that its sum with others would leave the range of floats."""
-    if event.noise_multiplier < _NO_NOISE:
-        return math.inf
-    return event.count * (1.0 / event.noise_multiplier) ** 2
+    return math.inf if event.noise_multiplier < _NO_NOISE else event.count * (1.0 / event.noise_multiplier) ** 2
 
 
 def _pure_bound(event: Event) -> float:
     """Epsilon of the event at delta 0."""
-    if isinstance(event, Gaussian):
-        return math.inf
-    if isinstance(event, Laplace):
-        return math.inf if event.noise_multiplier == 0.0 else event.count / event.noise_multiplier
-    if isinstance(event, DiscreteLaplace):
-        return event.count * event.sensitivity * event.epsilon
+    match event:
+        case Gaussian():
+            return math.inf
+        case Laplace():
+            return math.inf if event.noise_multiplier == 0.0 else event.count / event.noise_multiplier
+        case DiscreteLaplace():
+            return event.count * event.sensitivity * event.epsilon
     return event.count * event.epsilon
 
 
 def _is_noiseless(event: Event) -> bool:
-    if isinstance(event, Gaussian):
-        return event.noise_multiplier == 0.0
-    return math.isinf(_pure_bound(event))
+    return event.noise_multiplier == 0.0 if isinstance(event, Gaussian) else math.isinf(_pure_bound(event))
 
 
 @lru_cache(maxsize=4096)
@@ -431,13 +431,10 @@ def _epsilon(merged: tuple[Event, ...], delta: float) -> float:
         return 0.0
     if delta == 0.0:
         return math.fsum(_pure_bound(event) for event in merged)
-    mu = composed_mu(merged)
-    if mu is not None:
+    if (mu := composed_mu(merged)) is not None:
         return gaussian_epsilon(mu, delta)
-    if any(_is_noiseless(event) for event in merged):
-        return math.inf
-    if _cell(merged, _GRID) > _COARSEST_CELL:
-        return math.inf  # in the tens of thousands: no privacy to speak of
+    if any(map(_is_noiseless, merged)) or _cell(merged, _GRID) > _COARSEST_CELL:
+        return math.inf  # or in the tens of thousands: no privacy to speak of
     return float(_loss_distribution(merged, _GRID).get_epsilon_for_delta(delta))
 
 
@@ -445,13 +442,11 @@ def _epsilon(merged: tuple[Event, ...], delta: float) -> float:
 def _delta(merged: tuple[Event, ...], epsilon: float, grid: int) -> float:
     if not merged or math.isinf(epsilon):
         return 0.0
-    mu = composed_mu(merged)
-    if mu is not None:
+    if (mu := composed_mu(merged)) is not None:
         return _gaussian_delta(mu, epsilon)
-    if any(_is_noiseless(event) for event in merged):
+    # Losses in the thousands: an upper bound, met only while a calibration looks for its scale.
+    if any(map(_is_noiseless, merged)) or _cell(merged, grid) > _COARSEST_CELL:
         return 1.0
-    if _cell(merged, grid) > _COARSEST_CELL:
-        return 1.0  # losses in the thousands: an upper bound, met only while a calibration looks for its scale
     return float(_loss_distribution(merged, grid).get_delta_for_epsilon(epsilon))
 
 
@@ -504,18 +499,19 @@ def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
     cell = _cell(merged, grid)
     composed = None
     for event in merged:
-        if isinstance(event, Gaussian) and event.sampling_rate < 1.0:
-            single = subsampled_loss_distribution(event.noise_multiplier, event.sampling_rate, cell)
-        elif isinstance(event, Gaussian):
-            single = pld.from_gaussian_mechanism(event.noise_multiplier, value_discretization_interval=cell)
-        elif isinstance(event, Laplace):
-            single = pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=cell)
-        elif isinstance(event, DiscreteLaplace):
-            single = _discrete_laplace_loss(event, cell)
-        else:
-            single = pld.from_privacy_parameters(
-                DifferentialPrivacyParameters(event.epsilon, 0.0), value_discretization_interval=cell
-            )
+        match event:
+            case Gaussian(sampling_rate=1.0):
+                single = pld.from_gaussian_mechanism(event.noise_multiplier, value_discretization_interval=cell)
+            case Gaussian():
+                single = subsampled_loss_distribution(event.noise_multiplier, event.sampling_rate, cell)
+            case Laplace():
+                single = pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=cell)
+            case DiscreteLaplace():
+                single = _discrete_laplace_loss(event, cell)
+            case Pure():
+                single = pld.from_privacy_parameters(
+                    DifferentialPrivacyParameters(event.epsilon, 0.0), value_discretization_interval=cell
+                )
         part = single.self_compose(event.count) if event.count > 1 else single
         composed = part if composed is None else composed.compose(part)
     return composed

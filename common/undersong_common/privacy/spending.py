@@ -11,14 +11,13 @@ private values than the ledger does. Spending that cannot be shown any more coun
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
-from undersong_common.privacy.accounting import DiscreteLaplace, Event, Gaussian, Laplace, Pure
+from undersong_common.privacy.accounting import DiscreteLaplace, Event, Gaussian, Laplace, Pure, count_events
 
 Runs = Mapping[str, Sequence[Event]]
 
@@ -84,9 +83,7 @@ def price(runs: Runs, delta: float, divided: int) -> float:
     It is inf if there are more than ``divided`` parts.
     """
     found = parts(runs)
-    if len(found) > divided:
-        return math.inf
-    return math.fsum(accounting.epsilon(part, delta / divided) for part in found)
+    return math.inf if len(found) > divided else math.fsum(accounting.epsilon(each, delta / divided) for each in found)
 
 
 def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:
@@ -94,9 +91,7 @@ def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float
 
     False means that :func:`price` must decide; it takes milliseconds, because it searches for epsilon.
     """
-    if len(found) != 1 or not accounting.is_one_gaussian(found[0]):
-        return False
-    return accounting.delta(found[0], epsilon) <= delta
+    return len(found) == 1 and accounting.is_one_gaussian(found[0]) and accounting.delta(found[0], epsilon) <= delta
 
 
 def charged_of(charged: Iterable[Event], plan: Iterable[Event]) -> tuple[Event, ...]:
@@ -121,14 +116,6 @@ def at_least(one: Iterable[Event], other: Iterable[Event]) -> tuple[Event, ...]:
 def compressed(events: Iterable[Event]) -> tuple[Event, ...]:
     """Merges equal events into one and adds their counts."""
     return as_events(count_events(events))
-
-
-def count_events(events: Iterable[Event]) -> Counter[Event]:
-    """Counts equal events; a key is the event with count 1."""
-    counts: Counter[Event] = Counter()
-    for event in events:
-        counts[event if event.count == 1 else replace(event, count=1)] += event.count
-    return counts
 
 
 def as_events(counts: Mapping[Event, int]) -> tuple[Event, ...]:
