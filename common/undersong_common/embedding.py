@@ -408,9 +408,6 @@ class MemoryCache:
     def __init__(self) -> None:
         self._rows: dict[bytes, Int16] = {}
 
-    def __repr__(self) -> str:
-        return "MemoryCache()"
-
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         return {key: self._rows[key] for key in keys if key in self._rows}
 
@@ -435,9 +432,6 @@ class PublicFileCache:
                 )
         except sqlite3.DatabaseError as error:
             raise ConfigurationError(f"{path}: not an embedding cache ({error})", "delete it; it is rebuilt") from None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self._path)!r})"
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         found: dict[bytes, Int16] = {}
@@ -534,9 +528,6 @@ class CachedEmbedder:
         self._embedder = embedder
         self._cache = cache
         self._texts_a_slab = slab
-
-    def __repr__(self) -> str:
-        return f"CachedEmbedder({self._embedder!r}, {self._cache!r})"
 
     @property
     def fingerprint(self) -> str:

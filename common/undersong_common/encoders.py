@@ -88,9 +88,6 @@ class NumpyBert:
         self._norm = _pair(weights, "embeddings.LayerNorm")
         self._layers = [self._layer(weights, f"encoder.layer.{n}.") for n in range(settings["num_hidden_layers"])]
 
-    def __repr__(self) -> str:
-        return f"NumpyBert(layers={len(self._layers)})"
-
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [one.ids for one in self._tokenizer.encode_batch_fast([encodable(text.strip()) for text in texts])]
 
@@ -158,9 +155,6 @@ class TorchModel:
         self.window = int(model.max_seq_length or _DEFAULT_WINDOW)
         self.special = special_around(model.tokenizer(_PROBE, return_special_tokens_mask=True)["special_tokens_mask"])
         self.pad = int(model.tokenizer.pad_token_id or 0)
-
-    def __repr__(self) -> str:
-        return f"TorchModel(window={self.window})"
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         given = [encodable(text.strip().lower() if self._lower else text.strip()) for text in texts]

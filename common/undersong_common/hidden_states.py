@@ -82,9 +82,6 @@ class HiddenStates:
         self.special, self.pad = self._model.special, self._model.pad
         self._mean, self._into = torch.from_numpy(axes.mean), torch.from_numpy(axes.into)
 
-    def __repr__(self) -> str:
-        return f"HiddenStates(window={self.window})"
-
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         return self._model.ids(texts)
 

@@ -21,9 +21,6 @@ class DataSet:
     table: Table
     key: bytes
 
-    def __repr__(self) -> str:
-        return "DataSet(hidden)"
-
     @property
     def fingerprint(self) -> str:
         return fingerprint(self.table, self.key)
@@ -73,9 +70,6 @@ class PrivateRecords:
         self._hashed = partial(_unit_hashes, table, privacy, key)
         self._embed = embed
         self._local_model = local_model
-
-    def __repr__(self) -> str:
-        return "PrivateRecords(hidden)"
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -39,9 +39,6 @@ class Exclusion:
     patients: int
     records: int
 
-    def __repr__(self) -> str:
-        return "Exclusion(hidden)"
-
 
 @dataclass(frozen=True)
 class Reading:

@@ -64,9 +64,6 @@ class Outbox:
     def __init__(self, home: PartyHome) -> None:
         self._home = home
 
-    def __repr__(self) -> str:
-        return f"Outbox({str(self._home.journal)!r})"
-
     def together(self) -> AbstractContextManager[None]:
         """Makes this thread's messages and its other entries of the journal one transaction."""
         return journal(self._home.journal).together()

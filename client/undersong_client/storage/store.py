@@ -65,9 +65,6 @@ class Store:
             compartment_keys.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._sweep(compartment_keys)
 
-    def __repr__(self) -> str:
-        return f"Store({self._scope!r})"
-
     def get(self, key: str) -> bytes | None:
         return self._read(key, self._cipher)
 
@@ -211,9 +208,6 @@ class Compartment:
         self._store = store
         self._identity = identity
         self._cipher = cipher
-
-    def __repr__(self) -> str:
-        return "Compartment(hidden)"
 
     def get(self, key: str) -> bytes | None:
         return self._store._read(self._place(key), self._cipher)

@@ -71,9 +71,6 @@ class CumulativeTable:
     guide: Signed
     distance: Fraction
 
-    def __repr__(self) -> str:
-        return f"CumulativeTable(values={len(self.high)}, distance={float(self.distance):.3g})"
-
     @staticmethod
     def of_weights(weights: Sequence[int], tail: Fraction) -> "CumulativeTable":
         """Makes the table of a law proportional to ``weights``; the exact law has mass at most ``tail`` beyond them.
