@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+# Puts onto the disk what was written to a file, without its times; macOS has the other one only.
 sync_data = getattr(os, "fdatasync", os.fsync)
-"""Puts onto the disk what was written to a file, without its times; macOS has the other one only."""
 
 FileState = tuple[int, int, int]
 MISSING: FileState = (-1, -1, -1)

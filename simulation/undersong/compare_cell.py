@@ -322,6 +322,7 @@ def read_test(path: Path, task: tasks.Task) -> Table:
     return read_table(path, task.data.text, task.data.label or "label", labels=task.task.labels)
 
 
+# Keys of :func:`measured`, and the columns' names.
 HEADINGS = {
     "frechet": "Frechet",
     "mauve": "MAUVE",
@@ -331,7 +332,6 @@ HEADINGS = {
     "vendi": "Vendi score",
     "wrong_labels": "wrong labels",
 }
-"""Keys of :func:`measured`, and the columns' names."""
 
 
 def measured(

@@ -15,8 +15,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_server.runs.task import Task
 
+# References in benchmarks/dpsgd.
 OF_THE_CHECKOUT = ("dp-sgd", "dp-lora", "dp-sgd-classifier", "ghost-classifier", "da-dp-sgd", "da-ghost")
-"""References in benchmarks/dpsgd."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -27,13 +27,12 @@ from undersong_protocol.wire.public import Input, question
 
 COINS_BYTES = 32
 COINS_PURPOSE = "/coins"  # after an attempt's key: the entropy of its subsample is a stream of its own
+# In the machine's state; to write a row of its own takes longer than to write a shorter reply three times.
 LONGEST_REPLY_BYTES = 4096
-"""In the machine's state; to write a row of its own takes longer than to write a shorter reply three times."""
+# Attempts at one sum that may follow each other at once; aborts before a vector left cost nothing but time.
 FREE_ATTEMPTS = 8
-"""Attempts at one sum that may follow each other at once; aborts before a vector left cost nothing but time."""
 ATTEMPT_EVERY_S = 60.0
-ABANDONED_S = 7 * 86400.0
-"""How long after it was begun an attempt may still go on; then its secrets are destroyed."""
+ABANDONED_S = 7 * 86400.0  # after it was begun an attempt may still go on; then its secrets are destroyed
 
 _ABANDONED = f"it was begun more than {ABANDONED_S / 86400:.0f} days ago"
 

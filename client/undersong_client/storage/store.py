@@ -27,6 +27,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.files import create_private, destroy_file, file_state, transaction
 
 VERSION = 4
+# ``sent`` is the outbox: ``head`` begins a message, and the journal's entry ``reply`` ends it ("": nothing does).
 SCHEMA = (
     "CREATE TABLE entry (scope TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID",
     "CREATE TABLE sent (number INTEGER PRIMARY KEY, at REAL NOT NULL, answer_to TEXT NOT NULL, kind TEXT NOT NULL,"
@@ -35,7 +36,6 @@ SCHEMA = (
     " UNIQUE (sha256, answer_to, run, query, attempt))",
     "CREATE INDEX reply ON sent (reply) WHERE reply <> ''",
 )
-"""``sent`` is the outbox: ``head`` begins a message, and the journal's entry ``reply`` ends it ("": nothing does)."""
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 _COMPARTMENT = "compartment"

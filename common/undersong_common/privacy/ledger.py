@@ -54,8 +54,8 @@ from undersong_common.privacy.spending import (
 
 VERSION = 2
 TOLERANCE = 1e-6  # relative; a plan is calibrated to its epsilon no closer than that
+# Attempts at one sum that may be void although this party's vector left: a coalition could have opened them.
 VOIDED_VECTORS = 3
-"""Attempts at one sum that may be void although this party's vector left: a coalition could have opened them."""
 
 TAG = "undersong ledger entry"
 

@@ -146,14 +146,13 @@ class IntegerNoise(ABC):
     """A symmetric law on the integers; each sample consumes a fixed number of 16-byte blocks of the stream.
 
     Attributes:
-        blocks: blocks per sample.
+        blocks: 16-byte stream blocks a sample consumes; sample i reads blocks ``i * blocks`` onwards, whatever the
+            chunking.
         distance: bound on the statistical distance of one sample from the exact law.
     """
 
     blocks: int
-    """16-byte stream blocks a sample consumes; sample i reads blocks ``i * blocks`` onwards, whatever the chunking."""
     distance: Fraction
-    """Bound on one sample's statistical distance from the exact law."""
 
     @property
     @abstractmethod

@@ -22,8 +22,8 @@ SEED_BYTES = 32
 # Fits the second-level cache together with the accumulator's chunk and the zero plaintext; smaller pays for calls.
 CHUNK_BYTES = 1 << 17
 ZEROS = memoryview(bytes(CHUNK_BYTES))
+# (data, out): data XOR the stream's next bytes; with ``ZEROS`` the bytes themselves. As long as each other.
 XorInto = Callable[[memoryview, memoryview], int]
-"""(data, out): data XOR the stream's next bytes; with ``ZEROS`` the bytes themselves. As long as each other."""
 HEAD_BYTES = 32
 LONG_BYTES = 1 << 16
 TAG_BYTES = 16
