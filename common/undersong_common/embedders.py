@@ -108,11 +108,10 @@ class ForeignEmbedder(Embedder):
 
     def _vector(self, text: str) -> Float64:
         """Returns the unit vector, or zeros if the package gives zeros; raises whatever is wrong with it."""
-        values: Float64 = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(1, self.dimension)
+        values: Float64 = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(self.dimension)
         if not np.isfinite(values).all():
             raise ValueError("a coordinate is no finite number")
-        unit: Float64 = (values / np.maximum(row_norms(values), 1e-12)[:, None])[0]
-        return unit
+        return values / np.maximum(row_norms(values), 1e-12)
 
 
 def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:

@@ -78,8 +78,7 @@ def quantise(embeddings: Floats) -> Float32:
 
 def publishable(embeddings: Floats) -> Float32:
     """Rounds rows as :func:`quantise` does, to multiples of 1/PUBLIC_GRID, for embeddings that are published."""
-    grid = _to_grid(embeddings, PUBLIC_GRID, shrink=2.0**-10)
-    return grid.astype(np.float32) / np.float32(PUBLIC_GRID)
+    return _to_grid(embeddings, PUBLIC_GRID, shrink=2.0**-10).astype(np.float32) / np.float32(PUBLIC_GRID)
 
 
 def _to_grid(embeddings: Floats, resolution: int = GRID, *, shrink: float = 2.0**-13) -> Int16:
@@ -440,8 +439,7 @@ class PublicFileCache:
         with self._database() as database:
             for start in range(0, len(wanted), _QUERY_KEYS):
                 part = wanted[start : start + _QUERY_KEYS]
-                marks = ",".join("?" * len(part))
-                query = f"SELECT key, row FROM embeddings WHERE key IN ({marks})"  # noqa: S608 - question marks only
+                query = f"SELECT key, row FROM embeddings WHERE key IN ({','.join('?' * len(part))})"  # noqa: S608 - marks only
                 for name, stored in database.execute(query, part):
                     row = self._opened(name, stored)
                     if row is not None:
@@ -543,8 +541,8 @@ class CachedEmbedder:
         Args:
             progress: called with (done, total) numbers of texts; texts found in the cache count as done.
         """
-        normal = [unicodedata.normalize("NFC", text) for text in texts]
-        keys = self._keys(normal)
+        normal, model = [unicodedata.normalize("NFC", text) for text in texts], bytes.fromhex(self.fingerprint)
+        keys = [tagged_hash("undersong embedding", model, text.encode("utf-8", "surrogatepass")) for text in normal]
         missing = dict(zip(keys, normal, strict=True))
         known = self._cache.get(list(missing))
         missing = {key: text for key, text in missing.items() if key not in known}
@@ -564,7 +562,3 @@ class CachedEmbedder:
         if not keys:
             return np.zeros((0, self.dimension), dtype=np.float32)
         return _from_grid(np.stack([known[key] for key in keys]))
-
-    def _keys(self, texts: Sequence[str]) -> list[bytes]:
-        model = bytes.fromhex(self.fingerprint)
-        return [tagged_hash("undersong embedding", model, text.encode("utf-8", "surrogatepass")) for text in texts]

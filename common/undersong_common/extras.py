@@ -33,8 +33,7 @@ def extra_of(package: str) -> str | None:
         requirements = metadata.requires("undersong") or []
     except metadata.PackageNotFoundError:  # run from its sources
         return None
-    found = filter(None, map(_REQUIREMENT.match, requirements))
-    return next((each[2] for each in found if each[1] == package), None)
+    return next((each[2] for each in map(_REQUIREMENT.match, requirements) if each and each[1] == package), None)
 
 
 def require(*modules: str) -> None:

@@ -42,8 +42,7 @@ def check_folder(model: str | Path) -> Path:
 
     Raises ConfigurationError if the folder or its config.json is missing.
     """
-    path = model_files.model_folder(model)
-    if not path.is_dir():
+    if not (path := model_files.model_folder(model)).is_dir():
         raise ConfigurationError(
             f"{path}: no such folder", "name a local folder that holds a transformers model", code="folder-missing"
         )
@@ -163,8 +162,7 @@ def optimise(
                 for start in range(0, len(held), settings.batch)
             )
         if total < best[0]:
-            state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
-            best = (total, epoch, state)
+            best = (total, epoch, {name: value.detach().cpu().clone() for name, value in model.state_dict().items()})
     if not len(held):
         return settings.epochs
     if not best[2]:

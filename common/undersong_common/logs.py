@@ -87,8 +87,7 @@ def to_stderr(packages: Sequence[str], *, as_json: bool, debug: bool) -> None:
     # No line names them, nor the line of code: to walk up the stack for it takes as long as the rest.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
-    watched = sys.stderr.isatty() and not as_json
-    handler = _Watched(sys.stderr) if watched else logging.StreamHandler(sys.stderr)
+    handler = (_Watched if sys.stderr.isatty() and not as_json else logging.StreamHandler)(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else _Plain())
     root = logging.getLogger()
     root.handlers[:] = [handler]

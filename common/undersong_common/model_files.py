@@ -144,8 +144,7 @@ def hidden_state_settings(folder: Path) -> dict[str, int]:
 
     Raises ConfigurationError if one of them is not a whole number above 0.
     """
-    path = folder / HIDDEN_STATES
-    settings = _read(path)
+    settings = _read(path := folder / HIDDEN_STATES)
     return {key: _whole(settings.get(key), path) for key in ("layer", "size", "window")}
 
 
@@ -204,8 +203,7 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_attention(value: Any) -> bool:
     """One that transformers itself computes; every other name is, or stands for, a kernel fetched from a hub."""
-    named = value.values() if isinstance(value, dict) else [value]
-    return all(each in _ATTENTIONS for each in named)
+    return all(each in _ATTENTIONS for each in (value.values() if isinstance(value, dict) else [value]))
 
 
 def _is_activation(value: Any) -> bool:
@@ -224,8 +222,7 @@ def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
             f"{folder} holds no sentence-transformers model (modules.json is missing)",
             'name a local model folder, or "packaged"',
         )
-    modules = _read(path, list)
-    for module in modules:
+    for module in _read(path, list):
         named = module if isinstance(module, dict) else {}
         kind = str(named.get("type", "")).rpartition(".")[2]
         where = str(named.get("path", ""))
@@ -239,12 +236,8 @@ def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _class_names(kind: str) -> set[str]:
     """Full names of a class, as the versions of sentence-transformers have written them."""
-    places = [f"sentence_transformers.{place}" for place in _PLACES]
-    return {f"{place}.{name}{kind}" for place in places for name in ("", f"{_snake(kind)}.")}
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    file = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()
+    return {f"sentence_transformers.{place}.{name}{kind}" for place in _PLACES for name in ("", f"{file}.")}
 
 
 def _pooled_size(settings: Mapping[str, Any]) -> int:

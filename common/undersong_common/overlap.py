@@ -163,8 +163,7 @@ def _runs(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Float64, Int6
     """Returns per text of ours the share of its 8-word runs found in theirs, and its longest shared run (0 below 8)."""
     sharing, records = _shared(ours, theirs, RUN_WORDS, values)
     all_runs = np.bincount(ours.sequences(RUN_WORDS, values)[1], minlength=len(ours))
-    hits = np.bincount(sharing, minlength=len(ours))
-    contained = np.where(all_runs > 0, hits / np.maximum(all_runs, 1), 0.0)
+    contained = np.bincount(sharing, minlength=len(ours)) / np.maximum(all_runs, 1)  # no run, no hit
     longest = np.zeros(len(ours), dtype=np.int64)
     rows = np.unique(sharing)
     longest[rows] = RUN_WORDS

@@ -71,7 +71,8 @@ def printable_lines(text: str) -> str:
     It is for our own sentences that quote strings of a peer. Strings that may hold a newline must have passed through
     :func:`printable` before.
     """
-    return "\n".join(_indent(line) + printable(line.lstrip(" "), len(line) * 10) for line in text.split("\n"))
+    bodies = ((line, line.lstrip(" ")) for line in text.split("\n"))
+    return "\n".join(" " * (len(line) - len(body)) + printable(body, len(line) * 10) for line, body in bodies)
 
 
 def shell_word(text: str) -> str:
@@ -130,10 +131,6 @@ def _hidden(character: str) -> bool:
     return not character.isprintable() or character in _BLANK
 
 
-def _indent(line: str) -> str:
-    return " " * (len(line) - len(line.lstrip(" ")))
-
-
 def encodable(text: str) -> str:
     """Returns ``text`` with U+FFFD in place of lone surrogates, which JSON can hold and UTF-8 cannot.
 
@@ -169,9 +166,7 @@ def with_iso_times(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return dict(_item(str(key), item) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return [with_iso_times(item) for item in value]
-    return value
+    return [with_iso_times(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _item(key: str, item: Any) -> tuple[str, Any]:
@@ -216,9 +211,7 @@ def number(value: float | None, nothing: str = "none", infinite: str = "no limit
     if value != 0 and abs(value) < 1e-3:
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
-    if abs(value) >= 10_000:
-        return f"{value:,.0f}".replace(",", "\u202f")
-    return f"{value:.4g}"
+    return f"{value:,.0f}".replace(",", "\u202f") if abs(value) >= 10_000 else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:

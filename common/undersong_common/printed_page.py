@@ -101,8 +101,8 @@ class Page:
         return self._rendered("printed_sections.html.j2", level=level)
 
     def _rendered(self, name: str, **context: object) -> Markup:
-        shown = template("undersong_common.pages", name, "templates").render(page=self, **context)
-        return Markup(shown)  # noqa: S704 - rendered
+        made = template("undersong_common.pages", name, "templates")
+        return Markup(made.render(page=self, **context))  # noqa: S704 - rendered
 
 
 def template(package: str, name: str, folder: str = "", **filters: Callable[..., Any]) -> Template:

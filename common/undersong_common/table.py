@@ -160,9 +160,8 @@ def table_of(
             users.append(named)
             user_types.add(type(identity))
         for name, column in columns.items():
-            given = row[column]
-            missing = given is None or given != given  # a data frame's missing number is no number
-            further[name].append("" if missing else " ".join(str(given).split()))
+            given = row[column]  # a data frame's missing number is no number
+            further[name].append("" if given is None or given != given else " ".join(str(given).split()))
     if len(user_types) > 1:
         # 7 and "7" would silently become one patient, or two: the file must say which.
         raise ConfigurationError(
@@ -240,14 +239,15 @@ def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any] | None
     except OSError as error:
         said = error.strerror or NO_GZIP
         raise ConfigurationError(f"{path}: cannot be read: {said}", "check the file and its permissions") from None
-    if suffix == ".parquet":
-        yield from _parquet_rows(path, content)
-    elif suffix == ".xlsx":
-        yield from _workbook_rows(path, content)
-    elif suffix in (".jsonl", ".ndjson"):
-        yield from _jsonl_rows(path, _decoded(path, content, encoding))
-    else:
-        yield from _csv_rows(path, _decoded(path, content, encoding), "\t" if suffix == ".tsv" else "")
+    match suffix:
+        case ".parquet":
+            yield from _parquet_rows(path, content)
+        case ".xlsx":
+            yield from _workbook_rows(path, content)
+        case ".jsonl" | ".ndjson":
+            yield from _jsonl_rows(path, _decoded(path, content, encoding))
+        case _:
+            yield from _csv_rows(path, _decoded(path, content, encoding), "\t" if suffix == ".tsv" else "")
 
 
 def gzip_lines(path: Path) -> Generator[bytes, None, None]:

@@ -37,8 +37,8 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
 
     Numpy's products take one thread meanwhile.
     """
-    alone = isinstance(items, Sized) and len(items) < 2  # handing one piece of work on costs more than small ones take
-    pool = None if alone else _pool()
+    # Handing one piece of work on costs more than small ones take.
+    pool = None if isinstance(items, Sized) and len(items) < 2 else _pool()
     with one_numpy_thread():
         yield from map(work, items) if pool is None else pool.map(work, items)
 

@@ -407,7 +407,7 @@ def source_of(address: str) -> str:
         found = found.ipv4_mapped or found
     if found.is_loopback:
         return "this machine"
-    return str(found) if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found if found.version == 4 else ipaddress.ip_network((found, 64), strict=False))
 
 
 _SESSIONS = (

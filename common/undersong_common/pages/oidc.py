@@ -207,8 +207,7 @@ class _OidcLogin:
         ours = secrets.compare_digest(proof.encode(), self._derived("state", begun).encode())
         if not begun_here or not ours or int(begun.partition("_")[0]) < time.time():
             raise PrivacyRefusal("this log-in was not begun here, or too long ago", "begin it again")
-        if fields.get("error"):
-            said = printable(fields["error"], 60)
+        if said := printable(fields.get("error", ""), 60):
             raise PrivacyRefusal(f"the identity provider refuses: {said}", "begin again")
         claims = self._claims(fields.get("code", ""), state)
         with self._lock:  # nobody but the provider's people fills it
@@ -249,8 +248,7 @@ class _OidcLogin:
         account = accounts.of_person(person)
         groups = claims.get(provider.groups)
         listed = map(str, groups if isinstance(groups, list) else [groups])
-        roles = [provider.roles[each] for each in listed if each in provider.roles]
-        role = max(roles, key=ROLES.index, default=None)
+        role = max((provider.roles[each] for each in listed if each in provider.roles), key=ROLES.index, default=None)
         if (role if provider.roles else account) is None:
             self._site.audit.note("nobody", "log-in refused", printable(f"{name} by the identity provider", 100))
             said = "is in no group that may enter" if provider.roles else "has no account"

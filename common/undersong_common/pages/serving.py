@@ -66,8 +66,7 @@ class Listening:
 
     def open(self) -> socket.socket:
         """Opens and returns the listening socket. Raises ConfigurationError if it cannot be bound."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((self.host, self.port))
@@ -82,15 +81,15 @@ class Listening:
     def address(self, port: int) -> str:
         """Returns the page's address for a browser, by the first of ``names`` if there is one."""
         name = self.names[0] if self.names else "127.0.0.1" if is_loopback(self.host) else self.host
-        named = self._with_port(name, port).removesuffix(self._default)
-        return f"{'https' if self.tls else 'http'}://{named}"
+        return f"{'https' if self.tls else 'http'}://{self._with_port(name, port).removesuffix(self._default)}"
 
     @property
     def _default(self) -> str:
         return ":443" if self.tls else ":80"
 
     def _with_port(self, name: str, port: int) -> str:
-        return name if _has_port(name) else f"{name}:{443 if self.proxy else port}"
+        has_port = name.rpartition(":")[2].isdigit() and not name.endswith("]")
+        return name if has_port else f"{name}:{443 if self.proxy else port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -109,10 +108,6 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _has_port(name: str) -> bool:
-    return name.rpartition(":")[2].isdigit() and not name.endswith("]")
 
 
 def print_link(folder: Path, person: str, role: str, *, address: str = "") -> None:

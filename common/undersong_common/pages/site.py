@@ -133,8 +133,7 @@ class Visit:
 
     def show(self, template: str, title: str, *, status: int = 200, **context: Any) -> Response:
         """Renders a screen from one template."""
-        text = self.site.render(template, {**self._context(title), **context})
-        return HTMLResponse(text, status_code=status)
+        return HTMLResponse(self.site.render(template, {**self._context(title), **context}), status_code=status)
 
     def _context(self, title: str) -> dict[str, Any]:
         message = self.site.accounts.take_message(self.secret) if "part" not in self.query else ""
@@ -447,8 +446,7 @@ class Site:
         return secret
 
     def _noted(self, secret: str, what: str) -> None:
-        session = self.accounts.session(secret)
-        if session is not None:
+        if (session := self.accounts.session(secret)) is not None:
             self.audit.note(session.account.name, what, session.address)
 
     def _logout(self, visit: Visit) -> str:
