@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from undersong_client.home import FILE_MODE, PartyHome
+from undersong_client.home import PartyHome
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import replace_file
+from undersong_common.files import create_file, replace_file
 
 if TYPE_CHECKING:
     from undersong_protocol.secagg.parameters import Entropy
@@ -28,13 +28,7 @@ def create(home: PartyHome) -> None:
     for name in SECRETS:
         seed = settings.insecure_noise_seed if name in ("identity", "data") else None
         source = os.urandom if seed is None else insecure(seed, settings.party)(name)
-        secret = source(KEY_BYTES)
-        path = home.keys / f"{name}.key"
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(secret.hex() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        create_file(home.keys / f"{name}.key", f"{source(KEY_BYTES).hex()}\n".encode("ascii"))
 
 
 def secret(home: PartyHome, name: str) -> bytes:

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 # Puts onto the disk what was written to a file, without its times; macOS has the other one only.
@@ -41,6 +42,14 @@ def create_private(path: str | Path) -> None:
     """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def create_file(path: str | Path, data: bytes) -> None:
+    """Writes a new file of mode 0600, on the disk on return. Raises FileExistsError if there is one."""
+    with open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ from undersong_client.answering import grid_vectors
 from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders
 from undersong_common.arrays import Bools, Float32, Float64, Int64
-from undersong_common.embedding import CachedEmbedder, Embed, MemoryCache
+from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.privacy.accounting import Gaussian, epsilon, gaussian_mu
 from undersong_common.privacy.ledger import Ledger
@@ -286,7 +286,7 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
     run_plan = plan_run(task)
     _check(settings, run_plan)
     here = settings.jobs == 1  # no other process has a notebook's functions
-    _LOADED.clear()
+    _loaded.cache_clear()
     with ThreadPoolExecutor(1) if here else ProcessPoolExecutor(settings.jobs, mp_context=get_context("spawn")) as pool:
         cells = [pool.submit(observe, settings, number) for number in range(settings.runs)]
         try:
@@ -525,7 +525,10 @@ class _Watched:
         return {name for name, each in self.coins.items() if any(counts[coins] > 1 for coins in each)}
 
 
-_LOADED: dict[str, Any] = {}  # of one worker process, or one audit here: the embedder, and what it has embedded
+@cache
+def _loaded(model: str, max_windows: int) -> tuple[Embedder, MemoryCache]:
+    """The embedder of one worker process, or of one audit here, and what it has embedded."""
+    return embedders.load(model, max_windows), MemoryCache()
 
 
 def observe(settings: AuditSettings, number: int) -> Observations:
@@ -536,9 +539,8 @@ def observe(settings: AuditSettings, number: int) -> Observations:
 
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
-    embedder = _LOADED.setdefault("embedder", embedders.load(task.embedder.model, task.embedder.max_windows))
-    cache = _LOADED.setdefault("cache", MemoryCache())
-    embed = CachedEmbedder(embedder, cache).encode
+    embedder, kept = _loaded(task.embedder.model, task.embedder.max_windows)
+    embed = CachedEmbedder(embedder, kept).encode
     tables = private_tables(task, settings.seed)
     canaries = _canaries(settings, run_plan, concatenate(list(tables.values())))
     near = neighbours(
@@ -562,11 +564,11 @@ def observe(settings: AuditSettings, number: int) -> Observations:
             planted(tables, chosen, [_home(canary, list(tables)) for canary in chosen]),
             seed=settings.seed * 1_000_003 + number,
             insecure_noise_seed=None,
-            public_cache=cache,
+            public_cache=kept,
             environment={},
             progress=Silent(),
             embedder=embedder,
-            private_cache=cache,
+            private_cache=kept,
             contribution=watched,
         ).outcome
         sums = {name: opened_sum(workspace.journal, name) for name in watched.sums}

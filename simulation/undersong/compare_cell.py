@@ -133,16 +133,14 @@ class Bench:
 
     def task(self, cell: Cell) -> tasks.Task:
         """Returns the task of the task file with the cell's values (epsilon, parties, method, ...) in it."""
-        values = dict(cell.variant.options)
-        given = [f"method.{key}={value}" for key, value in values.items()]
-        if cell.variant.method:
-            given.insert(0, f"method.name={json.dumps(cell.variant.method)}")
-        if cell.epsilon is not None:
-            given.append(f"privacy.epsilon={cell.epsilon}")
-        if cell.parties is not None:
-            given.append(f"federation.parties={cell.parties}")
-        if cell.records is not None:
-            given.append(f"data.records={cell.records}")
+        values = {
+            "method.name": json.dumps(cell.variant.method) if cell.variant.method else None,
+            **{f"method.{key}": value for key, value in cell.variant.options},
+            "privacy.epsilon": cell.epsilon,
+            "federation.parties": cell.parties,
+            "data.records": cell.records,
+        }
+        given = [f"{key}={value}" for key, value in values.items() if value is not None]
         task = tasks.load(self.task_file, [*self.assignments, *given])
         if not cell.variant.generator:
             return task

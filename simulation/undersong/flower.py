@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,13 +171,9 @@ class _ActorState:
         return [party.handle(request) for request in requests]
 
 
-_states: dict[str, _ActorState] = {}
-
-
+@cache
 def _state(state: str) -> _ActorState:
-    if state not in _states:
-        _states[state] = _ActorState(Path(state))
-    return _states[state]
+    return _ActorState(Path(state))
 
 
 @contextmanager

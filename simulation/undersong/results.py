@@ -56,6 +56,30 @@ class Shown(ABC):
         return console.export_html(inline_styles=True, code_format=PREFORMATTED)
 
 
+class Reported(Shown):
+    """A screen of what the operation of that name has ``found``."""
+
+    found: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """The value that the command of that name prints with ``--json``."""
+        value: dict[str, Any] = self.found.to_json()
+        return value
+
+
+class Judged(Reported):
+    """A verdict: what it has found against the data set or the promise, and its report line by line."""
+
+    @property
+    def faults(self) -> Sequence[str]:
+        """Sentences on everything that does not hold; empty if there is none."""
+        faults: Sequence[str] = self.found.faults
+        return faults
+
+    def screen(self) -> RenderableType:
+        return Text("\n".join(self.found.lines()))
+
+
 def _console() -> Console:
 
     return Console(record=True, file=io.StringIO(), width=WIDTH, force_jupyter=False)
@@ -127,7 +151,7 @@ class Money:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(Shown):
+class Plan(Reported):
     """The spending of a simulation, before it spends anything.
 
     >>> plan = us.plan(task)
@@ -135,11 +159,11 @@ class Plan(Shown):
     (4.0, 8, 'nothing')
     """
 
-    planned: TaskPlan
+    found: TaskPlan
 
     @property
     def figures(self) -> PlanFigures:
-        return self.planned.figures
+        return self.found.figures
 
     @property
     def promise(self) -> Promise:
@@ -165,16 +189,12 @@ class Plan(Shown):
         """A row for each kind of private sum: statistic, releases, sensitivity, sigma and the epsilon so far."""
         return pandas_package().DataFrame([asdict(each) for each in self.figures.sums])
 
-    def to_json(self) -> dict[str, Any]:
-        """The value of ``undersong plan --json``."""
-        return self.planned.to_json()
-
     def screen(self) -> RenderableType:
 
         from undersong_server.cli.display import render_plan
 
-        refused = [f"A simulation would refuse this: {why}." for why in self.planned.unready]
-        return Group(render_plan(self.figures), *self.planned.remarks, *refused)
+        refused = [f"A simulation would refuse this: {why}." for why in self.found.unready]
+        return Group(render_plan(self.figures), *self.found.remarks, *refused)
 
 
 class Published(Shown):
@@ -193,7 +213,8 @@ class Published(Shown):
     @property
     def corpus(self) -> Frame:
         """The synthetic texts, a row each: text, label, generator, round and prompt_kind."""
-        return _rows_of(self.folder / JSONL_NAME)
+        lines = (self.folder / JSONL_NAME).read_text(encoding="utf-8").split("\n")
+        return pandas_package().DataFrame([json.loads(line) for line in lines if line])
 
     def to_datasets(self) -> Any:
         """The synthetic texts as a ``datasets.Dataset``. Raises ConfigurationError without the package datasets."""
@@ -220,45 +241,41 @@ class Published(Shown):
         return Text(f"{counted(len(self.corpus), 'text')} in {self.folder}" + (f": {labels}" if labels else ""))
 
 
-class Simulation(Published):
+class Simulation(Published, Reported):
     """A finished simulation and the files that it left in ``folder``.
 
     >>> list(run.weights.columns), run.epsilon <= 4
     (['write'], True)
     """
 
-    def __init__(self, delivered: Delivered, text: str = "text", label: str | None = "label") -> None:
-        super().__init__(delivered.folder)
-        self.delivered = delivered
+    def __init__(self, found: Delivered, text: str = "text", label: str | None = "label") -> None:
+        super().__init__(found.folder)
+        self.found: Delivered = found
         self.text = text
         self.label = label
 
     @property
     def weights(self) -> Frame:
         """Each generator's weight, a column each, by round; without rows where the method has none."""
-        report = self.delivered.report
+        report = self.found.report
         return pandas_package().DataFrame(list(report.weights), columns=list(report.generators)).rename_axis("round")
 
     @property
     def epsilon(self) -> float:
         """Epsilon that the run spent; 0 if no private sum was asked, inf if the run is not private."""
-        privacy = self.delivered.report.privacy
+        privacy = self.found.report.privacy
         if not privacy.epsilon_after:
             return 0.0
         return privacy.epsilon_after[-1] if privacy.is_private else float("inf")
 
-    def to_json(self) -> dict[str, Any]:
-        """The value of ``undersong simulate --json``."""
-        return self.delivered.to_json()
-
     def screen(self) -> RenderableType:
         from undersong_server.report.screen import final_screen
 
-        return final_screen(self.delivered.report, self.folder)
+        return final_screen(self.found.report, self.folder)
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Shown):
+class Evaluation(Reported):
     """Usefulness, closeness and leakage of a corpus. These figures are not private: no budget covers them.
 
     >>> us.evaluate(run, test=test).distances["reference"].tolist()
@@ -281,24 +298,14 @@ class Evaluation(Shown):
         """Distances of the corpus from each reference file, a row each."""
         return pandas_package().DataFrame(self.to_json()["distances"])
 
-    def to_json(self) -> dict[str, Any]:
-        """The value of ``undersong evaluate --json``."""
-        return self.found.to_json()
-
     def screen(self) -> RenderableType:
         from undersong_server.cli.evaluation_screen import render
 
         return render(self.found)
 
 
-def _rows_of(path: Path) -> Frame:
-    """A file of one JSON object per line that this program wrote."""
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return pandas_package().DataFrame([json.loads(line) for line in lines if line])
-
-
 @dataclass(frozen=True, repr=False)
-class Audit(Shown):
+class Audit(Judged):
     """Findings of an attack on real runs: the epsilon that it proves beside the promised one.
 
     >>> bool(us.audit(task, runs=2, canaries=1).bounds["epsilon"].max() <= 4)
@@ -308,23 +315,10 @@ class Audit(Shown):
     found: AuditReport
 
     @property
-    def faults(self) -> Sequence[str]:
-        """Findings against the promise; empty if nothing refutes it."""
-        return self.found.faults
-
-    @property
     def bounds(self) -> Frame:
         """A row for each attacker: the epsilon that it proves, and the largest that so many runs could prove."""
         rows = [{"attack": each.attack, "epsilon": each.epsilon, "most": each.most} for each in self.found.verdicts]
         return pandas_package().DataFrame(rows)
-
-    def to_json(self) -> dict[str, Any]:
-        """The value of ``undersong audit --json``."""
-        return self.found.to_json()
-
-    def screen(self) -> RenderableType:
-
-        return Text("\n".join(self.found.lines()))
 
 
 @dataclass(frozen=True, repr=False)
@@ -393,7 +387,7 @@ class Comparison(Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class Verification(Shown):
+class Verification(Judged):
     """The verification of a published data set from its files alone.
 
     >>> found = us.verify(run)
@@ -401,27 +395,14 @@ class Verification(Shown):
     (True, ())
     """
 
-    verdict: Verdict
+    found: Verdict
 
     @property
     def holds(self) -> bool:
         """True if all papers fit together, and are a simulation's or signed by a coordinator that the caller knows."""
-        return self.verdict.holds
+        return self.found.holds
 
     @property
     def epsilon(self) -> float:
         """Epsilon of the whole data set, recomputed from its files."""
-        return self.verdict.epsilon
-
-    @property
-    def faults(self) -> Sequence[str]:
-        """Sentences on everything that does not hold; empty if there is none."""
-        return self.verdict.faults
-
-    def to_json(self) -> dict[str, Any]:
-        """The value of ``undersong verify --json``."""
-        return self.verdict.to_json()
-
-    def screen(self) -> RenderableType:
-
-        return Text("\n".join(self.verdict.lines()))
+        return self.found.epsilon

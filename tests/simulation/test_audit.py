@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -523,7 +524,7 @@ SAMPLED = 'name = "dpga"\npopulation = 16\nelite = 4\nrounds = 2\nkeywords = fal
 def small(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AuditSettings:
     """An audit of a small task whose embedder has no weights; the test names its method's section, and other keys."""
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-    monkeypatch.setattr(module, "_LOADED", {})
+    monkeypatch.setattr(module, "_loaded", cache(module._loaded.__wrapped__))
     task = make_task(tmp_path / "task", records=12)
     method, *keys = request.param.split("\n--set ")
     whole = re.sub(r"(?<=\[method\]\n)[^\[]*", method + "\n", task.read_text(encoding="utf-8"))

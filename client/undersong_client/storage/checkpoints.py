@@ -29,7 +29,7 @@ from undersong_client.records.private import fingerprint
 from undersong_client.storage import store
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.files import replace_where_possible
+from undersong_common.files import create_file, replace_where_possible
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, PlanPrice, RunSpending, Statement, budget_json, compressed
 from undersong_common.table import Table
@@ -167,9 +167,7 @@ def _salt(checkpoints: Path) -> bytes:
     try:
         make_folder(checkpoints)
         if not path.exists():
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(os.urandom(32))
+            create_file(path, os.urandom(32))
     except FileExistsError:
         pass
     except OSError:

@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import create_private, destroy_file, file_state, transaction
+from undersong_common.files import create_file, create_private, destroy_file, file_state, transaction
 
 VERSION = 4
 # ``sent`` is the outbox: ``head`` begins a message, and the journal's entry ``reply`` ends it ("": nothing does).
@@ -105,11 +105,7 @@ class Store:
             return Compartment(self, identity, self._cipher)
         self.commit()
         key = os.urandom(KEY_BYTES)
-        descriptor = os.open(self._key_file(identity), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(self._sealed(f"{_COMPARTMENT}/{identity}", key, self._cipher))
-            file.flush()
-            os.fsync(file.fileno())
+        create_file(self._key_file(identity), self._sealed(f"{_COMPARTMENT}/{identity}", key, self._cipher))
         return Compartment(self, identity, AESGCM(key))
 
     def empty_log_again(self) -> None:

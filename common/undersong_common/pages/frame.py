@@ -201,29 +201,25 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         lstrip_blocks=True,
     )
     made.filters |= {
-        "exact": lambda text: Markup(escape(str(text))),  # noqa: S704 - escaped
+        "exact": _exactly(str),
         "commands": _commands,
-        "lines": lambda text: Markup(escape(printable_lines(str(text)))),  # noqa: S704 - escaped
+        "lines": _exactly(lambda text: printable_lines(str(text))),
         "path": lambda text: Markup(quote(str(text), safe="")),  # noqa: S704 - quoted
         "when": when,
-        "number": _shown_number,
-        "plural": _shown_plural,
-        "json": lambda value: Markup(escape(json.dumps(value))),  # noqa: S704 - escaped
+        "number": _exactly(number),
+        "plural": _exactly(plural),
+        "json": _exactly(json.dumps),
         "bytes": size,
-        "duration": _shown_duration,
+        # A number stays beside its unit.
+        "duration": _exactly(lambda seconds: duration(seconds).replace(" min", "\xa0min").replace(" s", "\xa0s")),
     }
     made.globals |= {"actions": actions, "action_key": new_key, "query": _query, "infinity": math.inf}
     return made
 
 
-def _shown_number(value: float | None, nothing: str = "none") -> Markup:
-    """Its narrow spaces are meant, and need not be made visible."""
-    return Markup(escape(number(value, nothing)))  # noqa: S704 - escaped
-
-
-def _shown_duration(seconds: float) -> Markup:
-    """A number stays beside its unit."""
-    return Markup(escape(duration(seconds).replace(" min", "\xa0min").replace(" s", "\xa0s")))  # noqa: S704 - escaped
+def _exactly(shown: Callable[..., str]) -> Callable[..., Markup]:
+    """A filter of words that are escaped, and shown as they are: its narrow spaces, for example, are meant."""
+    return lambda *given: Markup(escape(shown(*given)))  # noqa: S704 - escaped
 
 
 @pass_context
@@ -247,10 +243,6 @@ def _commands(context: Context, text: Any) -> Markup:
             said += Markup(shown).format(context["base"], *known)  # noqa: S704 - format escapes
         clauses += [said] * bool(said)
     return Markup("; ").join(clauses)
-
-
-def _shown_plural(count: int, one: str, many: str = "") -> Markup:
-    return Markup(escape(plural(count, one, many)))  # noqa: S704 - escaped
 
 
 def _visible(value: Any) -> Any:
