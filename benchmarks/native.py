@@ -63,6 +63,7 @@ EMBEDDER = "00" * 32
 
 def hosted(folder: Path, names: list[str]) -> None:
     """Runs the daemons of these parties, each in a thread, until the process is ended."""
+    only_tls_1_3()  # before gRPC is imported
     from tests.doubles.parties import DIMENSION, embed
     from undersong_client.answering.assemble import assemble
     from undersong_client.answering.computation import HospitalComputation
@@ -77,7 +78,6 @@ def hosted(folder: Path, names: list[str]) -> None:
         def encode(self, texts: Any, progress: Any = None) -> Any:
             return embed(texts)
 
-    only_tls_1_3()
     # Hundreds of threads share Python's lock: each that waits for it wakes once in this interval, by default 5 ms.
     sys.setswitchinterval(SWITCH_S)
     # One process remembers what it has verified: here every party is to verify for itself, as one of its own would.

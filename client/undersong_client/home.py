@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held, replace_file
 from undersong_common.model_files import MAX_WINDOWS
-from undersong_common.printable import shell_path
+from undersong_common.printable import noun, shell_path
 
 if TYPE_CHECKING:
     from undersong_common.embedding import Embedder
@@ -252,9 +252,7 @@ def unit_word(unit: str, user_field: str, count: int = 1) -> str:
     """
     person = "user" if user_field and "patient" not in user_field.lower() else "patient"
     word = {"sample": "record", "user": person}.get(unit, unit)
-    if count == 1:
-        return word
-    return "parties" if word == "party" else f"{word}s"
+    return noun(count, word, "parties" if word == "party" else "")
 
 
 def make_folder(path: Path) -> None:

@@ -209,8 +209,7 @@ def _refused(value: dict[str, Any]) -> list[Section]:
 
 
 def _decided(person: dict[str, Any]) -> str:
-    decision = PersonalDecision(**person)
-    return decision.words(f"{datetime.fromtimestamp(decision.at_s, UTC):%Y-%m-%d %H:%M} UTC")
+    return PersonalDecision(**person).words(f"{datetime.fromtimestamp(person['at_s'], UTC):%Y-%m-%d %H:%M} UTC")
 
 
 def _in_short(value: dict[str, Any]) -> Section:
@@ -387,7 +386,8 @@ def leaves(value: dict[str, Any], title: str = "What leaves, sum by sum") -> Sec
         else "Post-quantum masks are OFF: who records these messages could open them with a later quantum computer."
     )
     only = (
-        f"Only sums over your records, {value['numbers_in_all']:,} whole numbers in {_count(value)} releases."
+        f"Only sums over your records, {value['numbers_in_all']:,} whole numbers in"
+        f" {sum(release['releases'] for release in value['releases'])} releases."
         " No text, no embedding, no record."
     )
     return Section(title, (only,), tuple(points))
@@ -507,15 +507,10 @@ def _meaning(statistic: str, source: str) -> str:
     found = statistics.known(statistic) if statistics.source(statistic) == source else None
     if not source:
         return "a sum of bounded numbers computed from your records" if found is None else found.consent
-    words = f"; it says: {printable(found.consent, LONGEST_SENTENCE)}" if found else ""
-    return (
+    program = (
         f"bounded numbers that ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {source})"
-        f"{words}"
     )
-
-
-def _count(value: dict[str, Any]) -> int:
-    return sum(release["releases"] for release in value["releases"])
+    return f"{program}; it says: {printable(found.consent, LONGEST_SENTENCE)}" if found else program
 
 
 def _colluders(count: int) -> str:
@@ -607,6 +602,4 @@ def _parties(before: tuple[Member, ...], now: tuple[Member, ...]) -> list[str]:
 
 
 def _printed(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return printable(str(value), 120)
+    return f"{value:g}" if isinstance(value, float) else printable(str(value), 120)

@@ -130,8 +130,7 @@ def accept(home: PartyHome, package: enrolment.Package, stated: str) -> bytes:
 def request(home: PartyHome, token: bytes | None) -> bytes:
     """Makes a fresh TLS key and returns the enrolment request for it; ``token`` None asks for a renewal."""
     name, identity = home.settings.party, keys.identity(home)
-    made = enrolment.EnrolmentRequest.make(name, keys.new_tls_key(home), identity, token)
-    return made.sign(identity)
+    return enrolment.EnrolmentRequest.make(name, keys.new_tls_key(home), identity, token).sign(identity)
 
 
 def install(home: PartyHome, data: bytes) -> datetime:

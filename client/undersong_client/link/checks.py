@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Literal, NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
+import grpc
+
 from undersong_client import keys
 from undersong_client.consent import plugins, policy, trust
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
@@ -258,9 +260,7 @@ def _proxy_of(environment: Mapping[str, str], address: str) -> SplitResult | Non
         return None
     host = address.rpartition(":")[0].strip("[]")
     excepted = _first(environment, EXCEPTIONS)[1].split(",")
-    if not usable or any(_excepts(entry.strip(), host) for entry in excepted if entry):
-        return None
-    return found
+    return None if not usable or any(_excepts(entry.strip(), host) for entry in excepted if entry) else found
 
 
 def _excepts(entry: str, host: str) -> bool:
@@ -302,8 +302,6 @@ def _health(home: PartyHome, coordinator: trust.Coordinator, address: str) -> tu
 
     The answer is None where it is well, its words where it refuses this party, "" where nothing comes.
     """
-    import grpc
-
     try:
         credential = keys.credential(home)
     except UndersongError:

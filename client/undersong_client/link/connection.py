@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import grpc
 from google.protobuf.message import DecodeError
 
 from undersong_client.consent.trust import Coordinator
@@ -73,8 +74,6 @@ def secure_channel(
         use_proxy: True connects through the environment's proxy.
         of_loop: True makes a channel of grpc.aio, for the event loop that runs in this thread.
     """
-    import grpc
-
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", framing.MAX_FRAME_BYTES),
         ("grpc.max_send_message_length", framing.MAX_FRAME_BYTES),
@@ -91,8 +90,7 @@ def secure_channel(
         private_key=credential.key,
         certificate_chain=credential.certificates,
     )
-    made_by = grpc.aio if of_loop else grpc
-    return made_by.secure_channel(address, credentials, options)
+    return (grpc.aio if of_loop else grpc).secure_channel(address, credentials, options)
 
 
 class Connection:
@@ -207,8 +205,6 @@ class Connection:
         self._over.set()
 
     async def _stream(self) -> None:
-        import grpc
-
         channel = self._dialled()
         call = channel.stream_stream(framing.METHOD)()
         writer = asyncio.ensure_future(self._write(call))
@@ -228,8 +224,6 @@ class Connection:
             await channel.close()
 
     async def _write(self, call: Any) -> None:
-        import grpc
-
         try:
             while (frames := await self._queue.get()) is not None:
                 for frame in frames:
@@ -242,8 +236,6 @@ class Connection:
             call.cancel()
 
     async def _read(self, call: Any) -> None:
-        import grpc
-
         while (data := await call.read()) is not grpc.aio.EOF:
             self._heard_at = time.monotonic()
             self._pings = 0

@@ -36,14 +36,7 @@ class DaemonStatus:
         return self.running and self.state in ("connected", "paused")
 
     def to_json(self) -> dict[str, Any]:
-        standing = {
-            "party": self.party,
-            "running": self.running,
-            "state": self.state,
-            "paused": self.paused,
-            "drill": self.drill,
-        }
-        return {**self.facts, **standing}
+        return {**self.facts, **{name: value for name, value in vars(self).items() if name != "facts"}}
 
 
 def status(home: Path) -> DaemonStatus:

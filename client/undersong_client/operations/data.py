@@ -206,8 +206,7 @@ def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> int:
     """Embeds the records into the encrypted cache; returns the number of records for which the embedder fails."""
     from undersong_client.answering.computation import Embeddings
 
-    rows = Embeddings(home, embedder, progress)(datasets.load(home).table.texts)
-    return int((~rows.any(axis=1)).sum())
+    return int((~Embeddings(home, embedder, progress)(datasets.load(home).table.texts).any(axis=1)).sum())
 
 
 def invented(home: PartyHome, file: Path) -> bool:

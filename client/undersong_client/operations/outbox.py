@@ -99,8 +99,7 @@ def meaning(entry: Entry, data: bytes) -> tuple[str, bool]:
     """Describes a message in one sentence; the second value is True if it was computed from records."""
     if entry.kind != "sum_reply":
         return KINDS.get(entry.kind, f"A message of kind {printable(entry.kind)!r}."), False
-    reply = federation_pb2.Reply.FromString(data)
-    stage = secagg_pb2.Reply.FromString(reply.sum_reply.payload)
+    stage = secagg_pb2.Reply.FromString(federation_pb2.Reply.FromString(data).sum_reply.payload)
     if stage.stage == secagg_pb2.MASK:
         return f"{MASKED} They take {counted(len(stage.body), 'byte')}.", True
     return STAGES.get(stage.stage, "A step of a sum."), False
@@ -113,8 +112,7 @@ def _quoted(kind: str, data: bytes) -> list[str]:
     if kind not in ("refusal", "pending"):
         return []
     reply = federation_pb2.Reply.FromString(data)
-    said = reply.pending.reason if kind == "pending" else reply.refusal.problem
-    return [f"  in these words: {printable(said)}"]
+    return [f"  in these words: {printable(reply.pending.reason if kind == 'pending' else reply.refusal.problem)}"]
 
 
 def decode(kind: str, data: bytes) -> dict[str, Any]:
@@ -147,10 +145,8 @@ def _fields(message: Any) -> dict[str, Any]:
 def _value(value: Any) -> Any:
     if hasattr(value, "ListFields"):
         return _fields(value)
-    if isinstance(value, bytes):
-        if value[:1] == b"{":
-            return value.decode("utf-8", "replace")
-        if len(value) > 64:
-            return f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()}"
-        return value.hex()
-    return value
+    if not isinstance(value, bytes):
+        return value
+    if value[:1] == b"{":
+        return value.decode("utf-8", "replace")
+    return value.hex() if len(value) <= 64 else f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()}"

@@ -129,8 +129,7 @@ class PolicyFacts:
         return tuple(words for is_set, words in chosen if not is_set)
 
     def to_json(self) -> dict[str, Any]:
-        shared = {"share_budget": self.share_budget, "share_policy": self.share_policy}
-        return {**self.allowed.to_json(), **shared}
+        return {**self.allowed.to_json(), "share_budget": self.share_budget, "share_policy": self.share_policy}
 
 
 def show(home: Path) -> PolicyFacts:
@@ -138,8 +137,9 @@ def show(home: Path) -> PolicyFacts:
     opened = PartyHome(home)
     allowed = policy.read(opened)
     settings = opened.settings
-    weak = tuple(cautions.weak_policy(allowed))
-    return PolicyFacts(allowed, settings.share_budget, settings.share_policy, weak)
+    return PolicyFacts(
+        allowed, settings.share_budget, settings.share_policy, warnings=tuple(cautions.weak_policy(allowed))
+    )
 
 
 def set_policy(
@@ -237,8 +237,7 @@ def trust(home: Path, name: str, source: str) -> PolicyFacts:
             f"the statistic {name!r} of {here.package} has the source {here.source}, not {source}",
             "install the release whose hash you were told, or compare the hash once more",
         )
-    _trust(opened, allowed, {**allowed.trusted, name: source})
-    return show(home)
+    return _trust(opened, allowed, {**allowed.trusted, name: source})
 
 
 def distrust(home: Path, name: str) -> PolicyFacts:
@@ -251,14 +250,14 @@ def distrust(home: Path, name: str) -> PolicyFacts:
     left = {known: source for known, source in allowed.trusted.items() if known != name}
     if left == allowed.trusted:
         raise ConfigurationError(f"the statistic {name!r} is not trusted", "see undersong-party policy plugins")
-    _trust(opened, allowed, left)
-    return show(home)
+    return _trust(opened, allowed, left)
 
 
-def _trust(opened: PartyHome, allowed: policy.HospitalPolicy, trusted: Mapping[str, str]) -> None:
+def _trust(opened: PartyHome, allowed: policy.HospitalPolicy, trusted: Mapping[str, str]) -> PolicyFacts:
     policy.write(
         opened, replace(allowed, trusted_statistics=tuple(f"{name}={trusted[name]}" for name in sorted(trusted)))
     )
+    return show(opened.path)
 
 
 def _known(names: Sequence[str]) -> tuple[str, ...]:

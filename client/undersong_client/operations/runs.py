@@ -303,8 +303,7 @@ def which_plan(run: str) -> ConfigurationError:
 
 
 def _approved(known: Requests, run: str, request: Request) -> list[Request]:
-    others = [each for each in known.under(run) if each.manifest != request.manifest]
-    return [each for each in others if each.decision == "approved"]
+    return [each for each in known.under(run) if each.decision == "approved" and each.manifest != request.manifest]
 
 
 def end_attempts(home: PartyHome, checkpoints: Path) -> None:
@@ -325,5 +324,5 @@ def end_attempts(home: PartyHome, checkpoints: Path) -> None:
             held.enter_context(home.running())
         except ConfigurationError:
             return  # a daemon, or a message over Flower, has just begun, and looks after it itself
-        assembled = assemble(home, checkpoints=checkpoints, clock=time.time, one_message=True)
-        JournaledParty(home, assembled).look_after()
+        ready = assemble(home, checkpoints=checkpoints, clock=time.time, one_message=True)
+        JournaledParty(home, ready).look_after()

@@ -224,8 +224,7 @@ class HospitalPage:
 
     def _dossier(self, visit: Visit) -> Response:
         manifest = visit.path["manifest"]
-        parts: dict[str, Part] = {"dossier": lambda: {"dossier": self._filed(manifest), "manifest": manifest}}
-        return visit.page("Dossier", parts)
+        return visit.page("Dossier", {"dossier": lambda: {"dossier": self._filed(manifest), "manifest": manifest}})
 
     def _dossier_copy(self, visit: Visit) -> Response:
         found = self._filed(visit.path["manifest"])

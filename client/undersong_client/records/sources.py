@@ -120,8 +120,7 @@ def masked(text: str) -> str:
             return "0"
         return " " if character.isspace() else character if character.isascii() and character.isprintable() else "?"
 
-    shown = "".join(map(shape, text[:LONGEST_EXAMPLE]))
-    return shown + ("..." if len(text) > LONGEST_EXAMPLE else "")
+    return "".join(map(shape, text[:LONGEST_EXAMPLE])) + ("..." if len(text) > LONGEST_EXAMPLE else "")
 
 
 _LEFT_OUT = object()

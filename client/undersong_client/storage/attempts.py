@@ -249,8 +249,7 @@ class Attempts:
         return self._store.get(_question_key(manifest, query))
 
     def _inputs(self, key: str) -> tuple[Input, ...] | None:
-        named = self._store.get(f"{key}/inputs")
-        if named is None:
+        if (named := self._store.get(f"{key}/inputs")) is None:
             return None
         return tuple(Input.from_wire(given) for given in wire.OpenSum.FromString(named).inputs)
 

@@ -60,9 +60,8 @@ class Spending:
         budget = ledger.budget
         delta = delta or (1e-5 if budget is None else budget.delta)
         spent = ledger.spent(delta)
-        if budget is None or not is_set(budget):
-            return cls(delta, spent, None, None)
-        return cls(delta, spent, budget.epsilon, max(0.0, budget.epsilon - spent))
+        total = budget.epsilon if budget is not None and is_set(budget) else None
+        return cls(delta, spent, total, None if total is None else max(0.0, total - spent))
 
 
 def beside(path: Path) -> Path:
@@ -133,9 +132,8 @@ class LedgerCheckpoints:
         replace_where_possible([path for path in self._paths if path not in newer._paths and path.exists()], data)
 
     def _mark(self, said: Statement) -> bytes:
-        mark = {**said.to_json(), "home": str(self._home.path)}
         # For every vector, with the price of a whole plan: without indentation it is encoded by compiled code.
-        return json.dumps(mark, ensure_ascii=False).encode("utf-8")
+        return json.dumps({**said.to_json(), "home": str(self._home.path)}, ensure_ascii=False).encode("utf-8")
 
 
 def checkpoint_name(table: Table, checkpoints: Path) -> str:

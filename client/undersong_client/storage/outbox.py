@@ -120,6 +120,4 @@ class Outbox:
         return bytes(data)
 
     def _read(self, query: str, values: tuple[Any, ...]) -> list[Any]:
-        if not self._home.journal.exists():
-            return []
-        return journal(self._home.journal).read(query, values)
+        return journal(self._home.journal).read(query, values) if self._home.journal.exists() else []

@@ -94,8 +94,7 @@ class Store:
                 sealed = file.read()
         except FileNotFoundError:
             return None
-        key = self._opened(f"{_COMPARTMENT}/{identity}", sealed, self._cipher)
-        return Compartment(self, identity, AESGCM(key))
+        return Compartment(self, identity, AESGCM(self._opened(f"{_COMPARTMENT}/{identity}", sealed, self._cipher)))
 
     def begin_compartment(self, name: str) -> "Compartment":
         """A compartment with a fresh key, which is on the disk; what an earlier one of the name held is gone."""
