@@ -34,6 +34,13 @@ class UndersongError(Exception):
         self.remedy = remedy
         self.code = code
 
+    @classmethod
+    def raise_first(cls, *faults: tuple[object, str, str, str]) -> None:
+        """Raises the first of ``faults``, each (whether it is so, problem, remedy, code), that is so, if any is."""
+        for is_so, problem, remedy, code in faults:
+            if is_so:
+                raise cls(problem, remedy, code=code)
+
 
 class ConfigurationError(UndersongError):
     """The configuration, the command line or an input file is wrong: fix it, then run again.

@@ -466,14 +466,26 @@ def _epsilon_with(plan: Plan, share: float) -> float:
 
 def _check(settings: AuditSettings, run_plan: RunPlan) -> None:
     privacy = run_plan.plan.privacy
-    if not math.isfinite(privacy.epsilon) or not run_plan.plan.sums:
-        raise ConfigurationError("the task promises nothing: there is no epsilon to audit", "set privacy.epsilon")
-    if privacy.unit == "party":
-        raise ConfigurationError(
-            'privacy.unit is "party": a canary would be a whole party', 'audit the task with unit "user" or "sample"'
-        )
-    if settings.runs < 2 or settings.canaries < 1:
-        raise ConfigurationError("an audit needs two runs and one canary at least", "raise --runs and --canaries")
+    ConfigurationError.raise_first(
+        (
+            not math.isfinite(privacy.epsilon) or not run_plan.plan.sums,
+            "the task promises nothing: there is no epsilon to audit",
+            "set privacy.epsilon",
+            "",
+        ),
+        (
+            privacy.unit == "party",
+            'privacy.unit is "party": a canary would be a whole party',
+            'audit the task with unit "user" or "sample"',
+            "",
+        ),
+        (
+            settings.runs < 2 or settings.canaries < 1,
+            "an audit needs two runs and one canary at least",
+            "raise --runs and --canaries",
+            "",
+        ),
+    )
 
 
 # One run, in a process of its own

@@ -66,20 +66,26 @@ class Grid:
         """
         methods, epsilons, seeds = options.methods, options.epsilons, options.every_seed
         parties, records, baseline = options.parties, options.records, options.baseline
-        if not methods or not epsilons or not seeds:
-            raise ConfigurationError(
-                "a comparison needs methods, epsilons and seeds", "name at least one of each", code="empty-grid"
-            )
-        if any(not epsilon > 0 for epsilon in epsilons):
-            raise ConfigurationError(
-                "--epsilon: not positive", "give positive numbers, or inf for no privacy", code="no-epsilon"
-            )
-        if len(records) not in (0, 1, max(1, len(parties))):
-            raise ConfigurationError(
+        ConfigurationError.raise_first(
+            (
+                not methods or not epsilons or not seeds,
+                "a comparison needs methods, epsilons and seeds",
+                "name at least one of each",
+                "empty-grid",
+            ),
+            (
+                any(not epsilon > 0 for epsilon in epsilons),
+                "--epsilon: not positive",
+                "give positive numbers, or inf for no privacy",
+                "no-epsilon",
+            ),
+            (
+                len(records) not in (0, 1, max(1, len(parties))),
                 f"--records names {len(records)} sizes for {len(parties)} numbers of parties",
                 "give one, or one for each number of parties",
-                code="other-sizes",
-            )
+                "other-sizes",
+            ),
+        )
         variants = tuple(Variant.parse(name) for name in dict.fromkeys(methods))
         names = [variant.name for variant in variants]
         reference = baseline or next((name for name in names if name != PRIVATE_ONLY), names[0])

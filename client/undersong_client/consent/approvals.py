@@ -237,29 +237,29 @@ class Requests:
         for request in over[:-MOST_PENDING]:  # nobody has to decide about them, but they take room
             for suffix in (".json", ".manifest", SHEET):
                 self._path(request.manifest).with_suffix(suffix).unlink(missing_ok=True)
-        pending = len(undecided) - len(over)
-        if len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES or (
-            not earlier and not objection and pending >= MOST_PENDING
-        ):
-            raise PrivacyRefusal(
+        pending, large = len(undecided) - len(over), len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES
+        words, hash_ = plan_words(manifest.hash), manifest.hash.hex()
+        PrivacyRefusal.raise_first(
+            (
+                large or (not earlier and not objection and pending >= MOST_PENDING),
                 f"{pending} runs wait for a decision of this party",
                 "wait until its people have decided",
-                code="too-many-pending",
-            )
-        if earlier >= MOST_PLANS:
-            raise PrivacyRefusal(
+                "too-many-pending",
+            ),
+            (
+                earlier >= MOST_PLANS,
                 f"{earlier} plans were proposed under the name {manifest.run!r}",
                 "propose the run under a new name",
-                code="too-many-plans",
-            )
-        words, hash_ = plan_words(manifest.hash), manifest.hash.hex()
-        if any(each.words == words and each.manifest != hash_ for each in everything):
-            # By chance this happens once in 2^90 plans; on purpose it would let one plan be approved for another.
-            raise PrivacyRefusal(
+                "too-many-plans",
+            ),
+            (
+                # By chance this happens once in 2^90 plans; on purpose it would let one plan be approved for another.
+                any(each.words == words and each.manifest != hash_ for each in everything),
                 "the plan has the words of another plan that was proposed to this party",
                 "somebody has searched for it: find out who made this plan",
-                code="words-in-use",
-            )
+                "words-in-use",
+            ),
+        )
         privacy = manifest.plan.privacy
         return Request(
             run=manifest.run,
@@ -524,47 +524,44 @@ def sheet_parts(figures: Mapping[str, Any]) -> dict[str, str]:
 def check_decision(request: Request, decision: Decision) -> None:
     """Raises ConfigurationError if this decision about the plan is no longer possible."""
     run, name = f"run {request.run!r}", shell_word(request.run)
-    over: tuple[tuple[object, str, str, str], ...] = (
+    ConfigurationError.raise_first(
         (
             request.ended_s,
-            "has ended: what it released stays released, and nothing more of it is asked",
+            f"{run} has ended: what it released stays released, and nothing more of it is asked",
             "there is nothing left to decide; see `undersong-party ledger`",
             "run-ended",
         ),
         (
             decision == "approved" and request.decision in ("rejected", "revoked"),
-            f"was {request.decision}",
+            f"{run} was {request.decision}",
             "have the operator propose it under a new name",
             "was-refused",
         ),
         (
             decision == "approved" and request.suspended,
-            f"waits: {request.suspended}",
+            f"{run} waits: {request.suspended}",
             "decide when it is asked again; the operator knows when",
             "suspended",
         ),
         (
             decision == "approved" and request.replaced,
-            "has another plan by now",
+            f"{run} has another plan by now",
             f"undersong-party preview {name}, and decide about that one",
             "replaced",
         ),
         (
             decision == "revoked" and request.decision not in ("approved", "revoked"),
-            "was not approved",
+            f"{run} was not approved",
             f"undersong-party reject {name}",
             "not-approved",
         ),
         (
             decision == "rejected" and request.decision == "approved",
-            "is approved",
+            f"{run} is approved",
             f"undersong-party revoke {name}",
             "is-approved",
         ),
     )
-    for is_over, problem, remedy, code in over:
-        if is_over:
-            raise ConfigurationError(f"{run} {problem}", remedy, code=code)
 
 
 def _request(path: Path) -> Request:

@@ -30,14 +30,17 @@ class Person:
     account: str = ""
 
     def __post_init__(self) -> None:
-        if fault := name_fault(self.name, LONGEST_PERSON):
-            raise ConfigurationError(f"the name of who decides {fault}", "state your name", code="no-name")
-        if self.role not in ROLES:
-            raise ConfigurationError(f"role {self.role!r} is unknown", f"choose among {', '.join(ROLES)}")
-        if len(self.comment) > LONGEST_COMMENT:
-            raise ConfigurationError(
-                f"the comment has {len(self.comment)} characters", f"use at most {LONGEST_COMMENT}", code="long-comment"
-            )
+        fault, length = name_fault(self.name, LONGEST_PERSON), len(self.comment)
+        ConfigurationError.raise_first(
+            (fault, f"the name of who decides {fault}", "state your name", "no-name"),
+            (self.role not in ROLES, f"role {self.role!r} is unknown", f"choose among {', '.join(ROLES)}", ""),
+            (
+                length > LONGEST_COMMENT,
+                f"the comment has {length} characters",
+                f"use at most {LONGEST_COMMENT}",
+                "long-comment",
+            ),
+        )
 
 
 @dataclass(frozen=True)

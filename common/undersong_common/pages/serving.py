@@ -36,22 +36,26 @@ class Listening:
     proxy: str = ""
 
     def __post_init__(self) -> None:
-        if (self.certificate is None) != (self.key is None):
-            raise ConfigurationError(
-                "TLS needs a certificate and its key", "name both, or neither", code="certificate-without-key"
-            )
-        if self.proxy and not (self.names and _is_address(self.proxy)):
-            raise ConfigurationError(
+        ConfigurationError.raise_first(
+            (
+                (self.certificate is None) != (self.key is None),
+                "TLS needs a certificate and its key",
+                "name both, or neither",
+                "certificate-without-key",
+            ),
+            (
+                self.proxy and not (self.names and _is_address(self.proxy)),
                 f"behind the proxy {self.proxy!r} the page is reached under {', '.join(self.names) or 'no name'}",
                 "name the proxy's IP address, and with --name the host that browsers ask for",
-                code="proxy-or-name",
-            )
-        if self.certificate is None and not is_loopback(self.host):
-            raise ConfigurationError(
+                "proxy-or-name",
+            ),
+            (
+                self.certificate is None and not is_loopback(self.host),
                 f"{self.host} is not this machine alone, and passwords would cross the network in clear",
                 "give --tls-certificate and --tls-key, or listen on 127.0.0.1",
-                code="page-without-tls",
-            )
+                "page-without-tls",
+            ),
+        )
 
     @property
     def tls(self) -> bool:
