@@ -125,15 +125,13 @@ def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
     if not _is_foreign(model):
         return Embedder.load(model, max_windows)
     if str(model).startswith(FUNCTION):
-        function = FUNCTIONS.get(str(model).removeprefix(FUNCTION))
-        if function is None:
+        if (function := FUNCTIONS.get(str(model).removeprefix(FUNCTION))) is None:
             raise ConfigurationError(
                 f"this process has no embedder {model!r}", "make the task anew with it, in the process that runs it"
             )
         return _tried(str(model), lambda: ForeignEmbedder(FunctionModel(function), "", str(model)))
     name, stated = _named(str(model))
-    plugin = plugins.find("embedders", name)
-    if plugin is None:
+    if (plugin := plugins.find("embedders", name)) is None:
         raise ConfigurationError(f"no installed package declares the embedder {name!r}", "install its package")
     source = plugins.source_hash(plugin)
     if stated not in ("", source):
@@ -202,7 +200,6 @@ def _is_foreign(model: str | Path) -> bool:
 
 
 def _named(model: str) -> tuple[str, str]:
-    found = _NAMED.fullmatch(model)
-    if found is None:
+    if (found := _NAMED.fullmatch(model)) is None:
         raise ConfigurationError(f"the embedder {model!r} is no plug-in:NAME@SHA256", "correct its name")
     return found[1], found[2] or ""

@@ -441,8 +441,7 @@ class PublicFileCache:
                 part = wanted[start : start + _QUERY_KEYS]
                 query = f"SELECT key, row FROM embeddings WHERE key IN ({','.join('?' * len(part))})"  # noqa: S608 - marks only
                 for name, stored in database.execute(query, part):
-                    row = self._opened(name, stored)
-                    if row is not None:
+                    if (row := self._opened(name, stored)) is not None:
                         found[names[name]] = np.frombuffer(row, dtype="<i2")
         return found
 

@@ -242,8 +242,7 @@ def _class_names(kind: str) -> set[str]:
 
 def _pooled_size(settings: Mapping[str, Any]) -> int:
     size = _whole(settings.get("embedding_dimension", settings.get("word_embedding_dimension")), Path("config.json"))
-    mode = settings.get("pooling_mode")
-    if mode is not None:
+    if (mode := settings.get("pooling_mode")) is not None:
         return size * (len(mode) if isinstance(mode, list) else 1)
     return size * (sum(value is True for key, value in settings.items() if key.startswith("pooling_mode_")) or 1)
 

@@ -171,8 +171,7 @@ class _Plugins(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        files = self.packages.get(fullname.partition(".")[0])
-        if files is None:
+        if (files := self.packages.get(fullname.partition(".")[0])) is None:
             return None
         others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((found for found in others if found is not None), None)

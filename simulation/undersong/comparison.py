@@ -164,8 +164,7 @@ def _begin() -> None:
     """Ends a worker with its parent: one whose parent was killed would wait for its next cell for ever."""
 
     def end_with_parent() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
+        if (parent := multiprocessing.parent_process()) is not None:
             parent.join()
             os._exit(1)
 

@@ -190,8 +190,7 @@ def _idle_nodes_skipped() -> Iterator[None]:
     lock = threading.Lock()
 
     def storing(self: Any, message: Any) -> Any:
-        identity = store(self, message)
-        if identity:
+        if identity := store(self, message):
             with lock:
                 waiting[message.metadata.dst_node_id] += 1
         return identity

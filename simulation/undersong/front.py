@@ -286,8 +286,7 @@ def compare_by(task: Task, options: ComparisonOptions, command: str, progress: P
 
     settings = task.settings()
     folder = Path(f"{settings.output.dir}-{COMPARISON}" if options.out is None else options.out)
-    test = options.test
-    if test is None:
+    if (test := options.test) is None:
         if settings.evaluation.test is None:
             raise ConfigurationError(
                 "a comparison needs a test set",

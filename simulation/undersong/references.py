@@ -68,8 +68,7 @@ def parse(text: str) -> Reference | None:
     Raises ConfigurationError for a wrong option, or a reference of benchmarks/dpsgd that is not installed.
     """
     name, _, given = text.partition(":")
-    plugin = plugins.find("references", name)
-    if plugin is None:
+    if (plugin := plugins.find("references", name)) is None:
         if name in OF_THE_CHECKOUT:
             raise ConfigurationError(
                 f"--methods {text}: the package undersong-dpsgd is not installed",

@@ -79,8 +79,7 @@ class Workspace:
         described["generators"] = [generator.identity() for generator in task.generators]
         described |= {"arguments": arguments, "format": FORMAT}
         ours = hashlib.sha256(json.dumps(described, sort_keys=True).encode("utf-8")).digest()
-        theirs = self.journal.get("run/task")
-        if theirs is None:
+        if (theirs := self.journal.get("run/task")) is None:
             self.journal.put("run/task", ours)
         elif theirs != ours:
             self.journal.close()

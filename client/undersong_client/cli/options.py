@@ -49,8 +49,7 @@ def home_of(given: Path | None) -> Path:
     """The folder that --home names, or the default one."""
     if given is not None:
         return given
-    named = os.environ.get("UNDERSONG_PARTY_HOME")
-    if named:
+    if named := os.environ.get("UNDERSONG_PARTY_HOME"):
         return Path(named)
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "undersong-party"

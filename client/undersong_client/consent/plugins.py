@@ -76,8 +76,7 @@ def load_trusted(policy: HospitalPolicy) -> None:
         if statistics.source(name) == source:
             continue
         try:
-            plugin = plugins.find("statistics", name)
-            if plugin is None:
+            if (plugin := plugins.find("statistics", name)) is None:
                 raise ConfigurationError(f"the statistic {name!r} is trusted and not installed", "install its package")
             statistics.register_foreign(name, plugins.load(plugin, source), source)
         except ConfigurationError as error:

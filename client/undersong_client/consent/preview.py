@@ -139,8 +139,7 @@ def figures(
 
 def _cost(ledger: Ledger, charge: Charge) -> dict[str, Any]:
     """The run's cost at the delta of the data set's budget, so that the figures can be subtracted."""
-    budget = ledger.budget
-    if budget is None:
+    if (budget := ledger.budget) is None:
         return {}
     delta, without = budget.delta, replace(charge, events=(), alone=())
     after = ledger.spent_with(charge, delta)

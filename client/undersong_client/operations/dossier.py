@@ -139,8 +139,7 @@ def _spent(request: Request, value: Mapping[str, Any], ledger: data.LedgerFacts)
     found.append(
         ("against everybody else together", "nothing that can be stated" if alone is None else f"epsilon {alone:.4g}")
     )
-    cost = next((each for each in ledger.runs if each.run == request.run), None)
-    if cost is None:
+    if (cost := next((each for each in ledger.runs if each.run == request.run), None)) is None:
         found.append(("charged to the ledger", "nothing: no vector was asked for"))
     else:
         at = f"at the budget's delta, {ledger.spending.delta:g}"

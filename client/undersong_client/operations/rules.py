@@ -268,8 +268,7 @@ def _known(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _of_questions(questions: Sequence[str], allowed: Sequence[str]) -> list[str]:
-    unknown = sorted(set(questions) - {*statistics.QUESTIONS, "all"})
-    if unknown:
+    if unknown := sorted(set(questions) - {*statistics.QUESTIONS, "all"}):
         raise ConfigurationError(
             f"kind of question {unknown[0]!r} is unknown", f"choose among {', '.join(statistics.QUESTIONS)}, all"
         )

@@ -245,8 +245,7 @@ class HospitalPage:
     def _approve(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
 
-        words = visit.form.get("words", "").strip()
-        if not words:
+        if not (words := visit.form.get("words", "").strip()):
             raise ConfigurationError("the plan's words were not typed", "type the nine words of the sheet")
         try:
             decided = runs.approve(

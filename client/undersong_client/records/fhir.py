@@ -97,8 +97,7 @@ class _Folder:
         kind = str(attachment.get("contentType") or "")
         if attachment.get("data"):
             return kind, _decoded(attachment["data"])
-        url = str(attachment.get("url") or "")
-        if not url:
+        if not (url := str(attachment.get("url") or "")):
             raise Unreadable("its attachment has neither data nor an address")
         if (found := _BINARY.search(url)) and found[1] in self._binaries:
             binary = self._binaries[found[1]][1]
@@ -174,8 +173,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 
 def _patient(subject: Any) -> str:
-    found = _PATIENT.search(str(value_at(subject, ["reference"]) or ""))
-    if found:
+    if found := _PATIENT.search(str(value_at(subject, ["reference"]) or "")):
         return found[1] or found[2]
     kind = value_at(subject, ["type"])
     return str(value_at(subject, ["identifier", "value"]) or "") if kind in (None, "Patient") else ""

@@ -33,8 +33,7 @@ class DiskBlocks:
 
     def get(self, identity: bytes) -> Block | None:
         """Returns a block; None if the store lacks it or its file is damaged."""
-        block = self._decoded.get(identity)
-        if block is not None:
+        if (block := self._decoded.get(identity)) is not None:
             self._decoded.move_to_end(identity)
             return block
         path = self._path(identity)
@@ -52,8 +51,7 @@ class DiskBlocks:
     def add(self, data: bytes) -> Block:
         """Keeps a block. Raises PeerFault for one that is malformed."""
         identity = block_id(data)
-        known = self._decoded.get(identity)
-        if known is not None:
+        if (known := self._decoded.get(identity)) is not None:
             return known
         block = decode_block(data)
         path = self._path(identity)

@@ -129,8 +129,7 @@ class Accounts:
         return _account(found[0]) if found else None
 
     def person(self, name: str) -> Account:
-        found = self.find(name)
-        if found is None:
+        if (found := self.find(name)) is None:
             raise ConfigurationError(f"nobody is called {name!r} here", "see the list of people", code="unknown-person")
         return found
 

@@ -228,8 +228,7 @@ def _commands(context: Context, text: Any) -> Markup:
 
     A clause that names a command that the page has no action for keeps what stands before the colon, or is left out.
     """
-    actions = context["actions"]
-    if not actions:
+    if not (actions := context["actions"]):
         return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible(str(text))))))  # noqa: S704 - escaped
     clauses = []
     for clause in str(text).split("; "):

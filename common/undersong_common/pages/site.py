@@ -308,8 +308,7 @@ class Site:
         return next((each for each in secrets[:-1] if self.accounts.session(each, active=False)), secrets[-1])
 
     def _answer(self, request: Request, handler: Handler, least: Role) -> Response:
-        found = self.who(request, active="part" not in request.query_params)
-        if found is None:
+        if (found := self.who(request, active="part" not in request.query_params)) is None:
             return self._to_login(request)
         person, session = found
         visit = Visit(self, request, person, session, dict(request.path_params))

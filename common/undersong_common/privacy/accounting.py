@@ -213,8 +213,7 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
         spent = _gaussian_delta(_likely_mu(_merge(build(math.exp(log_scale)))), epsilon)
         return -700.0 if spent <= 0.0 else max(math.log(spent / delta), -700.0)
 
-    found = _secant(lambda x: excess(x, _COARSE_GRID), likely)
-    if found is None:
+    if (found := _secant(lambda x: excess(x, _COARSE_GRID), likely)) is None:
         root = _bracketed(lambda x: excess(x, _COARSE_GRID), epsilon, delta)
         if root == -math.inf:
             return 0.0  # affordable without noise: the plan holds nothing that scales

@@ -313,8 +313,7 @@ class Ledger:
         """
         with self._chain.locked():
             self._check_open(charge)
-            known = self._attempts.get(charge.slot)
-            if known is not None:
+            if (known := self._attempts.get(charge.slot)) is not None:
                 self._check_same(known, charge)
                 self._chain.sync()  # another process may have written it and not have come to its own fsync
                 return
