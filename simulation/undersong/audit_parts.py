@@ -368,10 +368,6 @@ class Canary:
     kind: str
     rows: Table
 
-    def __repr__(self) -> str:
-        # A canary begins as a private record does.
-        return f"Canary(kind={self.kind!r}, rows={len(self.rows)})"
-
 
 def make_canaries(
     private: Table, labels: Sequence[str], rare_words: Sequence[str], count: int, rng: np.random.Generator, *, rows: int
@@ -396,19 +392,16 @@ def make_canaries(
         row = int(rng.integers(len(private)))
         words = private.texts[row].split()
         label = private.labels[row] if private.labels is not None else ""
-        if kind == "rare end":
-            kept = max(min(REPEATS, len(words)), len(words) // 2)
-            text = " ".join([*words[:kept], *_some(rare_words, 12, rng)])
-        elif kind == "far off":
-            text = " ".join(_some(rare_words, 30, rng))
-            label = labels[int(rng.integers(len(labels)))] if labels else label
-        elif kind == "many words":
-            text = " ".join(_some(rare_words, 120, rng))
-            label = labels[int(rng.integers(len(labels)))] if labels else label
-        else:
-            changed = list(words)
-            changed[int(rng.integers(len(words)))] = _some(rare_words, 1, rng)[0]
-            text = " ".join(changed)
+        match kind:
+            case "rare end":
+                kept = max(min(REPEATS, len(words)), len(words) // 2)
+                text = " ".join([*words[:kept], *_some(rare_words, 12, rng)])
+            case "far off" | "many words":
+                text = " ".join(_some(rare_words, 30 if kind == "far off" else 120, rng))
+                label = labels[int(rng.integers(len(labels)))] if labels else label
+            case _:
+                words[int(rng.integers(len(words)))] = _some(rare_words, 1, rng)[0]
+                text = " ".join(words)
         user = f"canary-{number}"
         made.append(
             Canary(

@@ -338,7 +338,12 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
         refutable_by_noise=_epsilon_with(plan, max(measured, LEAST_NOISE)) if noise else None,
         refutable_by_attack=None if attacked is None else _epsilon_with(plan, attacked),
         excess=excess,
-        shared=tuple(_shared_noise(observed)),
+        shared=tuple(
+            audit_parts.repeated_between(
+                [(f"run {number}, {name}", each.scores) for number, name, each in _sums(observed)],
+                NOISE_ALARM / NOISE_CHECKS,
+            )
+        ),
         irregular=tuple(_irregular_noise(observed)),
         rates=tuple(dict.fromkeys(name for each in observed for name in each.rates)),
         unpaid=tuple(dict.fromkeys(name for each in observed for name in each.unpaid)),
@@ -369,12 +374,6 @@ def _noise(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None
         return None, excess
     upper, deviation = min(found)
     return (deviation, upper), excess
-
-
-def _shared_noise(observed: Sequence[Observations]) -> list[str]:
-    """Pairs of sums, of one run or of two, whose noise is correlated."""
-    found = [(f"run {number}, {name}", each.scores) for number, name, each in _sums(observed)]
-    return audit_parts.repeated_between(found, NOISE_ALARM / NOISE_CHECKS)
 
 
 def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
@@ -587,8 +586,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
         unpaid = tuple(name for name in tables if not _paid(watched, Ledger.read(ledger_path(workspace.state, name))))
     opened = {name: found for name, found in sums.items() if found is not None}
     attacked = _attack_sums(run_plan, watched, opened, canaries, present, embed, near)
-    corpus = attack_corpus(outcome.samples, canaries, task.task.labels, embed)
-    return replace(attacked, corpus=corpus, unpaid=unpaid)
+    return replace(attacked, corpus=attack_corpus(outcome.samples, canaries, task.task.labels, embed), unpaid=unpaid)
 
 
 def _paid(watched: _Watched, ledger: Ledger) -> bool:

@@ -315,9 +315,8 @@ def _embed_nothing(texts: Sequence[str]) -> Float32:
 
 def read_test(path: Path, task: tasks.Task) -> Table:
     """Reads a test file, with labels if the task has labels. Raises ConfigurationError if it is no such file."""
-    if not task.task.labels:
-        return read_table(path, task.data.text)
-    return read_table(path, task.data.text, task.data.label or "label", labels=task.task.labels)
+    label = (task.data.label or "label") if task.task.labels else None
+    return read_table(path, task.data.text, label, labels=task.task.labels)
 
 
 # Keys of :func:`measured`, and the columns' names.

@@ -63,9 +63,8 @@ def public(function: _Function) -> _Function:
         try:
             return checked(function)(*given, **named)
         except UndersongError as error:
-            for name in ("problem", "remedy"):
-                words = getattr(error, name)
-                setattr(error, name, _OPTION.sub(_argument, words))
+            error.problem = _OPTION.sub(_argument, error.problem)
+            error.remedy = _OPTION.sub(_argument, error.remedy)
             error.args = tuple(_OPTION.sub(_argument, each) if isinstance(each, str) else each for each in error.args)
             raise
         except KeyboardInterrupt:
@@ -219,8 +218,7 @@ def audit(
     from undersong.auditing import audit as attack
 
     with shown(progress) as display:
-        settings = AuditSettings(task.file, task.assignments, runs, canaries, seed, jobs)
-        return Audit(attack(settings, display))
+        return Audit(attack(AuditSettings(task.file, task.assignments, runs, canaries, seed, jobs), display))
 
 
 def evaluate(
@@ -250,8 +248,7 @@ def evaluate(
         if not isinstance(pair, Sequence) or len(pair) != len(names):
             raise ConfigurationError("membership= is not a pair", "membership=: give (members, non-members)", code=CODE)
         options["membership"] = tuple(to_table(each, text, label, what) for each, what in zip(pair, names, strict=True))
-    chosen = EvaluationOptions(text_field=text, label_field=label, **options)
-    return Evaluation(evaluation.evaluate(folder, chosen))
+    return Evaluation(evaluation.evaluate(folder, EvaluationOptions(text_field=text, label_field=label, **options)))
 
 
 def compare(

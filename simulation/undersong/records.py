@@ -142,8 +142,7 @@ def _positions(table: Table, key: bytes) -> Float64:
             for label, text in zip(labels, table.texts, strict=True)
         ]
     digests = b"".join(hmac.digest(key, name, "sha256")[:8] for name in names)
-    numbers = np.frombuffer(digests, dtype="<u8") >> np.uint64(11)
-    return numbers.astype(np.float64) * 2.0**-53
+    return (np.frombuffer(digests, dtype="<u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def table_of(samples: Iterable[Sample]) -> Table:

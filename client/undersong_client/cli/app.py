@@ -14,7 +14,6 @@ import typer
 from undersong_client import operations
 from undersong_client.cli import data as cli_data
 from undersong_client.cli import rules as cli_rules
-from undersong_client.cli import runs
 from undersong_client.cli import runs as cli_runs
 from undersong_client.cli.options import (
     AsJson,
@@ -53,7 +52,6 @@ def program(version: entry.ShowVersion = False) -> None: ...
 
 
 cli_data.mount(app)
-runs.mount_corpus(app)
 cli_rules.mount(app)
 cli_runs.mount(app)
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 def mount(app: typer.Typer) -> None:
     """Adds the commands to ``undersong-party``."""
+    app.add_typer(corpus_app, name="corpus")
     for command in (requests, preview, approve, reject, revoke, dossier):
         app.command()(command)
 
@@ -241,11 +242,6 @@ NOT_PRIVATE = (
     "not private: these figures read the records themselves. Keep them in the building; whoever acts on them, or asks"
     " for another corpus because of them, reveals something about the records."
 )
-
-
-def mount_corpus(app: typer.Typer) -> None:
-    """Adds the command to ``undersong-party``."""
-    app.add_typer(corpus_app, name="corpus")
 
 
 @corpus_app.callback()

@@ -575,9 +575,8 @@ def _request(path: Path) -> Request:
             request.decision not in get_args(Decision)
             or path.stem != request.manifest
             or not isinstance(request.run, str)
+            or not all(isinstance(each, (int, float)) for each in (*times, *figures))
         ):
-            raise TypeError
-        if not all(isinstance(each, (int, float)) for each in (*times, *figures)):
             raise TypeError
     except TypeError:
         raise ConfigurationError(

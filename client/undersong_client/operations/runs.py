@@ -1,9 +1,8 @@
 """Actions on the runs that were proposed to this party: read them and decide about them."""
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -276,7 +275,7 @@ def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decide
     decided = Decided(known.decide(request, decision, at=at, reason=person.comment, person=person))
     _note(opened, "revoke", request, person)
     # Not by this decision's file alone: one from before, put back from a backup, would answer for the run again.
-    with contextlib.suppress(UndersongError):  # where no ledger counts, nothing is answered in any case
+    with suppress(UndersongError):  # where no ledger counts, nothing is answered in any case
         ledger, kept = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=at)
         ledger.close(request.run, request.manifest, at=at)
         kept.keep(ledger)

@@ -4,24 +4,19 @@ Replies must not depend on the records (docs/privacy.md, Non-interference), so a
 reads the warnings before approving. With standing consent they are shown when it is given, and later in log and status.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import unit_word
 from undersong_client.records.private import DataSet, PrivateRecords, unit_count
 from undersong_common.errors import InternalError
 from undersong_common.printable import counted, printable
 from undersong_common.table import Table
 from undersong_protocol.agreement.bounds import FEW_PARTIES, weak_delta
+from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy
-
-if TYPE_CHECKING:
-    from undersong_client.consent.policy import HospitalPolicy
-    from undersong_protocol.agreement.manifest import Manifest
-
 
 EMPTY = "the data set has no record: this party would answer with zeros"
 

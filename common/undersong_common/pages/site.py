@@ -211,7 +211,7 @@ class Site:
             "entrances": self.entrances,
         }
         self._api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-        self._api.add_exception_handler(404, self._not_found)
+        self._api.add_exception_handler(404, lambda request, _error: self._answer(request, _nothing_here, "viewer"))
         self.entrance("/enter", "Enter by a link", self._enter)
         self.entrance("/login", "Log in", self._login)
         self.raw("/healthz", lambda: json_answer({"status": "ok"}))
@@ -345,12 +345,6 @@ class Site:
             return JSONResponse({"problem": "nobody is logged in"}, status_code=401)
         return RedirectResponse("/login", status_code=303)
 
-    def _not_found(self, request: Request, error: Exception) -> Response:
-        def nothing_here(visit: Visit) -> Response:
-            raise ConfigurationError("there is no such page", "begin at the first one")
-
-        return self._answer(request, nothing_here, "viewer")
-
     # Log-in
 
     def entrance(self, path: str, title: str, act: Callable[[Request, Mapping[str, str]], str]) -> None:
@@ -394,18 +388,12 @@ class Site:
     def entered(self, secret: str, location: str) -> Response:
         """Returns a redirect to ``location`` within a new session, which sets the session's cookie."""
         answer = RedirectResponse(f"{session_base(secret)}{location}", status_code=303)
-        self.set_session(answer, secret)
-        answer.delete_cookie(f"{self.settings.cookie}_form", path="/")
-        return answer
-
-    def set_session(self, answer: Response, secret: str) -> None:
-        """Sets the cookie with the first half of a session's secret.
-
-        Without TLS browsers send it only for paths below the second half, which no server on another port receives.
-        With TLS it is sent for all paths, as the prefix ``__Host-`` demands.
-        """
+        # Without TLS browsers send it only for paths below the second half, which no server on another port receives.
+        # With TLS it is sent for all paths, as the prefix ``__Host-`` demands.
         path = "/" if self.settings.tls else f"{session_base(secret)}/"
         self._set_cookie(answer, self.settings.cookie, secret.partition(".")[0], path)
+        answer.delete_cookie(f"{self.settings.cookie}_form", path="/")
+        return answer
 
     def _set_cookie(self, answer: Response, name: str, value: str, path: str = "/") -> None:
         answer.set_cookie(name, value, httponly=True, secure=self.settings.tls, samesite="strict", path=path)
@@ -484,6 +472,10 @@ class Site:
             self.violations.append(printable(said, 1000))
             log.warning("a browser reports what the policy %r refused: %s", POLICY[:18], self.violations[-1])
         return Response(status_code=204)
+
+
+def _nothing_here(visit: Visit) -> Response:
+    raise ConfigurationError("there is no such page", "begin at the first one")
 
 
 def _wants_json(request: Request) -> bool:
