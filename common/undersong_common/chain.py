@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +49,11 @@ class HashChain:
 
     def refresh(self) -> None:
         """Reads the entries that other processes have appended. Raises as :meth:`locked`."""
-        try:
+        with suppress(FileNotFoundError):
             found = os.stat(self._name)
             # Entries are never changed: nothing is there to read.
             if found.st_size == self._read_bytes and file_identity(found) == self._identity:
                 return
-        except FileNotFoundError:
-            pass
         with self.locked():
             pass
 

@@ -83,7 +83,6 @@ def compare(
     check(bench, grid, progress)
     cells = grid.cells()
     kept = folder / CELLS
-    fingerprint = bench.fingerprint
     known = known_cells(bench, grid, folder)
     open_cells = [cell for cell in cells if cell not in known]
     if known:
@@ -95,7 +94,9 @@ def compare(
             failures.append(f"{cell.name}: {value.problem}")
             progress.say(f"left out: {failures[-1]}")
         else:
-            write_files(kept, {f"{cell.name}.json": json.dumps(value | {"comparison": fingerprint}, sort_keys=True)})
+            write_files(
+                kept, {f"{cell.name}.json": json.dumps(value | {"comparison": bench.fingerprint}, sort_keys=True)}
+            )
             known[cell] = value
             ended(cell, value)
         progress.update("cells", len(known) + len(failures), len(cells))
@@ -233,6 +234,7 @@ def compared(
     extras.require("sklearn", "pandas", *(["torch"] if task.task.labels else []))
     samples = task.options.samples or 2 * len(table)
     out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{name}.json"
     busy = ConfigurationError(
         f"{out}: another command is comparing into this folder",
         "wait until it ends, or name another folder with --out",
@@ -241,7 +243,7 @@ def compared(
     with holding(out / LOCK, busy):
         if options.fresh:
             shutil.rmtree(out / CELLS, ignore_errors=True)
-            (out / f"{name}.json").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         bench = Bench(
             task_file,
             tuple(assignments),
@@ -252,7 +254,6 @@ def compared(
             test_table=table,
             public_data=options.public_data,
         )
-        path = out / f"{name}.json"
         another = f"{path}: is the table of another comparison"
         kept = read_kept(path, bench.fingerprint, another, "the table begins anew")
         before = None if kept is None else compare_table.Grid.from_json(kept["grid"])
@@ -263,9 +264,15 @@ def compared(
             whole = replace(whole, baseline=options.baseline)
         commands = [*dict.fromkeys([*(kept["commands"] if kept else ()), command])]
         tables = _Tables(bench, whole, out, name, task.task.name, commands)
-        measure = None if options.ray is None else over_ray(options.ray)
-        jobs = options.jobs or len(os.sched_getaffinity(0))
-        compare(bench, given, out, jobs=jobs, progress=progress, ended=tables.add, measure=measure)
+        compare(
+            bench,
+            given,
+            out,
+            jobs=options.jobs or len(os.sched_getaffinity(0)),
+            progress=progress,
+            ended=tables.add,
+            measure=None if options.ray is None else over_ray(options.ray),
+        )
         return tables.write()
 
 

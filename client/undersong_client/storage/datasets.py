@@ -182,11 +182,9 @@ def add(
     elif not len(data.table):
         confirm([cautions.EMPTY])
     kept = LedgerCheckpoints(home, path, name, checkpoints, former_name(reading.table, checkpoints))
-    heads = kept.read()
     restored = None
     if source is not None and source.named:
         restored = recover(home, kept, data.fingerprint, policy, source, at=at)
-        heads = kept.read()
     known = home.ledger.exists()
     model = "" if embedder is None else embedder.fingerprint
     changed = known and bool(home.settings.data) and Ledger.read(home.ledger).fingerprint != data.fingerprint
@@ -199,22 +197,21 @@ def add(
             code="another-data-set",
         )
     ledger = restored.ledger if restored is not None else Ledger.read(home.ledger) if known else None
-    check(heads, ledger)
+    check(kept.read(), ledger)
     _check_hold_out(home, declared, ledger)
     if changed and ledger is not None:
         _end_runs(ledger, abandon, at)
-    if ledger is None:
-        ledger = Ledger.open(home.ledger, data.fingerprint, budget_of(policy), at=at)
-    else:
-        ledger.adopt(data.fingerprint, at=at)
+    ledger = ledger or Ledger.open(home.ledger, data.fingerprint, budget_of(policy), at=at)
+    ledger.adopt(data.fingerprint, at=at)
     declare(ledger, policy, at=at)
     earlier = None
     with suppress(ConfigurationError):  # the first data set, or a sealed copy that is damaged
         earlier, _ = _checkpoints(home, checkpoints)
-    state_folder = salted(checkpoints)
     texts = data.table.texts
     lengths = TextLengths(len(texts), 0, 0) if embedder is None else embedder.lengths(texts)
-    facts = snapshot.Facts(data.fingerprint, kept.name, state_folder, len(texts), model, lengths.long, lengths.cut)
+    facts = snapshot.Facts(
+        data.fingerprint, kept.name, salted(checkpoints), len(texts), model, lengths.long, lengths.cut
+    )
     if reading.exclusion is not None:
         _log_exclusion(home, data, reading.exclusion, at)
     # Before: whoever is interrupted here and answers a run holds out no record of it afterwards.
