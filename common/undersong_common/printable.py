@@ -8,7 +8,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -230,10 +230,10 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def finite(value: Any) -> Any:
-    """Returns ``value`` as JSON can hold it: None for numbers that are not finite, lists for tuples."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+def finite(value: Any, instead: Callable[[float], str | None] = lambda _value: None) -> Any:
+    """Returns ``value`` as JSON can hold it: None, or what ``instead`` gives, for infinity and NaN; lists for tuples."""
     if isinstance(value, Mapping):
-        return {key: finite(each) for key, each in value.items()}
-    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: finite(each, instead) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each, instead) for each in value]
+    return instead(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -21,6 +21,7 @@ from undersong_server.cli.options import (
     TaskFile,
     overrides,
     print_json,
+    print_result,
     with_cache,
     with_options,
 )
@@ -51,12 +52,8 @@ def audit(
 
     given = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]
     with display(quiet or as_json) as progress:
-        settings = AuditSettings(task_file, tuple(given), runs, canaries, seed, jobs)
-        found = (context.obj or attack)(settings, progress)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        print("\n".join(found.lines()))
+        found = (context.obj or attack)(AuditSettings(task_file, tuple(given), runs, canaries, seed, jobs), progress)
+    print_result(found.to_json(), *found.lines(), as_json=as_json)
     if found.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)
 
@@ -151,10 +148,7 @@ def compare(
     command = shlex.join(["undersong", *sys.argv[1:]])
     with display(quiet) as progress:
         comparison = front.compare_by(Task.load(task_file, *(assignments or ())), options, command, progress)
-    if as_json:
-        print_json(comparison.to_json())
-    else:
-        print(comparison)
+    print_result(comparison.to_json(), str(comparison), as_json=as_json)
 
 
 def main() -> None:

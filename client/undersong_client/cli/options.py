@@ -12,7 +12,7 @@ import typer
 
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import json_text, with_iso_times
+from undersong_common.printable import finite, json_text, with_iso_times
 
 if TYPE_CHECKING:
     from undersong_client.storage.checkpoints import Spending
@@ -91,7 +91,7 @@ def local_time(seconds: float) -> str:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """One JSON object: times as ISO 8601; JSON has no infinity, which is written as the text "inf"."""
-    print(json_text(with_iso_times(_finite(value))))
+    print(json_text(with_iso_times(finite(value, instead=str))))
 
 
 def print_result(as_json: bool, value: Mapping[str, Any], *lines: str, quiet: str | None = None) -> None:
@@ -102,19 +102,8 @@ def print_result(as_json: bool, value: Mapping[str, Any], *lines: str, quiet: st
     """
     if as_json:
         print_json(value)
-        return
-    for line in lines if quiet is None else filter(None, [quiet]):
-        print(line)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "inf" if value > 0 else "-inf" if value < 0 else "nan"
-    return value
+    elif found := lines if quiet is None else tuple(filter(None, [quiet])):
+        print(*found, sep="\n")
 
 
 def spending_words(spending: "Spending") -> str:
