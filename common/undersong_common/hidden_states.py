@@ -70,30 +70,6 @@ class Axes:
         return axes
 
 
-class HiddenStates:
-    """An :class:`Encoder` whose vectors are mean hidden states of a text's own tokens, computed by torch on the CPU."""
-
-    def __init__(self, folder: Path) -> None:
-        import torch
-
-        axes = Axes.read(folder)
-        self._model = _Layers(folder, axes.layer)
-        self.window = hidden_state_settings(folder)["window"]
-        self.special, self.pad = self._model.special, self._model.pad
-        self._mean, self._into = torch.from_numpy(axes.mean), torch.from_numpy(axes.into)
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._model.ids(texts)
-
-    def vectors(self, ids: Int64, mask: Mask) -> Float32:
-        """Returns each row's coordinates, float32 [rows, d]; NaN for a text without a token of its own."""
-        import torch
-
-        with one_torch_thread(), torch.inference_mode():
-            found: Float32 = ((self._model.means(ids, mask) - self._mean) @ self._into).numpy()
-        return found
-
-
 class _Layers:
     """The first layers of a causal model and its tokenizer."""
 
@@ -150,6 +126,26 @@ class _Layers:
         own = read.clone()
         own[:, : self.special[0]] = False
         return (states * own[:, :, None]).sum(dim=1) / own.sum(dim=1, keepdim=True)
+
+
+class HiddenStates(_Layers):
+    """An :class:`Encoder` whose vectors are mean hidden states of a text's own tokens, computed by torch on the CPU."""
+
+    def __init__(self, folder: Path) -> None:
+        import torch
+
+        axes = Axes.read(folder)
+        super().__init__(folder, axes.layer)
+        self.window = hidden_state_settings(folder)["window"]
+        self._mean, self._into = torch.from_numpy(axes.mean), torch.from_numpy(axes.into)
+
+    def vectors(self, ids: Int64, mask: Mask) -> Float32:
+        """Returns each row's coordinates, float32 [rows, d]; NaN for a text without a token of its own."""
+        import torch
+
+        with one_torch_thread(), torch.inference_mode():
+            found: Float32 = ((self.means(ids, mask) - self._mean) @ self._into).numpy()
+        return found
 
 
 def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size: int, window: int = WINDOW) -> None:

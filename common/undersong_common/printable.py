@@ -231,7 +231,7 @@ def duration(seconds: float) -> str:
 
 
 def finite(value: Any, instead: Callable[[float], str | None] = lambda _value: None) -> Any:
-    """Returns ``value`` as JSON can hold it: None, or what ``instead`` gives, for infinity and NaN; lists for tuples."""
+    """Returns ``value`` as JSON can hold it: None, or ``instead`` of it, for infinity and NaN; lists for tuples."""
     if isinstance(value, Mapping):
         return {key: finite(each, instead) for key, each in value.items()}
     if isinstance(value, list | tuple):
