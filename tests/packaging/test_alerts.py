@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.doubles.processes import ROOT
-from undersong_client.link.metrics import METRICS
+from undersong_client.link.daemon import METRICS
 
 RULES = ROOT / "docker" / "prometheus" / "undersong.rules.yml"
 CASES = """\

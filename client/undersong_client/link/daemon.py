@@ -18,7 +18,6 @@ from undersong_client.answering.journaled import Answering
 from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Requests
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, WrittenByAnotherVersion, clock_words, write_json
-from undersong_client.link import metrics
 from undersong_client.link.connection import Connection, Ended, Listener
 from undersong_client.storage import datasets
 from undersong_client.storage.outbox import Outbox
@@ -37,6 +36,19 @@ STATUS_S = 5.0
 RENEW_LOOK_S = 3600.0
 BUDGET_LOW = 0.1  # share of the budget that is left when people are told
 TELL_REASON_S = 10.0  # for each address of the coordinator
+
+# By name, with their help. None depends on a record: the spent budget follows from the approved plans and the requested
+# sums, both of which the coordinator knows.
+METRICS = {
+    "connected": "1 while a stream to the coordinator stands and the party answers.",
+    "paused": "1 while the hospital's people have paused it.",
+    "last_contact_seconds": "When a stream to the coordinator last stood, seconds since the epoch.",
+    "requests_waiting": "Plans that wait for a decision here.",
+    "certificate_expires_seconds": "When the certificate ends, seconds since the epoch.",
+    "epsilon_budget": "The budget's epsilon over all runs.",
+    "epsilon_left": "What is left of it, at the budget's delta.",
+    "written_seconds": "When this file was written, seconds since the epoch: a daemon that is gone writes no more.",
+}
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,7 @@ class Daemon(Listener):
         assembled: the party.
         clock: returns seconds since the epoch.
         warm: True computes the embeddings before a run needs them.
-        figures: file of :mod:`undersong_client.link.metrics` for a monitor; None writes no file.
+        figures: file of ``METRICS`` for a monitor (node_exporter's textfile collector); None writes no file.
     """
 
     def __init__(
@@ -382,7 +394,7 @@ class Daemon(Listener):
             log.warning("the status cannot be written: %s: %s", error.filename, error.strerror)
 
     def _write_figures(self) -> None:
-        """Writes the file for a monitor, which another account reads."""
+        """Writes the file for a monitor, in Prometheus's text format, which another account reads."""
         if self._figures is None:
             return
         state, until, budget = self._facts["state"], self._facts.get("certificate_until"), self._assembled.ledger.budget
@@ -398,7 +410,13 @@ class Daemon(Listener):
             "epsilon_left": None if budget is None else self._epsilon_left(),
             "written_seconds": self._clock(),
         }
-        replace_file(self._figures, metrics.text(values).encode("ascii"), durable=False, mode=0o644)
+        lines = (
+            f"# HELP undersong_party_{name} {METRICS[name]}\n# TYPE undersong_party_{name} gauge\n"
+            f"undersong_party_{name} {value!r}\n"
+            for name, value in values.items()
+            if value is not None
+        )
+        replace_file(self._figures, "".join(lines).encode("ascii"), durable=False, mode=0o644)
 
 
 def _hello_text(hello: wire.Hello, address: str) -> str:

@@ -27,9 +27,8 @@ from undersong_client.answering.computation import HospitalComputation
 from undersong_client.answering.party import Answer
 from undersong_client.consent import trust
 from undersong_client.home import PartyHome, read_json
-from undersong_client.link import metrics
 from undersong_client.link.connection import Ended
-from undersong_client.link.daemon import Backoff, Daemon
+from undersong_client.link.daemon import METRICS, Backoff, Daemon
 from undersong_client.storage.outbox import Outbox
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, UndersongError
@@ -141,12 +140,12 @@ def test_a_monitor_reads_figures_that_no_record_changes(tmp_path, authority, coo
             started.daemon._figures = file
             coordinator.next_stream()
             wait_for(lambda file=file: file.exists() and "undersong_party_connected 1.0" in file.read_text())
-            wait_for(lambda file=file: set(metrics.METRICS) == set(figures(file)))
+            wait_for(lambda file=file: set(METRICS) == set(figures(file)))
             read.append(figures(file))
         assert file.stat().st_mode & 0o777 == 0o644  # another account reads it
         assert figures(file)["connected"] == 0.0
-    times = {name for name in metrics.METRICS if name.endswith("_seconds")}
-    assert {name for name in metrics.METRICS if read[0][name] != read[1][name]} <= times
+    times = {name for name in METRICS if name.endswith("_seconds")}
+    assert {name for name in METRICS if read[0][name] != read[1][name]} <= times
     if shutil.which("promtool"):
         subprocess.run(["promtool", "check", "metrics"], input=file.read_bytes(), check=True)
 
