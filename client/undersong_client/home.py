@@ -268,13 +268,11 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object. Raises ConfigurationError that names the file if it is missing or damaged."""
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path}: is missing", "restore it from a backup") from None
-    try:
-        value = json.loads(data)
+        value = json.loads(path.read_bytes())
         if not isinstance(value, dict):
             raise ValueError
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: is missing", "restore it from a backup") from None
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{path}: is damaged", "restore it from a backup") from None
     return value

@@ -195,6 +195,15 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count} {noun(count, one, many)}"
 
 
+def that_hold(*said: tuple[object, str]) -> list[str]:
+    """Returns the sentences of ``said`` that hold; each is (whether it holds, sentence).
+
+    >>> that_hold((False, "it rains"), (3, "it snows"))
+    ['it snows']
+    """
+    return [sentence for holds, sentence in said if holds]
+
+
 def number(value: float | None, nothing: str = "none", infinite: str = "no limit") -> str:
     """Returns a number as people write it, rounded to about four digits, with thin spaces between thousands.
 

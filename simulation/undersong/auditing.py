@@ -50,6 +50,7 @@ from undersong_common import embedders
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.printable import that_hold
 from undersong_common.privacy.accounting import Gaussian, epsilon, gaussian_mu
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table, concatenate
@@ -228,31 +229,37 @@ class AuditReport:
     @property
     def faults(self) -> list[str]:
         """Sentences that each state a finding against the promise; empty if the promise is not refuted."""
-        found = [
-            f"{verdict.attack}: epsilon is at least {verdict.epsilon:.3g}, not {self.epsilon:g}"
-            for verdict in self.verdicts
-            if verdict.epsilon > self.epsilon
-        ]
-        if self.noise is not None and self.noise[1] < 1.0:
-            found.append(f"the opened sums hold {self.noise[0]:.3g} of the noise's planned deviation")
-        if self.excess > 1.0:
-            found.append(
-                f"noise of more than {self.excess:.3g} of the planned deviation: its shares are not independent"
-            )
-        found += [f"{pair} hold the same noise" for pair in self.shared]
-        found += self.irregular
-        if self.largest > 1.0 + BOUND_TOLERANCE:
-            found.append(
+        largest, (least, most) = 1.0 + BOUND_TOLERANCE, self.clamp
+        deviation, bound = self.noise or (1.0, 1.0)
+        return that_hold(
+            *(
+                (
+                    verdict.epsilon > self.epsilon,
+                    f"{verdict.attack}: epsilon is at least {verdict.epsilon:.3g}, not {self.epsilon:g}",
+                )
+                for verdict in self.verdicts
+            ),
+            (bound < 1.0, f"the opened sums hold {deviation:.3g} of the noise's planned deviation"),
+            (
+                self.excess > 1.0,
+                f"noise of more than {self.excess:.3g} of the planned deviation: its shares are not independent",
+            ),
+            *((True, f"{pair} hold the same noise") for pair in self.shared),
+            *((True, finding) for finding in self.irregular),
+            (
+                self.largest > largest,
                 f"one unit moves a vector by {self.largest:.3g} of the declared sensitivity: it counts too much, or the"
-                " rows of others depend on it"
-            )
-        if self.clamp[1] > 1.0 + BOUND_TOLERANCE or self.clamp[0] < 0.5:
-            wrong = self.clamp[1] if self.clamp[1] > 1.0 + BOUND_TOLERANCE else self.clamp[0]
-            found.append(f"rows outside their bound are not clamped: {wrong:.3g} of the declared sensitivity is left")
-        found += [f"{name}: the coins of its subsample are not secret and independent" for name in self.coins]
-        found += [f"{name}: its subsample takes another share of the units than planned" for name in self.rates]
-        found += [f"{name}: its ledger charged less than the plan costs" for name in self.unpaid]
-        return found
+                " rows of others depend on it",
+            ),
+            (
+                most > largest or least < 0.5,
+                f"rows outside their bound are not clamped: {most if most > largest else least:.3g} of the declared"
+                " sensitivity is left",
+            ),
+            *((True, f"{name}: the coins of its subsample are not secret and independent") for name in self.coins),
+            *((True, f"{name}: its subsample takes another share of the units than planned") for name in self.rates),
+            *((True, f"{name}: its ledger charged less than the plan costs") for name in self.unpaid),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""

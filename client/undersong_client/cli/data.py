@@ -29,7 +29,7 @@ from undersong_client.cli.rules import Questions, budget_lines
 from undersong_client.home import PartyHome, unit_word
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
-from undersong_common.printable import counted, printable
+from undersong_common.printable import counted, printable, that_hold
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
@@ -200,20 +200,19 @@ def add(
 
 def _survey_lines(found: "Survey", user_field: str) -> Iterator[str]:
     empty = counted(found.empty, "without text is", "without text are")
-    yield f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out"
-    yield f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text"
-    if found.labels:
-        yield "labels: " + ", ".join(f"{label} {count}" for label, count in found.labels.items())
-    if found.users is not None:
-        people = unit_word("user", user_field, found.users)
-        yield f"{found.users} {people}; the one with most records has {found.largest_user}"
-    if found.lengths.words:
-        yield f"{found.lengths.words}; nobody else is told"
-    if found.excluded_patients or found.excluded_records:
-        people = counted(found.excluded_patients, "patient", "patients")
-        yield f"the exclusion list keeps out {people} with {counted(found.excluded_records, 'record')}"
-    if found.held_out:
-        yield f"held out: {counted(found.held_out, 'record')}; no run is answered from them"
+    people, excluded = unit_word("user", user_field, found.users or 0), counted(found.excluded_patients, "patient")
+    yield from that_hold(
+        (True, f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out"),
+        (True, f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text"),
+        (found.labels, "labels: " + ", ".join(f"{label} {count}" for label, count in found.labels.items())),
+        (found.users is not None, f"{found.users} {people}; the one with most records has {found.largest_user}"),
+        (found.lengths.words, f"{found.lengths.words}; nobody else is told"),
+        (
+            found.excluded_patients or found.excluded_records,
+            f"the exclusion list keeps out {excluded} with {counted(found.excluded_records, 'record')}",
+        ),
+        (found.held_out, f"held out: {counted(found.held_out, 'record')}; no run is answered from them"),
+    )
     for why in dict.fromkeys(each.why for each in found.skipped):
         rows = [each.where for each in found.skipped if each.why == why]
         named = ", ".join(printable(row, 120) for row in rows[:ROWS_NAMED])

@@ -24,7 +24,7 @@ from undersong_client.cli.options import (
 from undersong_client.consent import people
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import counted, printable, shell_word
+from undersong_common.printable import counted, printable, shell_word, that_hold
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
@@ -72,17 +72,14 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
 
 def _standing(request: "Request") -> str:
     """The state of a proposed plan, for a table's cell."""
-    parts = [request.decision + (f" ({request.reason})" if request.reason else "")]
-    if request.ended_s:
-        parts.append(f"ended {local_time(request.ended_s)}")
-    if request.suspended:
-        parts.append(f"SUSPENDED {local_time(request.suspended_s)}: {request.suspended}")
-    if request.replaced:
-        parts.append("REPLACED by another plan since")
-    elif request.changes:
-        parts.append(f"ANOTHER PLAN than before: {', '.join(request.changes)}")
-    if request.objection:
-        parts.append(f"REFUSED by this party's guard: {request.objection}")
+    parts = that_hold(
+        (True, request.decision + (f" ({request.reason})" if request.reason else "")),
+        (request.ended_s, f"ended {local_time(request.ended_s)}"),
+        (request.suspended, f"SUSPENDED {local_time(request.suspended_s)}: {request.suspended}"),
+        (request.replaced, "REPLACED by another plan since"),
+        (request.changes and not request.replaced, f"ANOTHER PLAN than before: {', '.join(request.changes)}"),
+        (request.objection, f"REFUSED by this party's guard: {request.objection}"),
+    )
     return "; ".join(parts)
 
 
@@ -278,13 +275,14 @@ def _lines(found: "CorpusCheck") -> list[str]:
         f" record too{_rows(numbers.private_rows)}"
     )
     if found.closest is None or found.membership is None:
-        lines.append(
+        return [
+            *lines,
             "closeness and membership: not computed, since no records are held out (undersong-party data add --hold-out"
-            " before the first run, or --held-out FILE)"
-        )
-        return lines
+            " before the first run, or --held-out FILE)",
+        ]
     closer, guess = found.closest.closer, found.membership
-    lines += [
+    return [
+        *lines,
         f"closer to a record than to every record held out: {closer.value:.1%} of the texts ({closer.low:.1%} to"
         f" {closer.high:.1%}; 50 % says that nothing was copied)",
         f"distance to the closest record, 5 % quantile and median: {found.closest.training[0]:.3f},"
@@ -292,7 +290,6 @@ def _lines(found: "CorpusCheck") -> list[str]:
         f"guess who took part, by closeness (area under the ROC curve): {guess.value:.3f} ({guess.low:.3f} to"
         f" {guess.high:.3f}; 0.5 is guessing)",
     ]
-    return lines
 
 
 def _copied(found: "Overlap") -> str:

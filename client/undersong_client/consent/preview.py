@@ -352,14 +352,13 @@ def purpose(value: dict[str, Any]) -> Section:
     generators = ", ".join(printable(each, 120) for each in task["generators"] or ()) or stated
     found = [
         ("purpose", _cut(task["purpose"] or stated)),
+        *([] if coordinator is None else [("who runs it", printable(coordinator["name"], 63))]),
         ("what one text is", _cut(task["description"] or stated)),
         ("labels", printable(", ".join(task["labels"] or ()), LONGEST_SENTENCE) or "none"),
         ("who writes the texts", generators),
         *([("columns beside the text", printable(", ".join(task["columns"])))] if task["columns"] else []),
         ("published", _cut(task["publication"] or f"{stated}; take it as published to everyone")),
     ]
-    if coordinator is not None:
-        found.insert(1, ("who runs it", printable(coordinator["name"], 63)))
     return Section("What it is for, in the operator's words", figures=tuple(found))
 
 
@@ -455,12 +454,12 @@ def _figures(value: dict[str, Any]) -> Section:
 def who_takes_part(value: dict[str, Any]) -> Section:
     """Returns the section on the parties, with fingerprints, because a name alone proves nothing."""
     parties, required = value["parties"], value["required_parties"]
-    rows = []
-    for party in parties:
-        # What this program knows stands before the name, which may imitate a fingerprint or a mark.
-        mark = "(this party)  " if party["name"] == value["party"] else ""
-        mark += "(named by your policy)  " if party["name"] in required else ""
-        rows.append(f"{party['fingerprint']}  {mark}{party['name']}")
+    # What this program knows stands before the name, which may imitate a fingerprint or a mark.
+    rows = [
+        f"{party['fingerprint']}  {'(this party)  ' * (party['name'] == value['party'])}"
+        f"{'(named by your policy)  ' * (party['name'] in required)}{party['name']}"
+        for party in parties
+    ]
     sentences = [
         f"{counted(len(parties), 'party', 'parties')}, as the coordinator names them; only a fingerprint that its"
         " hospital has told you says who it is.",
@@ -539,16 +538,12 @@ def differences(before: Manifest, now: Manifest) -> tuple[str, ...]:
     """Returns the differences between two manifests, one line each; () only if the manifests are equal."""
     if before.hash == now.hash:
         return ()
+    old, new = before.plan, now.plan
     found = [
-        _changed(words, getattr(before.plan.privacy, field), getattr(now.plan.privacy, field))
-        for field, words in _PRIVACY
-    ]
-    found += _sums(before, now)
-    found += _parties(before.roster, now.roster)
-    found += [
-        _changed(words, getattr(before.plan.quorum, field), getattr(now.plan.quorum, field)) for field, words in _QUORUM
-    ]
-    found += [
+        *(_changed(words, getattr(old.privacy, field), getattr(new.privacy, field)) for field, words in _PRIVACY),
+        *_sums(before, now),
+        *_parties(before.roster, now.roster),
+        *(_changed(words, getattr(old.quorum, field), getattr(new.quorum, field)) for field, words in _QUORUM),
         _changed("method", before.method, now.method),
         _changed("task", before.task.get("name"), now.task.get("name")),
         _changed("labels", ", ".join(before.task.get("labels", ())), ", ".join(now.task.get("labels", ()))),
@@ -573,31 +568,33 @@ def _sums(before: Manifest, now: Manifest) -> list[str]:
     old, new = before.plan.sums, now.plan.sums
     if old == new:
         return []
-    found = [_changed("private sums", len(old), len(new))]
-    found.append(_changed("numbers in all", sum(each.dimension for each in old), sum(each.dimension for each in new)))
     counts, others = (Counter(each.statistic for each in sums) for sums in (old, new))
-    found += [
-        f"{printable(statistic, 60)} {counts[statistic]} times -> {others[statistic]} times"
-        for statistic in sorted({*counts, *others})
-        if counts[statistic] != others[statistic]
+    return [
+        _changed("private sums", len(old), len(new)),
+        _changed("numbers in all", sum(each.dimension for each in old), sum(each.dimension for each in new)),
+        *(
+            f"{printable(statistic, 60)} {counts[statistic]} times -> {others[statistic]} times"
+            for statistic in sorted({*counts, *others})
+            if counts[statistic] != others[statistic]
+        ),
+        "noise, bounds or parameters of its sums",
     ]
-    found.append("noise, bounds or parameters of its sums")
-    return found
 
 
 def _parties(before: tuple[Member, ...], now: tuple[Member, ...]) -> list[str]:
     old, new = ({member.name: member.identity for member in roster} for roster in (before, now))
-    found = [f"without the party {name}" for name in sorted(old.keys() - new.keys())]
-    found += [
-        f"with the party of fingerprint {party_fingerprint(name, new[name])}, {name}"
-        for name in sorted(new.keys() - old.keys())
+    return [
+        *(f"without the party {name}" for name in sorted(old.keys() - new.keys())),
+        *(
+            f"with the party of fingerprint {party_fingerprint(name, new[name])}, {name}"
+            for name in sorted(new.keys() - old.keys())
+        ),
+        *(
+            f"another identity key, of fingerprint {party_fingerprint(name, new[name])}, for the party {name}"
+            for name in sorted(old.keys() & new.keys())
+            if old[name] != new[name]
+        ),
     ]
-    found += [
-        f"another identity key, of fingerprint {party_fingerprint(name, new[name])}, for the party {name}"
-        for name in sorted(old.keys() & new.keys())
-        if old[name] != new[name]
-    ]
-    return found
 
 
 def _printed(value: Any) -> str:

@@ -82,15 +82,19 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
 
 
 def _decision(request: Request, local_time: Callable[[float], str]) -> Section:
-    found = [("plan, in words", request.words)]
-    found.append(("proposed", local_time(request.received_s)))
-    decided = local_time(request.decided_s) if request.decided_s else "nobody has decided yet"
-    found.append(("decision", f"{request.decision}, {decided}" if request.decided_s else decided))
-    found += [("by", each.words(local_time(each.at_s))) for each in request.people]
-    if request.reason and not request.people:
-        found.append(("reason", printable(request.reason, 400)))
-    found.append(("ended", local_time(request.ended_s) if request.ended_s else "it has not ended here"))
-    return Section("Decision", figures=tuple(found))
+    decided = f"{request.decision}, {local_time(request.decided_s)}" if request.decided_s else "nobody has decided yet"
+    reason = [] if request.people or not request.reason else [("reason", printable(request.reason, 400))]
+    return Section(
+        "Decision",
+        figures=(
+            ("plan, in words", request.words),
+            ("proposed", local_time(request.received_s)),
+            ("decision", decided),
+            *(("by", each.words(local_time(each.at_s))) for each in request.people),
+            *reason,
+            ("ended", local_time(request.ended_s) if request.ended_s else "it has not ended here"),
+        ),
+    )
 
 
 def _flow(value: Mapping[str, Any]) -> Section:
@@ -134,11 +138,11 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
 def _spent(request: Request, value: Mapping[str, Any], ledger: data.LedgerFacts) -> Section:
     privacy = value["privacy"]
     epsilon = float("inf") if privacy["epsilon"] is None else float(privacy["epsilon"])
-    found = [("promised for the whole run", f"epsilon {epsilon:g} at delta {privacy['delta']:g}")]
     alone = privacy["epsilon_if_all_others_collude"]
-    found.append(
-        ("against everybody else together", "nothing that can be stated" if alone is None else f"epsilon {alone:.4g}")
-    )
+    found = [
+        ("promised for the whole run", f"epsilon {epsilon:g} at delta {privacy['delta']:g}"),
+        ("against everybody else together", "nothing that can be stated" if alone is None else f"epsilon {alone:.4g}"),
+    ]
     if (cost := next((each for each in ledger.runs if each.run == request.run), None)) is None:
         found.append(("charged to the ledger", "nothing: no vector was asked for"))
     else:

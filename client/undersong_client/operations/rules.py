@@ -11,6 +11,7 @@ from undersong_client.home import PartyHome
 from undersong_client.records import cautions
 from undersong_client.storage import datasets
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import that_hold
 from undersong_common.privacy.ledger import TOLERANCE, Ledger
 from undersong_protocol import statistics
 from undersong_protocol.agreement.bounds import MinimumColluders, weak_delta
@@ -120,13 +121,14 @@ class PolicyFacts:
     @property
     def missing(self) -> tuple[str, ...]:
         allowed = self.allowed
-        chosen = (
-            (allowed.statistics or allowed.trusted_statistics, "no kind of question is allowed"),
-            (allowed.units, "nobody is named whom a run must protect"),
-            (allowed.has_budget, "no budget is set"),
-            (allowed.run_epsilon, "the largest epsilon of a run is 0"),
+        return tuple(
+            that_hold(
+                (not (allowed.statistics or allowed.trusted_statistics), "no kind of question is allowed"),
+                (not allowed.units, "nobody is named whom a run must protect"),
+                (not allowed.has_budget, "no budget is set"),
+                (not allowed.run_epsilon, "the largest epsilon of a run is 0"),
+            )
         )
-        return tuple(words for is_set, words in chosen if not is_set)
 
     def to_json(self) -> dict[str, Any]:
         return {**self.allowed.to_json(), "share_budget": self.share_budget, "share_policy": self.share_policy}

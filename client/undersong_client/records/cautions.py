@@ -12,7 +12,7 @@ from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import unit_word
 from undersong_client.records.private import DataSet, PrivateRecords, unit_count
 from undersong_common.errors import InternalError
-from undersong_common.printable import counted, printable
+from undersong_common.printable import counted, printable, that_hold
 from undersong_common.table import Table
 from undersong_protocol.agreement.bounds import FEW_PARTIES, weak_delta
 from undersong_protocol.agreement.manifest import Manifest
@@ -23,35 +23,35 @@ EMPTY = "the data set has no record: this party would answer with zeros"
 
 def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
     """Returns warnings about weak choices in a plan, which do not depend on the records."""
-    found = []
-    if math.isfinite(manifest.plan.privacy.epsilon):
-        found += weak_delta(manifest.plan.privacy.delta)
-    parties = len(manifest.roster)
-    if parties < FEW_PARTIES:
-        found.append(
-            "you are the only party: the sum that opens is your own"
-            if parties == 1
-            else "there are only two parties: the other one can subtract its own part from the opened sum"
-        )
-    return [*found, *weak_policy(policy)]
+    privacy, parties = manifest.plan.privacy, len(manifest.roster)
+    few = that_hold(
+        (parties == 1, "you are the only party: the sum that opens is your own"),
+        (
+            1 < parties < FEW_PARTIES,
+            "there are only two parties: the other one can subtract its own part from the opened sum",
+        ),
+    )
+    return [*(weak_delta(privacy.delta) if math.isfinite(privacy.epsilon) else ()), *few, *weak_policy(policy)]
 
 
 def weak_policy(policy: HospitalPolicy) -> list[str]:
     """Returns warnings about weak choices in a policy, one sentence each."""
-    found = []
-    if policy.approval == "standing":
-        found.append("consent is standing: every run within the policy is signed without anybody looking at it")
-    if policy.minimum_parties < FEW_PARTIES:
-        found.append(
+    return that_hold(
+        (
+            policy.approval == "standing",
+            "consent is standing: every run within the policy is signed without anybody looking at it",
+        ),
+        (
+            policy.minimum_parties < FEW_PARTIES,
             f"the policy accepts runs of {counted(policy.minimum_parties, 'party', 'parties')}:"
-            " with fewer than three, another one can subtract its own part from the opened sum"
-        )
-    if policy.require_post_quantum == "never":
-        found.append(
+            " with fewer than three, another one can subtract its own part from the opened sum",
+        ),
+        (
+            policy.require_post_quantum == "never",
             "the policy accepts runs whose masks are not post-quantum: who records their messages could open them with"
-            " a later quantum computer"
-        )
-    return found
+            " a later quantum computer",
+        ),
+    )
 
 
 def of_manifest(manifest: Manifest, data: DataSet, user_field: str = "") -> list[str]:
@@ -78,23 +78,21 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_f
         has_users: True if the data set has a column of user ids.
         user_field: name of that column, which gives the word for a user.
     """
-    found = []
-    if privacy.unit == "user" and not has_users:
-        protected = unit_word("user", user_field, 2)
-        found.append(
-            f"the run protects {protected}, and the data set has no column that names them: no record would take part"
-        )
-    elif not len(records):
-        found.append(EMPTY)
-    found += _delta(
-        privacy.delta if math.isfinite(privacy.epsilon) else 0.0, privacy.unit, records.unit_count, user_field
-    )
-    if records.unlisted_labels:
-        found.append(
+    nameless, delta = privacy.unit == "user" and not has_users, privacy.delta if math.isfinite(privacy.epsilon) else 0.0
+    return that_hold(
+        (
+            nameless,
+            f"the run protects {unit_word('user', user_field, 2)}, and the data set has no column that names them: no"
+            " record would take part",
+        ),
+        (not nameless and not len(records), EMPTY),
+        *((True, sentence) for sentence in _delta(delta, privacy.unit, records.unit_count, user_field)),
+        (
+            records.unlisted_labels,
             f"{records.unlisted_labels} of {len(records)} records have a label that the task does not list: they would"
-            " count as records without label"
-        )
-    return found
+            " count as records without label",
+        ),
+    )
 
 
 def of_standing_consent(policy: HospitalPolicy, table: Table, user_field: str = "") -> list[str]:

@@ -175,13 +175,11 @@ def _salt(checkpoints: Path) -> bytes:
 
 def check(heads: Sequence[str], ledger: Ledger | None) -> None:
     """Raises PrivacyRefusal if ``ledger`` lacks one of these heads, and so a release."""
-    if ledger is None:
-        if heads:
-            raise PrivacyRefusal(
-                "releases were made from this data set, and their ledger is not here", RESTORE, code="ledger-missing"
-            )
-        return
-    if not holds(ledger, heads):
+    if ledger is None and heads:
+        raise PrivacyRefusal(
+            "releases were made from this data set, and their ledger is not here", RESTORE, code="ledger-missing"
+        )
+    if ledger is not None and not holds(ledger, heads):
         raise PrivacyRefusal(
             "the ledger is older than the releases that were made from this data set", RESTORE, code="ledger-too-old"
         )

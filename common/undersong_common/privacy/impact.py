@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import printable
+from undersong_common.printable import printable, that_hold
 from undersong_common.printed_page import Section
 
 LARGEST_AUDIT_BYTES = 4 * 2**20
@@ -71,7 +71,7 @@ def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
         parties: number of all parties.
         unit: privacy unit, "sample", "user" or "party".
     """
-    found = [
+    return (
         "Every party runs the published program and holds a good source of randomness.",
         f"At most {colluders} of the {parties} parties share what they know with the coordinator, "
         "and the coordinator sees sums only."
@@ -80,12 +80,14 @@ def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
         "The task's description, labels and prompts, and the generators themselves, are public: they were not "
         "chosen by looking at the private records.",
         "Other releases about the same records add to this one; each party's ledger counts them.",
-    ]
-    if unit == "sample":
-        found.append("A person with several records is protected for each, not for all of them together.")
-    if unit == "user":
-        found.append("A user's records lie at one party; a user known to h parties is protected as a group of h users.")
-    return tuple(found)
+        *that_hold(
+            (unit == "sample", "A person with several records is protected for each, not for all of them together."),
+            (
+                unit == "user",
+                "A user's records lie at one party; a user known to h parties is protected as a group of h users.",
+            ),
+        ),
+    )
 
 
 def read_audit(path: Path) -> dict[str, Any]:
