@@ -134,10 +134,9 @@ def _read(plugin: Plugin) -> _Files:
 
 
 def _hash(plugin: Plugin, files: _Files) -> str:
-    parts = [each.encode() for each in (plugin.kind, plugin.name, plugin.target, _top(plugin))]
-    for path, digest in files.digests.items():
-        parts += [path.encode(), digest]
-    return tagged_hash("undersong plug-in", *parts).hex()
+    named = (each.encode() for each in (plugin.kind, plugin.name, plugin.target, _top(plugin)))
+    contents = (part for path, digest in files.digests.items() for part in (path.encode(), digest))
+    return tagged_hash("undersong plug-in", *named, *contents).hex()
 
 
 def _sources(folder: Path) -> Iterator[Path]:

@@ -67,19 +67,21 @@ class Page:
             if section.folded and not folded:
                 shown += ["", f"{self.fold.upper()}"]
                 folded = True
-            shown += ["", section.title]
-            if section.bar is not None:
-                before, after = (min(BAR_COLUMNS, round(BAR_COLUMNS * part)) for part in section.bar)
-                shown.append(f"    [{'#' * before}{'+' * (after - before)}{'.' * (BAR_COLUMNS - after)}]")
-            shown += [f"  {sentence}" for sentence in section.sentences]
+            before, after = (min(BAR_COLUMNS, round(BAR_COLUMNS * part)) for part in section.bar or (0.0, 0.0))
+            bar = f"    [{'#' * before}{'+' * (after - before)}{'.' * (BAR_COLUMNS - after)}]"
             width = max((len(name) for name, _ in section.figures), default=0)
-            shown += [f"    {name.ljust(width)}   {figure}" for name, figure in section.figures]
-            shown += [f"  - {point}" for point in section.points]
-            shown += [f"    {'   '.join(section.aloud)}"] * bool(section.aloud)
-            shown += [f"    {line}" for line in section.columns]
             widths = [max(map(len, column)) for column in zip(*section.table, strict=True)]
-            for row in section.table:
-                shown.append("    " + "   ".join(map(str.ljust, row, widths)).rstrip())
+            shown += [
+                "",
+                section.title,
+                *[bar] * (section.bar is not None),
+                *(f"  {sentence}" for sentence in section.sentences),
+                *(f"    {name.ljust(width)}   {figure}" for name, figure in section.figures),
+                *(f"  - {point}" for point in section.points),
+                *[f"    {'   '.join(section.aloud)}"] * bool(section.aloud),
+                *(f"    {line}" for line in section.columns),
+                *("    " + "   ".join(map(str.ljust, row, widths)).rstrip() for row in section.table),
+            ]
         return shown
 
     def write(self, path: Path, *, at: str) -> None:

@@ -318,11 +318,11 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
     sums = Detection.of_runs([(each.present, each.sums - each.signals / 2) for each in observed], 0.0, alarm)
     surest = Detection.of_runs([(each.present, each.apart) for each in observed], float(norm.isf(SURE)), alarm)
     gaussian = all(planned.law == "gaussian" and planned.sampling_rate == 1.0 for planned in plan.sums)
-    verdicts = [_verdict("every opened sum, by somebody who knows all other records", sums, delta, gaussian)]
-    verdicts.append(
-        _verdict(f"the same, naming {SURE:.0%} of absent records only", surest, delta, gaussian, by_rates=True)
+    verdicts = (
+        _verdict("every opened sum, by somebody who knows all other records", sums, delta, gaussian),
+        _verdict(f"the same, naming {SURE:.0%} of absent records only", surest, delta, gaussian, by_rates=True),
+        *(_corpus_verdict(name, observed, delta, alarm) for name in observed[0].corpus),
     )
-    verdicts += [_corpus_verdict(name, observed, delta, alarm) for name in observed[0].corpus]
     signals = np.concatenate([each.signals for each in observed])
     noise, excess = _noise(observed)
     measured = noise[0] / noise[1] if noise else 0.0  # the share of the planned noise that is found too little
@@ -341,7 +341,7 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
         largest=max(each.largest for each in observed),
         clamp=(min(each.clamp[0] for each in observed), max(each.clamp[1] for each in observed)),
         coins=tuple(dict.fromkeys(name for each in observed for name in each.coins)),
-        verdicts=tuple(verdicts),
+        verdicts=verdicts,
         refutable_by_noise=_epsilon_with(plan, max(measured, LEAST_NOISE)) if noise else None,
         refutable_by_attack=None if attacked is None else _epsilon_with(plan, attacked),
         excess=excess,

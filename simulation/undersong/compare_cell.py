@@ -160,8 +160,8 @@ class Bench:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything that the cells of a comparison share, so that a folder never mixes two comparisons."""
-        described = self._own_task.model_dump(mode="json", exclude={"output", "method", "folder"})
-        described |= {
+        described = {
+            **self._own_task.model_dump(mode="json", exclude={"output", "method", "folder"}),
             "method": self._own_task.method.model_dump(mode="json"),
             "test": hashlib.sha256(self.test.read_bytes()).hexdigest(),
             "frechet_rows": self.frechet_rows,

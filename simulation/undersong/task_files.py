@@ -137,17 +137,20 @@ class Task:
             described.append(dict(generator))
         document: dict[str, Any] = {
             "task": {"name": name, "description": description, "labels": list(labels or ())},
-            "data": {"path": [path for path in files if path.startswith(f"{PRIVATE}/")], "text": text},
+            "data": {
+                "path": [path for path in files if path.startswith(f"{PRIVATE}/")]
+                if several
+                else f"{PRIVATE}/{RECORDS}.jsonl",
+                "text": text,
+                **({} if label is None else {"label": label}),
+                **({} if user is None else {"user": user}),
+            },
             "privacy": {"epsilon": float(epsilon), "delta": delta},
             "method": {"name": method, **(options or {})},
             "output": {"dir": str(place / "run")},
             "federation": {} if parties is None else {"parties": parties},
+            **({"attributes": [dict(each) for each in attributes]} if attributes else {}),
         }
-        document |= {"attributes": [dict(each) for each in attributes]} if attributes else {}
-        document["data"] |= {} if label is None else {"label": label}
-        document["data"] |= {} if user is None else {"user": user}
-        if not several:
-            document["data"]["path"] = f"{PRIVATE}/{RECORDS}.jsonl"
         if test is not None:
             files[TEST_NAME] = to_jsonl(selected(test, [text, *([label] if label else [])], "test"))
             document["evaluation"] = {"test": TEST_NAME}

@@ -75,9 +75,12 @@ class Workspace:
 
     def _claim(self, task: Task, arguments: dict[str, Any]) -> None:
         """Raises ConfigurationError for another run's folder; how models are reached and limited may have changed."""
-        described = task.model_dump(mode="json", exclude={"output", "generators"})
-        described["generators"] = [generator.identity() for generator in task.generators]
-        described |= {"arguments": arguments, "format": FORMAT}
+        described = {
+            **task.model_dump(mode="json", exclude={"output", "generators"}),
+            "generators": [generator.identity() for generator in task.generators],
+            "arguments": arguments,
+            "format": FORMAT,
+        }
         ours = hashlib.sha256(json.dumps(described, sort_keys=True).encode("utf-8")).digest()
         if (theirs := self.journal.get("run/task")) is None:
             self.journal.put("run/task", ours)

@@ -314,13 +314,13 @@ def restore_ledger(
 
 
 def _restored_lines(restored: "Restored") -> Iterator[str]:
-    yield f"the ledger counts again, with {counted(len(restored.ledger.entries()), 'entry', 'entries')}"
-    if restored.runs:
-        runs = ", ".join(printable(run) for run in restored.runs)
-        yield f"counted as spent, because it may have been: {runs}; these runs have ended here"
-    if restored.whole_budget:
-        yield "nothing shows what was released before: a whole budget counts as spent"
-    yield spending_words(restored.spending)
+    runs = ", ".join(printable(run) for run in restored.runs)
+    yield from that_hold(
+        (True, f"the ledger counts again, with {counted(len(restored.ledger.entries()), 'entry', 'entries')}"),
+        (runs, f"counted as spent, because it may have been: {runs}; these runs have ended here"),
+        (restored.whole_budget, "nothing shows what was released before: a whole budget counts as spent"),
+        (True, spending_words(restored.spending)),
+    )
     if restored.spending.budget is None:
         earlier, figures, note = restored.earlier_budget, "--epsilon E --delta D", ""
         if earlier is not None:

@@ -211,9 +211,8 @@ def revoke(
 
 def _say(decided: "Request", as_json: bool) -> None:
     run, words = printable(decided.run), printable(decided.words)
-    said = f"{run}: {decided.decision}, signed (manifest {decided.manifest[:12]}, {words})"
-    if decided.decision == "pending":
-        said += "; a second person must approve too: a privacy officer and one for IT"
+    more = "; a second person must approve too: a privacy officer and one for IT" * (decided.decision == "pending")
+    said = f"{run}: {decided.decision}, signed (manifest {decided.manifest[:12]}, {words}){more}"
     print_result(as_json, asdict(decided), said)
 
 
@@ -267,13 +266,14 @@ def _lines(found: "CorpusCheck") -> list[str]:
         f"{counted(found.texts, 'text')} beside {counted(found.records, 'record')} of the data set"
         f" and {found.held_out} held out",
         f"copied from the data set: {_copied(found.copies)}",
-    ]
-    if found.chance is not None:
-        lines.append(f"the same of records held out, which nobody can have copied: {_copied(found.chance)}")
-    lines.append(
+        *(
+            f"the same of records held out, which nobody can have copied: {_copied(chance)}"
+            for chance in [found.chance]
+            if chance is not None
+        ),
         f"names after a title and long numbers: {sum(numbers.different.values())} different ones, {inside} of them in a"
-        f" record too{_rows(numbers.private_rows)}"
-    )
+        f" record too{_rows(numbers.private_rows)}",
+    ]
     if found.closest is None or found.membership is None:
         return [
             *lines,

@@ -326,8 +326,10 @@ def _ended(value: dict[str, Any]) -> list[Section]:
         ]
     if receipt is not None:
         body = json.loads(receipt["body"])
-        found.append(("its receipt", f"{counted(len(body['entries']), 'entry', 'entries')}, chain {body['chain']}"))
-        found.append(("signed by this party", receipt["signature"]))
+        found += [
+            ("its receipt", f"{counted(len(body['entries']), 'entry', 'entries')}, chain {body['chain']}"),
+            ("signed by this party", receipt["signature"]),
+        ]
     return [Section("This run has ended:", sentences, figures=tuple(found))]
 
 
@@ -364,36 +366,35 @@ def purpose(value: dict[str, Any]) -> Section:
 
 def leaves(value: dict[str, Any], title: str = "What leaves, sum by sum") -> Section:
     """Returns the section on every private sum of the plan: its question, number of coordinates and noise."""
-    unit = value["privacy"]["unit_word"]
-    points = []
-    for release in value["releases"]:
-        times = f"{release['releases']} times " if release["releases"] > 1 else ""
-        low, high = min(release["numbers"]), max(release["numbers"])
-        points.append(
-            f"{times}{release['statistic']}: {release['meaning']}; {low:,}{f' to {high:,}' if high > low else ''}"
-            f" numbers{' each' if times else ''}, with noise of standard deviation {release['sigma']:.3g} in the opened"
-            f" sum, where one {unit} changes the whole by at most {release['l2_sensitivity']:.3g}."
-        )
-    points.append(
+    points = (
+        *(_leaves_by(release, value["privacy"]["unit_word"]) for release in value["releases"]),
         "Each vector is noised here, then masked: the coordinator sees random numbers, and only the sum over all"
-        " parties opens."
-    )
-    points.append(
+        " parties opens.",
         "Post-quantum masks are on: who records these messages cannot open them with a later quantum computer either."
         if value["post_quantum"]
-        else "Post-quantum masks are OFF: who records these messages could open them with a later quantum computer."
+        else "Post-quantum masks are OFF: who records these messages could open them with a later quantum computer.",
     )
     only = (
         f"Only sums over your records, {value['numbers_in_all']:,} whole numbers in"
         f" {sum(release['releases'] for release in value['releases'])} releases."
         " No text, no embedding, no record."
     )
-    return Section(title, (only,), tuple(points))
+    return Section(title, (only,), points)
+
+
+def _leaves_by(release: dict[str, Any], unit: str) -> str:
+    times = f"{release['releases']} times " if release["releases"] > 1 else ""
+    low, high = min(release["numbers"]), max(release["numbers"])
+    return (
+        f"{times}{release['statistic']}: {release['meaning']}; {low:,}{f' to {high:,}' if high > low else ''}"
+        f" numbers{' each' if times else ''}, with noise of standard deviation {release['sigma']:.3g} in the opened"
+        f" sum, where one {unit} changes the whole by at most {release['l2_sensitivity']:.3g}."
+    )
 
 
 def _figures(value: dict[str, Any]) -> Section:
     """Every other figure of the run, each with the reason why it differs from the one epsilon of the sheet."""
-    privacy, cost = value["privacy"], value["cost"]
+    privacy, cost, coordinator = value["privacy"], value["cost"], value["coordinator"]
     delta = f"delta {privacy['delta']:g}"
     promised = f"epsilon {_epsilon(privacy['epsilon'])} at {delta}"
     alone = _epsilon(privacy["epsilon_if_all_others_collude"], "cannot be stated")
@@ -429,9 +430,8 @@ def _figures(value: dict[str, Any]) -> Section:
         ),
         ("method", f"{printable(value['method'], 120)}, for the task {printable(value['task']['name'], 120)!r}."),
         ("the plan's hash", value["manifest"]),
+        *([("fingerprint of who runs it", coordinator["fingerprint"])] if coordinator is not None else []),
     ]
-    if value["coordinator"] is not None:
-        found.append(("fingerprint of who runs it", value["coordinator"]["fingerprint"]))
     if cost:
         same = cost["delta"] == privacy["delta"]
         why = "Budget and run have the same delta." if same else "Your budget has another delta than the run."
@@ -465,9 +465,8 @@ def who_takes_part(value: dict[str, Any]) -> Section:
         " hospital has told you says who it is.",
         f"At least {value['threshold']} of them must take part to open a sum; {value['tolerated_dropouts']} may be"
         " missing.",
+        *["Your policy names none of them that must take part."] * (not required and len(parties) > 1),
     ]
-    if not required and len(parties) > 1:
-        sentences.append("Your policy names none of them that must take part.")
     return Section("Who takes part, by fingerprint", tuple(sentences), columns=tuple(rows))
 
 

@@ -82,9 +82,8 @@ def secure_channel(
         ("grpc.initial_reconnect_backoff_ms", 1000),
         *framing.flow_control(UNREAD_BYTES),
         ("grpc.use_local_subchannel_pool", 1),  # a new stream must not inherit an old one's certificate
+        *([("grpc.ssl_target_name_override", coordinator.server_name)] if coordinator.server_name else []),
     ]
-    if coordinator.server_name:
-        options.append(("grpc.ssl_target_name_override", coordinator.server_name))
     credentials = grpc.ssl_channel_credentials(
         root_certificates=coordinator.ca_certificate.encode("ascii"),
         private_key=credential.key,

@@ -127,12 +127,20 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
     """Every message that left, with its hash."""
     if not messages:
         return []
-    rows = [("number", "when", "what", "sum, attempt", "bytes", "SHA-256")]
-    for entry in messages[:MOST_MESSAGES]:
-        place = f"{printable(entry.query, 120)}, {entry.attempt}" if entry.query else ""
-        rows.append((str(entry.number), local_time(entry.at), entry.kind, place, f"{entry.bytes:,}", entry.sha256))
+    rows = (
+        (
+            str(entry.number),
+            local_time(entry.at),
+            entry.kind,
+            f"{printable(entry.query, 120)}, {entry.attempt}" if entry.query else "",
+            f"{entry.bytes:,}",
+            entry.sha256,
+        )
+        for entry in messages[:MOST_MESSAGES]
+    )
+    table = (("number", "when", "what", "sum, attempt", "bytes", "SHA-256"), *rows)
     more = (f"The first {MOST_MESSAGES} are listed; the outbox has all.",) * (len(messages) > MOST_MESSAGES)
-    return [Section("Messages that left", more, table=tuple(rows), folded=True)]
+    return [Section("Messages that left", more, table=table, folded=True)]
 
 
 def _spent(request: Request, value: Mapping[str, Any], ledger: data.LedgerFacts) -> Section:

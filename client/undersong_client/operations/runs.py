@@ -221,8 +221,8 @@ def _note(opened: PartyHome, what: str, request: Request, person: Person) -> Non
     """Writes a person's decision to the log of the page, wherever it was taken."""
     from undersong_common.pages.store import FILE_NAME, AuditLog
 
-    about = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}"
-    about += f": {person.comment}" if person.comment else ""
+    comment = f": {person.comment}" if person.comment else ""
+    about = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}{comment}"
     AuditLog(opened.page / FILE_NAME).note(person.account or "terminal", what, about)
 
 

@@ -59,14 +59,19 @@ def seal(home: PartyHome, table: Table, facts: Facts, *, held_out: bool = False)
     """Writes or replaces the sealed copy of the data set, or of the records held out; it is on the disk on return."""
     identity = os.urandom(_ID_BYTES)
     starts = range(0, len(table), ROWS_A_SLAB)
-    head = {**asdict(facts), "id": identity.hex(), "slabs": len(starts)}
-    head |= {"labels": table.labels is not None, "users": table.users is not None, "columns": list(table.columns)}
+    head = {
+        **asdict(facts),
+        "id": identity.hex(),
+        "slabs": len(starts),
+        "labels": table.labels is not None,
+        "users": table.users is not None,
+        "columns": list(table.columns),
+    }
+    every = (table.texts, table.labels, table.users, *table.columns.values())
     cipher = _cipher(home)
     parts = [MAGIC, _sealed(cipher, _json(head), _place(b"", 0))]
     for number, start in enumerate(starts, start=1):
-        rows = slice(start, start + ROWS_A_SLAB)
-        every = (table.texts, table.labels, table.users, *table.columns.values())
-        columns = [None if each is None else each[rows] for each in every]
+        columns = [None if each is None else each[start : start + ROWS_A_SLAB] for each in every]
         parts.append(_sealed(cipher, _json(columns), _place(identity, number)))
     replace_file(home.held_out if held_out else home.sealed, b"".join(parts))
 

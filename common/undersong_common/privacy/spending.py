@@ -67,14 +67,10 @@ def budget_from_json(value: Mapping[str, Any] | None) -> Budget | None:
 
 def parts(runs: Runs) -> list[list[Event]]:
     """Groups the events of all runs by part of the budget: purely Gaussian runs together, every other run by itself."""
-    gaussian: list[Event] = []
-    others: list[list[Event]] = []
-    for events in runs.values():
-        if accounting.is_one_gaussian(events):
-            gaussian.extend(events)
-        else:
-            others.append(list(events))
-    return [gaussian, *others] if gaussian else others
+    gaussian = {run for run, events in runs.items() if accounting.is_one_gaussian(events)}
+    together = [event for run in runs if run in gaussian for event in runs[run]]
+    others = [list(events) for run, events in runs.items() if run not in gaussian]
+    return [together, *others] if together else others
 
 
 def price(runs: Runs, delta: float, divided: int) -> float:
