@@ -374,7 +374,6 @@ def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any] | None
 
 def _parquet_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise ConfigurationError(

@@ -46,13 +46,14 @@ def audit(
     Exit code 3 if more is proven than was promised, or noise, sensitivity or coins are not the planned ones. From a
     source checkout, python -m tests.noninterference.audit also plays a hostile coordinator, with the same options.
     """
-    from undersong.auditing import AuditSettings
-    from undersong.auditing import audit as attack
+    from undersong import auditing
     from undersong_server.cli.display import display
 
     given = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]
     with display(quiet or as_json) as progress:
-        found = (context.obj or attack)(AuditSettings(task_file, tuple(given), runs, canaries, seed, jobs), progress)
+        found = (context.obj or auditing.audit)(
+            auditing.AuditSettings(task_file, tuple(given), runs, canaries, seed, jobs), progress
+        )
     print_result(found.to_json(), *found.lines(), as_json=as_json)
     if found.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)

@@ -214,11 +214,11 @@ def audit(
     >>> us.audit(task, runs=2, canaries=1).faults
     []
     """
-    from undersong.auditing import AuditSettings
-    from undersong.auditing import audit as attack
+    from undersong import auditing
 
     with shown(progress) as display:
-        return Audit(attack(AuditSettings(task.file, task.assignments, runs, canaries, seed, jobs), display))
+        settings = auditing.AuditSettings(task.file, task.assignments, runs, canaries, seed, jobs)
+        return Audit(auditing.audit(settings, display))
 
 
 def evaluate(

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undersong_client import operations
-from undersong_client.cli import data as cli_data
-from undersong_client.cli import rules as cli_rules
-from undersong_client.cli import runs as cli_runs
+from undersong_client.cli import data, rules, runs
 from undersong_client.cli.options import (
     AsJson,
     HomeFolder,
@@ -51,9 +49,9 @@ app = typer.Typer(
 def program(version: entry.ShowVersion = False) -> None: ...
 
 
-cli_data.mount(app)
-cli_rules.mount(app)
-cli_runs.mount(app)
+data.mount(app)
+rules.mount(app)
+runs.mount(app)
 
 NOT_CONNECTED = 6
 PAGE_PORT = 8701

@@ -254,7 +254,6 @@ def select(query: Path, database: str) -> Iterator[dict[str, Any]]:
     statement = _statement(query)
     try:
         import sqlalchemy
-        from sqlalchemy.exc import SQLAlchemyError
     except ImportError:
         raise ConfigurationError(
             f"{query}: databases need the package SQLAlchemy", "install undersong with the extra sql", code="no-package"
@@ -268,7 +267,7 @@ def select(query: Path, database: str) -> Iterator[dict[str, Any]]:
             "the extra sql brings PostgreSQL's (postgresql+psycopg://); install any other one beside undersong",
             code="no-package",
         ) from None
-    except (SQLAlchemyError, ValueError):
+    except (sqlalchemy.exc.SQLAlchemyError, ValueError):
         raise ConfigurationError(
             f"{query}: the database's URL cannot be read",
             "write it as, for example, postgresql+psycopg://reader@host/omop",
@@ -284,7 +283,7 @@ def select(query: Path, database: str) -> Iterator[dict[str, Any]]:
             for row in connection.execute(sqlalchemy.text(statement)).mappings():
                 yield dict(row)
             connection.rollback()
-    except SQLAlchemyError as error:
+    except sqlalchemy.exc.SQLAlchemyError as error:
         # `from None`: the database's words may hold a value of the query
         raise ConfigurationError(
             f"{query}: the database refused the query or the connection ({type(error).__name__})",

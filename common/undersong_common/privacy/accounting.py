@@ -522,8 +522,7 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
     The time and memory of ``pld.from_discrete_laplace_mechanism`` grow with the sensitivity; here they follow the
     number of cells alone. The loss at x is epsilon (sensitivity - 2 x) for 0 <= x <= sensitivity, and constant beyond.
     """
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
     highest = math.ceil(event.epsilon * event.sensitivity / cell)
     losses = np.arange(-highest, highest + 1)  # in cells
@@ -533,7 +532,8 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
     cumulative[-1] = 1.0
     masses = np.diff(cumulative, prepend=0.0)
     found = dict(zip(losses[masses > 0].tolist(), masses[masses > 0].tolist(), strict=True))
-    return PrivacyLossDistribution(pld_pmf.create_pmf(found, cell, infinity_mass=0.0, pessimistic_estimate=True))
+    losses_of = pld_pmf.create_pmf(found, cell, infinity_mass=0.0, pessimistic_estimate=True)
+    return privacy_loss_distribution.PrivacyLossDistribution(losses_of)
 
 
 def subsampled_loss_distribution(noise_multiplier: float, sampling_rate: float, cell: float) -> Any:
@@ -547,8 +547,7 @@ def subsampled_loss_distribution(noise_multiplier: float, sampling_rate: float, 
         sampling_rate: probability with which a unit takes part, in (0, 1).
         cell: distance between neighbouring losses of the grid.
     """
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
     masses = []
@@ -560,7 +559,7 @@ def subsampled_loss_distribution(noise_multiplier: float, sampling_rate: float, 
         losses = np.arange(lowest, highest + 1) * cell
         deltas = hockey_stick(losses, noise_multiplier, sampling_rate, removed=adjacency is AdjacencyType.REMOVE)
         masses.append(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(cell, lowest, highest, deltas))
-    return PrivacyLossDistribution(*masses)
+    return privacy_loss_distribution.PrivacyLossDistribution(*masses)
 
 
 def hockey_stick(losses: Float64, sigma: float, rate: float, *, removed: bool) -> Float64:
