@@ -431,10 +431,10 @@ def _verdict(attack: str, detection: Detection, delta: float, gaussian: bool, by
         caught=(0.5,) * runs,
         alarms=(0.0,) * runs,
     )
-    if by_rates:
-        reached, most = (each.epsilon_of_rates(delta, gaussian) for each in (detection, perfect))
-    else:
-        reached, most = (_proven(each, delta, gaussian) for each in (detection, perfect))
+    reached, most = (
+        each.epsilon_of_rates(delta, gaussian) if by_rates else _proven(each, delta, gaussian)
+        for each in (detection, perfect)
+    )
     return Verdict(attack, detection, reached, most)
 
 

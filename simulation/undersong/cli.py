@@ -143,9 +143,8 @@ def compare(
 
     if ray_address and engine != "ray":
         raise ConfigurationError("--ray-address without --engine ray", "add --engine ray")
-    options = replace(options, ray=ray_address if engine == "ray" else None)
-    if debug:
-        options = replace(options, jobs=1)  # an error of another process has no traceback here
+    jobs = 1 if debug else options.jobs  # an error of another process has no traceback here
+    options = replace(options, ray=ray_address if engine == "ray" else None, jobs=jobs)
     command = shlex.join(["undersong", *sys.argv[1:]])
     with display(quiet) as progress:
         comparison = front.compare_by(Task.load(task_file, *(assignments or ())), options, command, progress)

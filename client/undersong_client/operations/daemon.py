@@ -44,9 +44,8 @@ def status(home: Path) -> DaemonStatus:
     opened = PartyHome(home)
     running = opened.is_running
     facts: dict[str, Any] = read_json(opened.status) if opened.status.exists() else {}
-    state = facts.get("state", "never started") if running else "not running"
-    if not running and facts.get("state") == REFUSED_START:
-        state = REFUSED_START
+    stated = running or facts.get("state") == REFUSED_START
+    state = facts.get("state", "never started") if stated else "not running"
     settings = opened.settings
     return DaemonStatus(settings.party, running, state, opened.pause.exists(), settings.drill, facts)
 

@@ -162,9 +162,7 @@ def _shaped(row: dict[str, Any], declared: Declared) -> dict[str, Any]:
     if declared.label_map and declared.label_field in shaped:
         found = shaped[declared.label_field]
         name = "" if found is None else str(found)
-        label = declared.label_map.get(name)
-        if label is None and name:
-            label = declared.label_map.get(ANY_LABEL)
+        label = declared.label_map.get(name, declared.label_map.get(ANY_LABEL) if name else None)
         if label is not None:
             shaped[declared.label_field] = label or _LEFT_OUT
     return shaped
