@@ -26,6 +26,7 @@ from tests.doubles.pace import examples, slow_but
 from tests.doubles.tiny_bert import fails_at_last_word, write_embedder
 from undersong_common import embedding, encoders, workers
 from undersong_common.arrays import Float32
+from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import (
     GRID,
     PUBLIC_GRID,
@@ -430,7 +431,7 @@ def test_private_cache_shows_neither_text_nor_embedding_nor_membership(tmp_path:
     grid = (rows * GRID).astype("<i2").tobytes()
     content = b"".join(each.read_bytes() for each in tmp_path.glob("private.sqlite*"))
     clear = b"".join(each.read_bytes() for each in tmp_path.glob("public.sqlite*"))
-    (key,) = embedder._keys(["the secret note"])
+    key = tagged_hash("undersong embedding", bytes.fromhex(embedder.fingerprint), b"the secret note")
     assert grid in clear
     assert key in clear, "the test would find what it looks for"
     assert grid[:16] not in content
