@@ -103,8 +103,10 @@ class Shape:
 def shape_of(scores: Float32) -> Shape:
     """Shape of the scores of one sum or of one party's share in it."""
     n, squares = len(scores), scores.astype(np.float64) ** 2
-    blocks = [slice(n * part // parts, n * (part + 1) // parts) for parts in (1, 2, 4) for part in range(parts)]
-    blocks += [slice(residue, None, modulus) for modulus in range(2, 9) for residue in range(modulus)]
+    blocks = [
+        *(slice(n * part // parts, n * (part + 1) // parts) for parts in (1, 2, 4) for part in range(parts)),
+        *(slice(residue, None, modulus) for modulus in range(2, 9) for residue in range(modulus)),
+    ]
     counts = np.bincount(np.searchsorted(_EDGES, scores), minlength=len(_MASSES))
     energies = np.array([squares[block].sum() for block in blocks])
     return Shape(counts, energies, np.array([len(squares[block]) for block in blocks]))

@@ -401,10 +401,11 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
             add(name, shape)
             add(f"run {number}, {name}", shape)
     alarm = NOISE_ALARM / NOISE_CHECKS
-    found = [f"{name}: the noise is not of the planned law" for name in audit_parts.other_law(shapes, alarm)]
-    found += [f"{name}: the noise is too small or large in places" for name in audit_parts.uneven(shapes, alarm)]
-    repeated = audit_parts.repeated_within(series, alarm)
-    return found + [f"{name}: the noise repeats within the sum" for name in repeated]
+    return [
+        *(f"{name}: the noise is not of the planned law" for name in audit_parts.other_law(shapes, alarm)),
+        *(f"{name}: the noise is too small or large in places" for name in audit_parts.uneven(shapes, alarm)),
+        *(f"{name}: the noise repeats within the sum" for name in audit_parts.repeated_within(series, alarm)),
+    ]
 
 
 def _sums(observed: Sequence[Observations]) -> list[tuple[int, str, NoiseSize]]:
@@ -741,8 +742,10 @@ def clamped_shares(
         return _over(vector, bound)
 
     one = sp.csr_array(([far], ([0], [0])), shape=(1, planned.dimension))
-    found = [share(unit, row, privacy, bounds) for row in (one, -one)]
-    found.append(share(units, one, replace(privacy, max_records=1), np.array([np.inf, np.inf, largest])))
+    found = [
+        *(share(unit, row, privacy, bounds) for row in (one, -one)),
+        share(units, one, replace(privacy, max_records=1), np.array([np.inf, np.inf, largest])),
+    ]
     flat = share(unit, sp.csr_array(np.full((1, planned.dimension), far)), privacy, bounds)
     # Rounding toward zero leaves little of coordinates of a few integer units.
     return [*(found if largest >= FEWEST_UNITS else (max(each, 1.0) for each in found)), max(flat, 1.0)]

@@ -40,11 +40,9 @@ def check(bench: Bench, grid: compare_table.Grid, progress: Progress) -> None:
     Raises ConfigurationError for a variant that cannot run, a file that is missing or cannot be read, a generator that
     cannot be built, or records that no federation of the grid can hold.
     """
-    remarks: dict[str, None] = {}
     different = {(cell.variant, cell.epsilon, cell.parties, cell.records): cell for cell in grid.cells()}
-    for cell in different.values():
-        remarks |= dict.fromkeys(f"{cell.variant.name}: {remark}" for remark in bench.check(cell))
-    for remark in remarks:
+    remarks = (f"{cell.variant.name}: {remark}" for cell in different.values() for remark in bench.check(cell))
+    for remark in dict.fromkeys(remarks):
         progress.say(remark)
 
 

@@ -29,7 +29,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import MAX_WINDOWS
 from undersong_common.pages import options
-from undersong_common.printable import printable, shell_path
+from undersong_common.printable import printable, shell_path, that_hold
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def _status_lines(found: "DaemonStatus") -> Iterator[str]:
     changes = {printable(each["run"]): printable("; ".join(each["changes"])) for each in facts.get("changed", ())}
     offset_s = facts.get("clock_offset_s", 0.0)
     answered = f"{printable(facts.get('answered', ''))} at {local_time(facts.get('answered_s', 0.0))}"
-    told: tuple[tuple[object, str], ...] = (
+    told = that_hold(
         (facts.get("address"), f"coordinator at {printable(str(facts.get('address')))}"),
         (facts.get("coordinator_software"), f"it runs {printable(str(facts.get('coordinator_software')))}"),
         (facts.get("problem"), f"last problem: {printable(str(facts.get('problem')))}"),
@@ -278,7 +278,7 @@ def _status_lines(found: "DaemonStatus") -> Iterator[str]:
         (facts.get("waiting"), f"{facts.get('waiting')} run(s) wait for your decision: undersong-party requests"),
         (facts.get("certificate_until"), f"certificate valid until {facts.get('certificate_until', '')[:10]}"),
     )
-    yield from (f"  {line}" for is_so, line in told if is_so)
+    yield from (f"  {line}" for line in told)
 
 
 @app.command()
