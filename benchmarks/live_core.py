@@ -3,6 +3,7 @@
     python -m benchmarks.live_core --data FOLDER --model MODEL --out runs/live [--tasks banking10 clinic] [--seeds 3]
     python -m benchmarks.live_core --out runs/live --table
     python -m benchmarks.live_core --out runs/live --show 20
+    python -m benchmarks.live_core --data FOLDER --model MODEL --out runs/live --why
 
 MODEL is a folder of transformers, such as ``benchmarks.gguf_folder`` makes. The core: three tasks (one of them the
 invented clinic, whose notes no model can have seen), one generator, epsilon 4, 300 records at five parties, 100 texts
@@ -38,6 +39,7 @@ from undersong_common.files import holding, replace_file
 from undersong_common.intervals import over_seeds
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import panel
+from undersong_server.evaluation.metrics import vendi_score
 from undersong_server.runs import task as tasks
 from undersong_server.runs.tables import read_private_files
 
@@ -78,12 +80,16 @@ class Judge:
         labels = [label for table in tables for label in table.labels or ()]
         return LogisticRegression(C=10.0, max_iter=2000).fit(self.embed(texts), labels)
 
+    def labels(self, embeddings: Float32) -> list[str]:
+        """The labels by a classifier of all real texts."""
+        return [str(each) for each in self._real.predict(embeddings)]
+
     def figures(self, texts: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Any]:
         """The panel's scores, MAUVE of JUDGED texts, label adherence, and how many word pairs differ."""
         embeddings = self.embed(texts)
         judged = panel.judge(panel.Labelled(texts, labels, embeddings), self.truth, seed=seed)
         more = measured(texts, labels, embeddings, self.truth.embeddings, rows=JUDGED, seed=seed)
-        adherence = float(np.mean(self._real.predict(embeddings) == np.array(labels)))
+        adherence = float(np.mean(np.array(self.labels(embeddings)) == np.array(labels)))
         return {**judged.figures(), **judged.accuracies(), **more, "adherence": adherence}
 
 
@@ -141,6 +147,39 @@ def run(given: argparse.Namespace, task: str, cell: Cell, judges: dict[str, Judg
     texts, labels = made.corpus.texts, made.corpus.labels or ()
     facts = {"seconds": round(seconds), "rows": len(texts), **made.facts, **cell.described()}
     return {"task": task, **facts, **judges[task].figures(texts, labels, cell.seed), "texts": texts, "labels": labels}
+
+
+def why(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> str:
+    """What a method's labels cost and what its texts are worth: the score with labels by a classifier of real texts.
+
+    A corpus is published with the labels that were ordered. A classifier trained on all records, which no method has,
+    labels it anew; the score then says how much of the task its texts show.
+    """
+    heads = (
+        "task",
+        "method",
+        "seeds",
+        "adherence",
+        "panel score",
+        "with a classifier's labels",
+        "Vendi score",
+        "words",
+    )
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for task in sorted({cell["task"] for cell in found}):
+        judge = Judge(bench_of(given, task, given.model, "packaged"))
+        for method in sorted({cell["method"] for cell in found if cell["task"] == task}):
+            own = [cell for cell in found if (cell["task"], cell["method"]) == (task, method)]
+            for cell in own:
+                embeddings = judge.embed(cell["texts"])
+                mended = panel.Labelled(cell["texts"], judge.labels(embeddings), embeddings)
+                cell["mended"] = panel.judge(mended, judge.truth, seed=cell["seed"]).figures()["accuracy"]
+                cell["vendi"] = vendi_score(embeddings)
+                cell["words"] = float(np.mean([len(text.split()) for text in cell["texts"]]))
+            means = [_mean(own, name) for name in ("adherence", "accuracy", "mended")]
+            vendi, words = (f"{float(np.mean([cell[name] for cell in own])):.1f}" for name in ("vendi", "words"))
+            lines.append(f"| {task} | `{method}` | {len(own)} | {' | '.join(means)} | {vendi} | {words} |")
+    return "\n".join(lines)
 
 
 def kept(out: Path) -> list[dict[str, Any]]:
@@ -201,14 +240,17 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--table", action="store_true", help="prints the table of what is there")
+    parser.add_argument("--why", action="store_true", help="prints what labels cost and what texts are worth")
     parser.add_argument("--show", type=int, default=0, help="prints so many texts of every cell of the first seed")
     given = parser.parse_args()
     if given.full:
         given.epsilons, given.records = list(GRID["epsilons"]), list(GRID["records"])
-    if given.table or given.show:
+    if given.table or given.show or given.why:
         there = kept(given.out)
         if given.table:
             print(table(there))
+        if given.why:
+            print(why(given, there))
         for each in (each for each in there if each["seed"] == given.first_seed and given.show):
             print(f"\n## {each['task']}, {each['method']}")
             for text, label in list(zip(each["texts"], each["labels"], strict=True))[: given.show]:
