@@ -40,8 +40,8 @@ from undersong_common.intervals import over_seeds
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.metrics import vendi_score
+from undersong_server.operations.tasks import read_private_files
 from undersong_server.runs import task as tasks
-from undersong_server.runs.tables import read_private_files
 
 ROOT = Path(__file__).parents[1]
 TASKS = {

@@ -37,7 +37,7 @@ from undersong_common.model_files import model_folder
 from undersong_common.table import Table
 from undersong_server.evaluation import membership, panel, task_model
 from undersong_server.evaluation.evaluate import joined, sequences_of
-from undersong_server.evaluation.scores import score
+from undersong_server.evaluation.panel import score
 
 HERE = Path(__file__).parent
 FIGURES = HERE / "papers.jsonl"
@@ -135,14 +135,14 @@ class Papers:
         figures["accuracy"] = judged.models["head"].accuracy
         if self._name == "dpkps":
             layers = task_model.train(embeddings, labels, head="three-layer", seed=seed)
-            figures["layers"] = task_model.evaluate(layers, real, test.labels).accuracy
+            figures["layers"] = score(test.labels, task_model.predict(layers, real)).accuracy
             place = {"method": PRIVATE_ONLY, "epsilon": None, "records": self._paper["records"]}
             records = bench.made(_cell({**row, **place}, seed)).corpus
             assert records is not None  # private-only trains on the records themselves
             client = np.random.default_rng(seed).permutation(len(records))[: max(20, len(corpus) // 2)]
             own = bench._embed([records.texts[at] for at in client])
             adapted = task_model.adapt(embeddings, labels, own, seed=seed, head="three-layer")
-            figures["adapted"] = task_model.evaluate(adapted, real, test.labels).accuracy
+            figures["adapted"] = score(test.labels, task_model.predict(adapted, real)).accuracy
         return figures
 
     def shuffled(self, row: Mapping[str, Any], times: int) -> dict[str, list[float]]:
@@ -158,14 +158,14 @@ class Papers:
             for name, (table, embeddings, truth) in sides.items():
                 labels = np.random.default_rng(seed).permutation(np.array(table.labels)).tolist()
                 layers = task_model.train(bench._embed(table.texts), labels, head="three-layer", seed=seed)
-                found[name].append(task_model.evaluate(layers, embeddings, truth.labels or ()).accuracy)
+                found[name].append(score(truth.labels or (), task_model.predict(layers, embeddings)).accuracy)
         return found
 
     def _sequences(self, bench: Bench, rows: Any, test: Table, seed: int) -> dict[str, float]:
         drawn = _drawn(rows)
         model = task_model.train(bench._embed(drawn.texts), drawn.labels or (), head="three-layer", seed=seed)
         own = sequences_of(test, drawn, every=True)  # test records are turned into sequences too (B.2.2)
-        return {"sequences": task_model.evaluate(model, bench._embed(own.texts), own.labels or ()).accuracy}
+        return {"sequences": score(own.labels or (), task_model.predict(model, bench._embed(own.texts))).accuracy}
 
 
 def _drawn(rows: Sequence[tuple[str, Sequence[str]]]) -> Table:

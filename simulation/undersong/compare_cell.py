@@ -28,12 +28,12 @@ from undersong_server import methods
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import metrics, panel
 from undersong_server.evaluation.label_errors import corpus_label_errors
-from undersong_server.evaluation.scores import score
+from undersong_server.evaluation.panel import score
 from undersong_server.generators.interface import Surroundings
+from undersong_server.operations.tasks import read_private_files, task_faults
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import cap_faults, cap_warnings, plan_run
-from undersong_server.runs.tables import read_private_files, task_faults
 
 PRIVATE_ONLY = "private-only"  # the task model trained on the private records themselves: no privacy, no generator
 

@@ -20,7 +20,7 @@ from undersong_common.intervals import over_seeds
 from undersong_common.printed_page import template
 from undersong_server import methods as all_methods
 from undersong_server.evaluation import panel
-from undersong_server.evaluation.scores import AVERAGES
+from undersong_server.evaluation.panel import AVERAGES
 from undersong_server.report import html
 
 LEVEL = 0.95

@@ -20,16 +20,15 @@ from undersong_common.table import Table, concatenate
 from undersong_server.cluster import Cluster
 from undersong_server.evaluation.evaluate import NO_PRIVACY, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.panel import Trained
-from undersong_server.evaluation.scores import FIGURES
+from undersong_server.evaluation.panel import FIGURES, Trained
 from undersong_server.methods import mixture
+from undersong_server.operations.tasks import read_test_file
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.release.files import JSONL_NAME, SimulationSigner
 from undersong_server.release.publish import publish, report_data
 from undersong_server.report.data import Accuracy, Measure, ReportData, measures_of
 from undersong_server.runs import planning
-from undersong_server.runs.tables import read_test_file
 from undersong_server.runs.task import Task
 
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost

@@ -28,7 +28,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.cluster import connected
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.operations import evaluation, releases, tasks
+from undersong_server.operations import releases, tasks
 from undersong_server.operations.tasks import try_generator
 from undersong_server.progress import Progress
 
@@ -248,7 +248,7 @@ def evaluate(
         if not isinstance(pair, Sequence) or len(pair) != len(names):
             raise ConfigurationError("membership= is not a pair", "membership=: give (members, non-members)", code=CODE)
         options["membership"] = tuple(to_table(each, text, label, what) for each, what in zip(pair, names, strict=True))
-    return Evaluation(evaluation.evaluate(folder, EvaluationOptions(text_field=text, label_field=label, **options)))
+    return Evaluation(releases.evaluate(folder, EvaluationOptions(text_field=text, label_field=label, **options)))
 
 
 def compare(

@@ -18,8 +18,8 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.agreement.plan import Privacy
+from undersong_server.operations.tasks import read_private_files
 from undersong_server.pool import Sample
-from undersong_server.runs.tables import read_private_files
 from undersong_server.runs.task import Task
 
 

@@ -20,11 +20,11 @@ from undersong_server.federation.driver import PublicBlocks
 from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import RunContext
+from undersong_server.operations.tasks import read_private_files
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.planning import RunPlan, build_author
-from undersong_server.runs.tables import read_private_files
 from undersong_server.runs.task import Task
 
 

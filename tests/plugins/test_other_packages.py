@@ -39,10 +39,10 @@ from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Plan, Privacy
 from undersong_protocol.statistics import PublicFacts, PublicInputs
 from undersong_server import methods
+from undersong_server.operations.tasks import task_faults
 from undersong_server.release.verify import verify
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
-from undersong_server.runs.tables import task_faults
 
 pytestmark = pytest.mark.heavy
 

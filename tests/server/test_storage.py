@@ -28,7 +28,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import SCHEMA, Registry
 from undersong_server.coordinator.service import _await_turn
 from undersong_server.journal import Journal
-from undersong_server.operations import backup
+from undersong_server.operations import coordinator
 from undersong_server.postgres import STALLED_MS, Postgres, _Translated
 from undersong_server.runs.folder import RequestedAction, RunStatus
 from undersong_server.runs.planning import Planned
@@ -434,7 +434,7 @@ def test_a_run_that_is_planned_on_one_machine_is_there_on_the_other_with_every_r
     assert (two.run("first").output / "synthetic.jsonl").read_text() == "{}\n"
     assert two.run("first").status().state == "finished"
     with raises(ConfigurationError, "backup-elsewhere"):
-        backup.back_up(one.path, tmp_path / "backup")
+        coordinator.back_up(one.path, tmp_path / "backup")
 
 
 @pytest.mark.slow

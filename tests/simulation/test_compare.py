@@ -266,7 +266,7 @@ def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch
         read.append(path.name)
         return read_table(path, *arguments, **options)
 
-    monkeypatch.setattr("undersong_server.runs.tables.read_table", counted)
+    monkeypatch.setattr("undersong_server.operations.tasks.read_table", counted)
     cells = [grid().cell(Variant.parse("wasp"), 4.0, (10, 100), seed) for seed in (0, 1)]
     first, second = (dealt(bench.task(cell), bench._files, cell.seed) for cell in cells)
     assert read == ["private.jsonl"]

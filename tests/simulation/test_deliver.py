@@ -461,6 +461,6 @@ def test_private_files_are_read_once(tmp_path, monkeypatch):
         read.append(path.name)
         return read_table(path, *arguments, **options)
 
-    monkeypatch.setattr("undersong_server.runs.tables.read_table", counted)
+    monkeypatch.setattr("undersong_server.operations.tasks.read_table", counted)
     run(make_task(tmp_path), tmp_path / "out")
     assert sorted(read) == ["site-0.jsonl", "site-1.jsonl", "site-2.jsonl", "test.jsonl"]

@@ -34,9 +34,9 @@ from undersong_protocol.statistics import LabelHistogram
 from undersong_server import methods
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.kinds import function
+from undersong_server.operations.tasks import read_private_files
 from undersong_server.progress import Silent
 from undersong_server.runs import execution
-from undersong_server.runs.tables import read_private_files
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
 

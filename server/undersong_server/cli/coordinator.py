@@ -131,7 +131,7 @@ def backup(
     quiet: entry.Quiet = False,
 ) -> None:
     """Writes keys, registry, runs and accounts into one file, and reads it back. The coordinator need not stop."""
-    found = operations.backup.back_up(home, file)
+    found = operations.coordinator.back_up(home, file)
     words = f"wrote {file}: {counted(len(found.runs), 'run')}; keep it encrypted, for it holds the coordinator's keys"
     print_result(found, words, as_json=as_json, quiet=quiet)
 
@@ -145,7 +145,7 @@ def restore(
     quiet: entry.Quiet = False,
 ) -> None:
     """Makes a lost coordinator anew from its backup, in an empty folder. Never serve two folders of one coordinator."""
-    found = operations.backup.check(file) if check else operations.backup.restore(file, home)
+    found = operations.coordinator.check_backup(file) if check else operations.coordinator.restore(file, home)
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.made_at))
     lines = [f"{found.coordinator}, {counted(len(found.runs), 'run')}, of {made}; fingerprint: {found.fingerprint}"]
     if not check:

@@ -16,7 +16,7 @@ from undersong_server.evaluation import panel
 from undersong_server.evaluation.evaluate import NOT_PRIVATE, Distances, EvaluationReport
 from undersong_server.evaluation.label_errors import LabelErrors
 from undersong_server.evaluation.membership import Membership
-from undersong_server.evaluation.scores import FIGURES
+from undersong_server.evaluation.panel import FIGURES
 
 FAILED_ATTACKS = (
     "An attack that finds nothing proves nothing: others may find more. No figure here is a privacy guarantee."

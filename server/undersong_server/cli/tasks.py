@@ -107,7 +107,7 @@ def evaluate(
     """Trains small classifiers on a run's corpus, tests them, and compares with files that the caller holds."""
     from undersong_server.cli.evaluation_screen import render
 
-    report = operations.evaluation.evaluate(folder, replace(options, ray=ray))
+    report = operations.releases.evaluate(folder, replace(options, ray=ray))
     if as_json:
         print_json(report.to_json())
     else:

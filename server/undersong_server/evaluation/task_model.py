@@ -27,7 +27,6 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning, load, logits, optimise
 from undersong_common.workers import one_numpy_thread, one_torch_thread
 from undersong_server.evaluation.options import HEADS, Head
-from undersong_server.evaluation.scores import Scores, score
 
 VALIDATION_SHARE = 0.2
 # Inverse regularisation of the linear head, weakest fit first. Validation matters: on 6 000 texts of mixed quality
@@ -109,14 +108,6 @@ def train(
 def predict(model: "TaskModel | FineTunedModel", inputs: Any) -> list[str]:
     """The most probable label of each embedding [n, d], or of each text that a fine-tuned model reads."""
     return [model.labels[column] for column in np.argmax(model.probabilities(inputs), axis=1)]
-
-
-def evaluate(model: TaskModel, embeddings: Float32, labels: Sequence[str]) -> Scores:
-    """Scores the model on test texts, by their embeddings, float32 [n, d], and true labels.
-
-    A label that the model never saw counts as an error, as it would in use.
-    """
-    return score(labels, predict(model, embeddings))
 
 
 def _train(x: Float32, y: Int64, names: tuple[str, ...], head: Head, sizes: tuple[int, ...], seed: int) -> TaskModel:

@@ -21,8 +21,7 @@ from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics.terms import FourierFeatures, matcher
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, RunContext, Setting
-from undersong_server.methods.parts.keyphrases import Densities
-from undersong_server.methods.parts.private_vocabulary import VocabularyOptions, private_keyphrases
+from undersong_server.methods.parts.keyphrases import Densities, VocabularyOptions, private_keyphrases
 from undersong_server.methods.parts.selection import balanced_labels
 from undersong_server.pool import Sample
 

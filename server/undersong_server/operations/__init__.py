@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from undersong_server.operations import (
-        backup,
         coordinator,
         drafts,
         enrolment,
-        evaluation,
         following,
         overview,
         releases,
@@ -22,11 +20,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "backup",
     "coordinator",
     "drafts",
     "enrolment",
-    "evaluation",
     "following",
     "overview",
     "releases",

@@ -149,7 +149,7 @@ def test_figures_that_were_kept_stand_beside_other_runs(home):
 
 @pytest.mark.slow
 def test_a_finished_run_is_judged_beside_a_test_file_and_compared_by_it(home, tmp_path, monkeypatch):
-    monkeypatch.setattr("undersong_server.operations.evaluation.embedder", lambda *_given: embed)
+    monkeypatch.setattr("undersong_server.operations.releases.embedder", lambda *_given: embed)
     test = tmp_path / "test.jsonl"
     rows = [{"text": f"a text number {n}", "label": "ab"[n % 2]} for n in range(30)]
     test.write_text("".join(json.dumps(row) + "\n" for row in rows))

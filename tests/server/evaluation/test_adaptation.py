@@ -12,8 +12,9 @@ from undersong_server.evaluation import evaluate as evaluation
 from undersong_server.evaluation import task_model
 from undersong_server.evaluation.evaluate import read_sequences, sequences_of
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.task_model import WEIGHTS, adapt, covariance_distance, evaluate
-from undersong_server.operations.evaluation import evaluate as evaluate_run
+from undersong_server.evaluation.panel import score
+from undersong_server.evaluation.task_model import WEIGHTS, adapt, covariance_distance, predict
+from undersong_server.operations.releases import evaluate as evaluate_run
 
 
 def blobs(count, seed, turn=0.0, noise=0.35):
@@ -37,7 +38,7 @@ def test_covariances_come_closer_and_labels_are_still_told_apart():
     before, after = map(float, adapted.description.rpartition(": covariance distance ")[2].split(" -> "))
     assert after < 0.9 * before
     assert after == pytest.approx(covariance_distance(adapted, source, target), abs=5e-4)
-    assert evaluate(adapted, target, truth).accuracy > 0.8
+    assert score(truth, predict(adapted, target)).accuracy > 0.8
     again = adapt(source, labels, target, seed=0)
     assert np.array_equal(again.hidden[0][0], adapted.hidden[0][0])
 

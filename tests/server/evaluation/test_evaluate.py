@@ -14,7 +14,7 @@ from undersong_common.table import read_table
 from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.panel import settings
-from undersong_server.operations.evaluation import evaluate
+from undersong_server.operations.releases import evaluate
 from undersong_server.pool import Sample
 
 pytestmark = pytest.mark.heavy  # trains task models
@@ -171,7 +171,7 @@ def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch
         read.append(path.name)
         return read_table(path, *columns, **further)
 
-    for module in ("operations.evaluation", "evaluation.evaluate"):
+    for module in ("operations.releases", "evaluation.evaluate"):
         monkeypatch.setattr(f"undersong_server.{module}.read_table", counted)
     train = run / "train.jsonl"
     report = evaluate(

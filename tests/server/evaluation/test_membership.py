@@ -20,7 +20,7 @@ from undersong_server.evaluation import membership as attacks
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.membership import membership
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.operations.evaluation import evaluate
+from undersong_server.operations.releases import evaluate
 from undersong_server.pool import Sample
 
 

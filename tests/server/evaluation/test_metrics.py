@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from undersong_common import overlap
 from undersong_server.evaluation import metrics
-from undersong_server.evaluation.scores import score
+from undersong_server.evaluation.panel import score
 
 
 def cloud(rows, width=12, shift=0.0, scale=1.0, seed=0):

@@ -5,6 +5,7 @@ from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
 from undersong_server.evaluation import task_model
 from undersong_server.evaluation.options import HEADS
+from undersong_server.evaluation.panel import score
 
 
 def clusters(rows, classes=3, width=16, spread=0.15, seed=0, flips=0.0):
@@ -25,7 +26,7 @@ def test_learns_separable_classes_and_is_deterministic(head):
     x, labels, _ = clusters(300)
     test_x, test_labels, _ = clusters(200, seed=1)
     model = task_model.train(x, labels, head=head, seed=3)
-    assert task_model.evaluate(model, test_x, test_labels).accuracy > 0.97
+    assert score(test_labels, task_model.predict(model, test_x)).accuracy > 0.97
     probabilities = model.probabilities(test_x)
     assert probabilities.shape == (200, 3)
     assert np.allclose(probabilities.sum(axis=1), 1)
@@ -110,7 +111,7 @@ def test_refuses_what_it_cannot_train_on(arguments, code):
 def test_an_unseen_test_label_is_an_error_not_a_crash():
     x, labels, _ = clusters(100)
     model = task_model.train(x, labels, head="linear")
-    scores = task_model.evaluate(model, x[:4], ["new", "new", *labels[2:4]])
+    scores = score(["new", "new", *labels[2:4]], task_model.predict(model, x[:4]))
     assert scores.accuracy == 0.5
     assert "new" in scores.labels
 

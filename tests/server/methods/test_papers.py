@@ -32,9 +32,8 @@ from undersong_server.generators.orders import Order, Requests, shown_once
 from undersong_server.methods import augpe, discriminator, dpga, dpkps, fusegen, pretext, wasp
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import discriminant, dpga_paper, papers
-from undersong_server.methods.parts.keyphrases import Densities, significant_terms
+from undersong_server.methods.parts.keyphrases import Densities, english_words, significant_terms
 from undersong_server.methods.parts.metadata import shares_by_label
-from undersong_server.methods.parts.private_vocabulary import english_words
 from undersong_server.methods.parts.selection import mean_similarity
 from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs.planning import coordinator_task, plan_figures, plan_run

@@ -11,7 +11,7 @@ from tests.doubles.coded import raises
 from tests.doubles.stream import Credentials
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome, Serving
-from undersong_server.operations import backup, coordinator, enrolment
+from undersong_server.operations import coordinator, enrolment
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def home(tmp_path):
 @pytest.fixture
 def made(home, tmp_path):
     file = tmp_path / "kept" / "backup"
-    backup.back_up(home, file)
+    coordinator.back_up(home, file)
     return file
 
 
@@ -41,7 +41,7 @@ def files(folder):
 
 
 def test_what_is_restored_is_the_same_coordinator(home, made, tmp_path):
-    restored = backup.restore(made, tmp_path / "new")
+    restored = coordinator.restore(made, tmp_path / "new")
     new, left = files(tmp_path / "new"), ("serving.", "registry.")
     assert restored.fingerprint == coordinator.show(home).fingerprint == coordinator.show(tmp_path / "new").fingerprint
     assert [(each.party.name, each.party.state) for each in enrolment.parties(tmp_path / "new")] == [
@@ -55,7 +55,7 @@ def test_what_is_restored_is_the_same_coordinator(home, made, tmp_path):
 
 
 def test_only_its_owner_reads_it(made, tmp_path):
-    backup.restore(made, tmp_path / "new")
+    coordinator.restore(made, tmp_path / "new")
     assert made.stat().st_mode & 0o777 == 0o600
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "new").rglob("*")} == {0}
     assert [path.name for path in made.parent.iterdir()] == ["backup"]
@@ -63,17 +63,17 @@ def test_only_its_owner_reads_it(made, tmp_path):
 
 def test_neither_a_file_nor_a_folder_is_replaced(home, made, tmp_path):
     with raises(ConfigurationError, "backup-exists"):
-        backup.back_up(home, made)
+        coordinator.back_up(home, made)
     before = files(home)
     with raises(ConfigurationError, "home-not-empty"):
-        backup.restore(made, home)
+        coordinator.restore(made, home)
     assert files(home) == before
     (tmp_path / "empty").mkdir()
-    backup.restore(made, tmp_path / "empty")
+    coordinator.restore(made, tmp_path / "empty")
 
 
 def test_a_check_changes_nothing(made, tmp_path):
-    assert backup.check(made).coordinator == "clinics"
+    assert coordinator.check_backup(made).coordinator == "clinics"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "kept"]
 
 
@@ -101,7 +101,7 @@ def rewritten(made, changed):
 def test_a_damaged_one_is_refused_and_leaves_nothing(changed, made, tmp_path):
     rewritten(made, changed)
     with raises(ConfigurationError, "backup-damaged"):
-        backup.restore(made, tmp_path / "new")
+        coordinator.restore(made, tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "kept"]
 
 
@@ -110,11 +110,11 @@ def test_one_that_was_cut_off_or_flipped_is_refused(made):
     for data in (whole[: len(whole) // 2], b"", whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]):
         made.write_bytes(data)
         with raises(ConfigurationError, "backup-damaged"):
-            backup.check(made)
+            coordinator.check_backup(made)
 
 
 def test_one_of_another_format_says_so(made):
     note = json.dumps({"format": 2, "made_at": 0, "fingerprint": ""}).encode()
     rewritten(made, {"undersong-backup.json": note})
     with raises(ConfigurationError, "backup-format"):
-        backup.check(made)
+        coordinator.check_backup(made)

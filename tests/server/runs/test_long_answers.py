@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.doubles.tasks import make_task
-from undersong_server.runs.tables import task_faults
+from undersong_server.operations.tasks import task_faults
 from undersong_server.runs.task import load
 
 ENDPOINT = "{name='model', kind='openai', model='m', base_url='http://localhost:1/v1', api_key_env='', max_tokens=%d}"

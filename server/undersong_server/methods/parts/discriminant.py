@@ -21,7 +21,7 @@ from undersong_common.fine_tuning import FineTuning
 from undersong_common.privacy import accounting
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.teachers import Whitening
-from undersong_server.evaluation.scores import discrimination, precision_and_recall
+from undersong_server.evaluation.panel import discrimination, precision_and_recall
 from undersong_server.evaluation.task_model import FineTunedModel, fine_tune
 from undersong_server.methods.interface import Records, RunContext
 

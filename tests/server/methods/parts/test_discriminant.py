@@ -5,7 +5,7 @@ import pytest
 
 from undersong_common.embedding import quantise
 from undersong_protocol.statistics.teachers import Whitening
-from undersong_server.evaluation.scores import discrimination
+from undersong_server.evaluation.panel import discrimination
 from undersong_server.methods.parts import discriminant
 
 WIDTH, CLASSES = 12, 3

@@ -11,8 +11,7 @@ from undersong_common.privacy.accounting import gaussian_mu
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.terms import FourierFeatures
-from undersong_server.methods.parts.keyphrases import Densities, significant_terms
-from undersong_server.methods.parts.private_vocabulary import english_words, read_vocabulary
+from undersong_server.methods.parts.keyphrases import Densities, english_words, read_vocabulary, significant_terms
 
 
 class Records:
