@@ -27,7 +27,7 @@ from undersong_common.workers import one_numpy_thread
 from undersong_server import methods
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import metrics, panel
-from undersong_server.evaluation.label_errors import corpus_label_errors
+from undersong_server.evaluation.metrics import corpus_label_errors
 from undersong_server.evaluation.panel import score
 from undersong_server.generators.interface import Surroundings
 from undersong_server.operations.tasks import read_private_files, task_faults

@@ -10,7 +10,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 
 def add_parties(home: CoordinatorHome, count: int) -> None:
     """Enrolled parties, ``party-0000`` and so on, that were seen just now."""
-    with home.registry()._transaction() as database:
+    with home.registry().database.writing() as database:
         for number in range(count):
             database.execute(
                 "INSERT INTO party (name, state, token, token_expires_at, invited_at, identity, enrolled_at, last_seen)"

@@ -331,7 +331,7 @@ def test_one_file_is_dealt_to_any_number_of_parties_and_one_without_records_answ
     dealt = ["data.path=private/site-0.jsonl", "federation.parties=8", "federation.alpha=1.0"]
     assert min(map(len, private_tables(tasks.load(task_path, dealt), 3).values())) == 0
     delivered = run(task_path, tmp_path / "out", *dealt)
-    assert delivered.report.privacy.parties == 8
+    assert delivered.report.privacy.quorum.parties == 8
     assert len(json.loads((tmp_path / "out" / "manifest.json").read_text())["receipts"]) == 8
 
 

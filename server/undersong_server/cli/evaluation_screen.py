@@ -14,8 +14,8 @@ from undersong_common.overlap import CONTAINED, JACCARD, RUN_WORDS, ClosestRecor
 from undersong_common.personal_data import PersonalData
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.evaluate import NOT_PRIVATE, Distances, EvaluationReport
-from undersong_server.evaluation.label_errors import LabelErrors
 from undersong_server.evaluation.membership import Membership
+from undersong_server.evaluation.metrics import LabelErrors
 from undersong_server.evaluation.panel import FIGURES
 
 FAILED_ATTACKS = (

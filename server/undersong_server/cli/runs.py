@@ -75,13 +75,13 @@ def plan(
 @app.command()
 def start(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Starts a planned run. The serving process asks the parties, waits for their approval and continues by itself."""
-    _print_request(home, "start", operations.runs.start(home, name), as_json, quiet)
+    _print_request(home, "start", operations.runs.request(home, name, "run"), as_json, quiet)
 
 
 @app.command()
 def pause(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Pauses a run at its next step; nothing is lost."""
-    _print_request(home, "pause", operations.runs.pause(home, name), as_json, quiet)
+    _print_request(home, "pause", operations.runs.request(home, name, "pause"), as_json, quiet)
 
 
 @app.command()
@@ -96,13 +96,13 @@ def resume(
     quiet: entry.Quiet = False,
 ) -> None:
     """Continues a run that was paused, or that failed for a reason that has been fixed."""
-    _print_request(home, "resume", operations.runs.resume(home, name, assignments or ()), as_json, quiet)
+    _print_request(home, "resume", operations.runs.request(home, name, "run", assignments or ()), as_json, quiet)
 
 
 @app.command()
 def stop(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
     """Ends a run for good. What the parties were charged stays charged."""
-    _print_request(home, "stop", operations.runs.stop(home, name), as_json, quiet)
+    _print_request(home, "stop", operations.runs.request(home, name, "stop"), as_json, quiet)
 
 
 @app.command()
@@ -278,7 +278,7 @@ def generators(
 ) -> None:
     """Shows the usage of each generator in the last 50 runs; --test orders a text, which may cost money."""
     newest = [run.run for run in operations.overview.RunIndex(home).runs()[:50]]
-    found = operations.following.generator_usage(home, newest)
+    found = operations.overview.generator_usage(home, newest)
     if test is not None:
         named = next((each for each in found if each.name == test), None)
         if named is None:
@@ -288,7 +288,7 @@ def generators(
         tried = operations.tasks.try_in_run(home, named.run, test, environment=environment, public_cache=cache)
         print_result(tried, printable(tried.answer, 2000), operations.tasks.cost_of([tried]), as_json=as_json)
         return
-    following = operations.following
+    overview = operations.overview
     keys = ("calls", "kept", "retried", "dropped", "cut", "prompt_tokens", "completion_tokens")
     print_table(
         found,
@@ -302,7 +302,7 @@ def generators(
                 f"{each.counts.get('price_usd', 0):.2f}",
                 *(
                     "" if figure is None else f"{figure:.3g}"
-                    for figure in (following.answer_rate(each.counts), following.mean_latency_s(each.counts))
+                    for figure in (overview.answer_rate(each.counts), overview.mean_latency_s(each.counts))
                 ),
                 *(", ".join(f"{what} {count}" for what, count in own.items()) for own in (each.faults, each.counted)),
             )

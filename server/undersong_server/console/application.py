@@ -16,7 +16,7 @@ from undersong_common.pages.site import PageSettings, Part, Site, Visit, downloa
 from undersong_common.pages.stream import Stream
 from undersong_server import defaults
 from undersong_server.console.runs import ConsoleContext, RunScreens
-from undersong_server.operations import coordinator, enrolment, following, overview, runs, tasks
+from undersong_server.operations import coordinator, enrolment, overview, runs, tasks
 
 MENU: tuple[tuple[str, str, Role], ...] = (
     ("/", "Home", "viewer"),
@@ -230,9 +230,9 @@ class OversightScreens:
 
     def _generators(self, visit: Visit) -> Response:
         newest = [run.run for run in self._context.index.runs()[:RUNS_COUNTED]]
-        figures = {"runs": newest, "rate": following.answer_rate, "latency": following.mean_latency_s}
+        figures = {"runs": newest, "rate": overview.answer_rate, "latency": overview.mean_latency_s}
         return visit.page(
-            "Generators", {"generators": lambda: {"used": following.generator_usage(self._home, newest), **figures}}
+            "Generators", {"generators": lambda: {"used": overview.generator_usage(self._home, newest), **figures}}
         )
 
     def _test(self, visit: Visit) -> str:

@@ -17,7 +17,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import coordinator, drafts, enrolment, following, overview, releases, runs
+from undersong_server.operations import coordinator, drafts, enrolment, overview, releases, runs
 
 # Shared state of the console's screens: the coordinator's folder, its runs and their plans.
 
@@ -42,11 +42,11 @@ class ConsoleContext:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     public_cache: Path = Path("public-embeddings.sqlite")
     index: overview.RunIndex = field(init=False)
-    plans: following.Plans = field(init=False)
+    plans: overview.Plans = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index", overview.RunIndex(self.home))
-        object.__setattr__(self, "plans", following.Plans(self.home))
+        object.__setattr__(self, "plans", overview.Plans(self.home))
 
     def pulse(self, topic: str) -> Pulse:
         """Version that changes with the state of the coordinator (``topic`` "all") or of one run ("run NAME")."""
@@ -68,12 +68,12 @@ class ConsoleContext:
 STATES = ("planned", "waiting", "running", "paused", "stopped", "finished", "failed")
 ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], str]] = {
     "start": (
-        runs.start,
+        partial(runs.request, action="run"),
         "Started: the run is prepared first, which may take minutes; then the parties are asked to approve.",
     ),
-    "pause": (runs.pause, "The run pauses at its next step; nothing is lost."),
-    "resume": (runs.resume, "The run continues."),
-    "stop": (runs.stop, "The run ends for good at its next step."),
+    "pause": (partial(runs.request, action="pause"), "The run pauses at its next step; nothing is lost."),
+    "resume": (partial(runs.request, action="run"), "The run continues."),
+    "stop": (partial(runs.request, action="stop"), "The run ends for good at its next step."),
     "put-away": (runs.put_away, "Put away: Home does not list it any more. It can still be resumed."),
 }
 TEXTS_SHOWN = 12
@@ -286,7 +286,7 @@ class RunScreens:
     def _one(self, visit: Visit) -> Response:
         run = visit.path["run"]
         plan = cache(lambda: self._context.plans.of(run))
-        found = cache(lambda: following.live(self._home, run, plan()))
+        found = cache(lambda: overview.live(self._home, run, plan()))
 
         def standing() -> dict[str, Any]:
             status = runs.status(self._home, run)
@@ -301,8 +301,8 @@ class RunScreens:
                 "live": found(),
                 "plan": plan(),
                 "caps": _caps(plan().planned.task),
-                "rate": following.answer_rate,
-                "latency": following.mean_latency_s,
+                "rate": overview.answer_rate,
+                "latency": overview.mean_latency_s,
                 "weights": weights_chart(found()),
                 "votes": votes_chart(found()),
                 "epsilon": epsilon_chart(found(), plan()),
@@ -409,7 +409,7 @@ def _series(
     return found
 
 
-def weights_chart(live: following.LiveRun) -> dict[str, Any] | None:
+def weights_chart(live: overview.LiveRun) -> dict[str, Any] | None:
     """Values of the chart of each generator's weight by round, with noise bands (flat if the method reports no noise).
 
     None before there are two rounds of several generators.
@@ -421,7 +421,7 @@ def weights_chart(live: following.LiveRun) -> dict[str, Any] | None:
     return {"across": "round", "x": list(rounds), "series": _series(live.generators, live.weights, noise)}
 
 
-def votes_chart(live: following.LiveRun) -> dict[str, Any] | None:
+def votes_chart(live: overview.LiveRun) -> dict[str, Any] | None:
     """Values of the chart of each generator's fraction of the votes by private sum; None without such votes."""
     voted = [each for each in live.sums if each.vote_fractions]
     if not voted or len(live.generators) < 2:
@@ -430,7 +430,7 @@ def votes_chart(live: following.LiveRun) -> dict[str, Any] | None:
     return {"across": "private sum with votes", "x": list(range(1, len(voted) + 1)), "series": series}
 
 
-def epsilon_chart(live: following.LiveRun, plan: following.RunPlanFacts) -> dict[str, Any] | None:
+def epsilon_chart(live: overview.LiveRun, plan: overview.RunPlanFacts) -> dict[str, Any] | None:
     """Values of the chart of epsilon after each private sum, spent and planned; None if the run is not private."""
     if not plan.epsilon_after:
         return None

@@ -6,7 +6,7 @@ transaction, and the serving process reads anew at each connection.
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -301,7 +301,7 @@ class Registry:
         policy: str = "",
     ) -> None:
         """Notes when the party connected, and the facts that it then stated of itself."""
-        with self._transaction() as database:
+        with self.database.writing() as database:
             database.execute(
                 "UPDATE party SET last_seen = ?, software = ?, embedder = ?, epsilon_left = ?, paused = ?,"
                 " policy = ?, does_not_start = '' WHERE name = ?",
@@ -310,12 +310,12 @@ class Registry:
 
     def refused_start(self, name: str, reason: str) -> None:
         """Notes the reason (a key of ``NOT_STARTED``) why a party's daemon does not start."""
-        with self._transaction() as database:
+        with self.database.writing() as database:
             database.execute("UPDATE party SET does_not_start = ? WHERE name = ?", (reason, name))
 
     def touch(self, times: dict[str, float]) -> None:
         """Notes the time at which each party's last frame arrived, by party, in seconds since the epoch."""
-        with self._transaction() as database:
+        with self.database.writing() as database:
             database.executemany(
                 "UPDATE party SET last_seen = ? WHERE name = ?", [(at, name) for name, at in times.items()]
             )
@@ -372,13 +372,10 @@ class Registry:
             )
         return row
 
-    def _transaction(self) -> AbstractContextManager[Statements]:
-        return self.database.writing()
-
     @contextmanager
     def _changing(self) -> Iterator[Statements]:
         """One transaction that decides by what it reads: no other one runs meanwhile, in PostgreSQL neither."""
-        with self._transaction() as database:
+        with self.database.writing() as database:
             if self.database.serialised:
                 database.execute(self.database.serialised)
             yield database

@@ -24,9 +24,15 @@ from undersong_common.table import Table, read_table
 from undersong_common.workers import one_numpy_thread
 from undersong_protocol.statistics.terms import Terms, words
 from undersong_server.evaluation import metrics, panel, task_model
-from undersong_server.evaluation.label_errors import LabelErrors, corpus_label_errors
 from undersong_server.evaluation.membership import Membership, attacks_over_trainings, membership
-from undersong_server.evaluation.metrics import FEWEST_TEXTS, mauve, neighbourhoods, next_word_loss
+from undersong_server.evaluation.metrics import (
+    FEWEST_TEXTS,
+    LabelErrors,
+    corpus_label_errors,
+    mauve,
+    neighbourhoods,
+    next_word_loss,
+)
 from undersong_server.evaluation.options import EvaluationOptions, Head, Source
 
 SEQUENCES = "keyphrase sequences alone"

@@ -5,15 +5,17 @@ another version of the rules.
 """
 
 import json
+import threading
+import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators.asking import Speed, answers_of
 from undersong_server.generators.cleaning import Screening
-from undersong_server.generators.endpoints import batch_prefix
+from undersong_server.generators.endpoints import batch_prefix, merged
 from undersong_server.generators.interface import (
     Answer,
     GenerationRequest,
@@ -65,6 +67,69 @@ class Usage:
     price_usd: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Speed:
+    """Speed of one generator in this process; answers that the journal had do not count.
+
+    Attributes:
+        answered: answers that came, those that failed included.
+        busy_s: wall-clock seconds in which it was asked, calls under way at the same time counted once.
+        timed: answers of which the generator told how long they took; latency_s: how long these took together.
+    """
+
+    answered: int = 0
+    busy_s: float = 0.0
+    timed: int = 0
+    latency_s: float = 0.0
+
+    def timed_answers(
+        self, answers: Iterator[tuple[int, Answer | GenerationError]]
+    ) -> Iterator[tuple[int, Answer | GenerationError]]:
+        """Yields the given answers unchanged, and counts and times them."""
+        begun = time.monotonic()
+        for position, answer in answers:
+            now = time.monotonic()
+            self.answered, self.busy_s = self.answered + 1, self.busy_s + now - begun
+            if isinstance(answer, Answer) and answer.seconds:
+                self.timed, self.latency_s = self.timed + 1, self.latency_s + answer.seconds
+            yield position, answer
+            begun = time.monotonic()  # without what the caller did with the answer
+
+
+def answers_of(
+    generators: Mapping[str, Generator],
+    requests: Mapping[str, Mapping[int, GenerationRequest]],
+    speed: Mapping[str, Speed],
+) -> Iterator[tuple[str, int, Answer | GenerationError]]:
+    """Yields (generator, number, answer) as answers arrive, each generator in a thread of its own.
+
+    Raises the error of a generator that cannot go on; of several such errors, one that names them all.
+    """
+
+    def ask(name: str, _stop: threading.Event) -> Iterator[tuple[str, int, Answer | GenerationError]]:
+        numbers = list(requests[name])
+        answers = generators[name].answer(list(requests[name].values()))
+        for position, answer in speed[name].timed_answers(answers):
+            yield name, numbers[position], answer
+
+    failures: list[BaseException] = []
+    yield from merged({name: partial(ask, name) for name in requests}, failures)
+    if failures:
+        raise _together(failures)
+
+
+def _together(failures: Sequence[BaseException]) -> BaseException:
+    """Returns one error that says what all of them say; an error of another kind than this program's comes alone."""
+    said = [failure for failure in failures if isinstance(failure, ConfigurationError | GenerationError)]
+    if len(said) < len(failures) or len(said) == 1:
+        return next((failure for failure in failures if failure not in said), failures[0])
+    return type(said[0])(
+        "\n".join(failure.problem for failure in said),
+        "; ".join(dict.fromkeys(failure.remedy for failure in said)),
+        code=said[0].code,
+    )
 
 
 class _ReadAnswer(NamedTuple):

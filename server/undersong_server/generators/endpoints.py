@@ -1,4 +1,4 @@
-"""Limits, batch files and cached answers of an endpoint.
+"""Limits, batch files and cached answers of an endpoint, and answers of several threads as they come.
 
 Limits are budgets of tokens and dollars, rates per minute, and fewer calls at once after a 429.
 
@@ -15,6 +15,7 @@ two orders never get one entry.
 import hashlib
 import json
 import math
+import queue
 import re
 import sqlite3
 import threading
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from undersong_server.journal import Journal
 if TYPE_CHECKING:
     import openai
 
+T = TypeVar("T")
 _LIMITS = ("requests", "tokens")  # in the order of every tuple and list of limits a minute
 _BURST_S = 6.0  # of a limit a minute that may be used at once
 _RESET = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
@@ -361,3 +363,47 @@ class CachedGenerator:
         alike = hashlib.sha256(decided.encode()).hexdigest()
         self._seen[alike] += 1
         return f"{alike}/{self._seen[alike]}"
+
+
+def merged(
+    sources: Mapping[str, Callable[[threading.Event], Iterator[T]]], failures: list[BaseException]
+) -> Iterator[T]:
+    """Yields the items of all sources as they come; each source is at most one item ahead of the reader.
+
+    Several sources run in daemon threads of their names, so that an interrupted process does not wait for calls in
+    flight; a single one runs in the reader's thread and raises what it raises. A failed source sets the event that each
+    of them is given. The others then end with the item that they are at, and ``failures`` tells why.
+    """
+    stop = threading.Event()
+    if len(sources) == 1:
+        for source in sources.values():
+            yield from source(stop)
+        return
+    arrived: queue.SimpleQueue[tuple[str, list[T]]] = queue.SimpleQueue()  # no item: the source has ended
+    taken = {name: threading.Semaphore(0) for name in sources}
+
+    def work(name: str) -> None:
+        try:
+            for item in sources[name](stop):
+                arrived.put((name, [item]))
+                taken[name].acquire()
+                if stop.is_set():
+                    break
+        except BaseException as error:  # noqa: BLE001 - handed to the reader
+            failures.append(error)
+            stop.set()
+        arrived.put((name, []))
+
+    for name in sources:
+        threading.Thread(target=work, args=(name,), daemon=True, name=name).start()
+    try:
+        running = len(sources)
+        while running:
+            name, items = arrived.get()
+            yield from items
+            running -= not items
+            taken[name].release()
+    finally:
+        stop.set()
+        for each in taken.values():
+            each.release()

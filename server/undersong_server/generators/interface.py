@@ -141,6 +141,13 @@ class Generator(Protocol):
         """Public counters for the report, e.g. rows ignored, texts repeated, calls retried."""
 
 
+class Independent:
+    """Base of a generator whose answers depend on their requests only."""
+
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+        """Remembers nothing."""
+
+
 @dataclass(frozen=True)
 class Preference:
     """Two texts that answer one request, the first of them preferred. Both are synthetic."""

@@ -15,6 +15,7 @@ from undersong_server.generators.interface import (
     GenerationRequest,
     Generator,
     GeneratorSettings,
+    Independent,
     Preference,
     Surroundings,
     TunableGenerator,
@@ -35,7 +36,7 @@ def spread(settings: GeneratorSettings, here: Generator, folder: Path, cluster: 
     return made(settings, here, folder.absolute(), cluster)
 
 
-class SpreadGenerator:
+class SpreadGenerator(Independent):
     """A generator that sends its requests in parts to the workers of a cluster. Arguments as of :func:`spread`."""
 
     def __init__(self, settings: ModelFolderSettings, here: Generator, folder: Path, cluster: Cluster) -> None:
@@ -50,9 +51,6 @@ class SpreadGenerator:
     @property
     def counts(self) -> dict[str, int]:
         return {**self._here.counts, "prompts_too_long": self._failed}
-
-    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
-        """Remembers nothing: an answer depends on its request only."""
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         """Yields answers as the interface says, part by part.

@@ -25,7 +25,7 @@ from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables, read_sequences
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.operations.following import Plans, RunPlanFacts, live
+from undersong_server.operations.overview import Plans, RunPlanFacts, live
 from undersong_server.release.files import (
     JSONL_NAME,
     MANIFEST_NAME,

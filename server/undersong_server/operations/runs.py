@@ -113,7 +113,7 @@ def plan_task(
     CoordinatorHome(home).run(name).create(planned)
     if revised:
         if status(home, revised).state not in ENDED:
-            stop(home, revised)
+            request(home, revised, "stop")
         CoordinatorHome(home).run(revised).put_away(name)
     return replace(made, run=name)
 
@@ -219,31 +219,29 @@ class ActionRequest:
     served: bool
 
 
-def start(home: Path, run: str) -> ActionRequest:
-    """Starts a planned run: the serving process asks the parties, waits for their approval and continues by itself.
+def request(home: Path, run: str, action: Action, assignments: Sequence[str] = ()) -> ActionRequest:
+    """Requests an action for a run, which the serving process carries out.
 
-    This and the next three raise ConfigurationError for a run that is unknown, finished or stopped.
-    """
-    return _request(home, run, "run")
-
-
-def pause(home: Path, run: str) -> ActionRequest:
-    """Pauses a run at its next step; nothing is lost."""
-    return _request(home, run, "pause")
-
-
-def resume(home: Path, run: str, assignments: Sequence[str] = ()) -> ActionRequest:
-    """Continues a run that was paused, or that failed for a reason that has been fixed.
+    "run" starts a planned run: the serving process asks the parties, waits for their approval and continues by itself.
+    It also continues a run that was paused, or that failed for a reason that has been fixed. "pause" pauses a run at
+    its next step; nothing is lost. "stop" ends it for good; what the parties were charged stays charged.
 
     Args:
         assignments: ``generators.NUMBER.key=value``: other limits, money, keys, request fields. What the parties have
             signed (the rest of the task, and which model writes where) stays as it is.
 
-    Raises ConfigurationError for an assignment that would change anything else, too.
+    Raises ConfigurationError for a run that is unknown, finished or stopped, and for an assignment that would change
+    anything else.
     """
+    opened = CoordinatorHome(home)
+    folder = opened.run(run)
     if assignments:
-        _amend(CoordinatorHome(home).run(run), assignments)
-    return _request(home, run, "run")
+        _amend(folder, assignments)
+    state = folder.status().state
+    if state in FINAL:
+        raise ConfigurationError(f"run {run!r} is {state}", "plan a new one: undersong run plan", code="run-ended")
+    folder.request(action)
+    return ActionRequest(run, action, opened.served)
 
 
 def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
@@ -259,21 +257,6 @@ def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
             code="signed-by-parties",
         )
     folder.amend(changed)
-
-
-def stop(home: Path, run: str) -> ActionRequest:
-    """Ends a run for good. What the parties were charged stays charged."""
-    return _request(home, run, "stop")
-
-
-def _request(home: Path, run: str, action: Action) -> ActionRequest:
-    opened = CoordinatorHome(home)
-    folder = opened.run(run)
-    state = folder.status().state
-    if state in FINAL:
-        raise ConfigurationError(f"run {run!r} is {state}", "plan a new one: undersong run plan", code="run-ended")
-    folder.request(action)
-    return ActionRequest(run, action, opened.served)
 
 
 @dataclass(frozen=True)
@@ -294,12 +277,9 @@ def status(home: Path, run: str) -> RunStatus:
 
 
 @dataclass(frozen=True)
-class RunDetails:
+class RunDetails(RunSummary):
     """One run: its plan, parties and status; ``log`` holds its last lines."""
 
-    run: str
-    parties: tuple[str, ...]
-    status: RunStatus
     log: tuple[str, ...]
     figures: PlanFigures
 

@@ -141,18 +141,11 @@ def _statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatement:
     plan = run_plan.plan
     private = math.isfinite(plan.privacy.epsilon)
     return PrivacyStatement(
-        epsilon=plan.privacy.epsilon,
-        delta=plan.privacy.delta,
-        unit=plan.privacy.unit,
-        epsilon_after=tuple(plan.epsilon_after(count) for count in range(1, len(plan.sums) + 1)),
-        max_per_unit=plan.privacy.max_per_unit,
-        contribution=plan.privacy.contribution,
-        parties=plan.quorum.parties,
-        tolerated_dropouts=plan.quorum.tolerated_dropouts,
-        colluders=plan.quorum.colluders,
-        post_quantum=plan.quorum.post_quantum,
-        epsilon_if_all_others_collude=plan.epsilon_if_all_others_collude() if private and plan.sums else None,
-        insecure_noise=insecure_noise,
+        plan.privacy,
+        plan.quorum,
+        tuple(plan.epsilon_after(count) for count in range(1, len(plan.sums) + 1)),
+        plan.epsilon_if_all_others_collude() if private and plan.sums else None,
+        insecure_noise,
     )
 
 

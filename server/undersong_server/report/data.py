@@ -14,6 +14,7 @@ from undersong_common import printable
 from undersong_common.arrays import Int64
 from undersong_common.intervals import Interval, over_seeds
 from undersong_common.privacy import impact
+from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport
 from undersong_server.generators.author import Usage
 from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
@@ -33,65 +34,55 @@ class PrivacyStatement:
     """The privacy that was promised and spent.
 
     Attributes:
-        epsilon, delta: of the whole run; epsilon is inf for a run without noise.
-        unit: the privacy unit, whose presence is hidden.
+        promise: of the whole run; its epsilon is inf for a run without noise.
+        quorum: the federation's shape.
         epsilon_after: cumulative epsilon after each private sum, in order; empty if none was asked.
-        max_per_unit: cap on a unit's records; contribution: how they count together.
-        parties, tolerated_dropouts, colluders: the federation's shape.
-        post_quantum: whether the masks withstand a later quantum computer.
         epsilon_if_all_others_collude: one party's view if it trusts nobody; None if it was not computed.
         insecure_noise: the noise came from a fixed seed (tests), so nothing is private.
     """
 
-    epsilon: float
-    delta: float
-    unit: Literal["sample", "user", "party"]
+    promise: Privacy
+    quorum: Quorum
     epsilon_after: tuple[float, ...]
-    max_per_unit: int = 1
-    contribution: Literal["mean", "sum"] = "mean"
-    parties: int = 1
-    tolerated_dropouts: int = 0
-    colluders: int = 0
-    post_quantum: bool = True
     epsilon_if_all_others_collude: float | None = None
     insecure_noise: bool = False
 
     @property
     def is_private(self) -> bool:
         """True if the release carries a privacy guarantee: epsilon is finite and the noise secret."""
-        return math.isfinite(self.epsilon) and not self.insecure_noise
+        return math.isfinite(self.promise.epsilon) and not self.insecure_noise
 
     @property
     def headline(self) -> str:
         """The guarantee in one sentence, or that there is none and why."""
         if self.insecure_noise:
             return "Not private: the noise came from a fixed seed, which is for tests only."
-        if not math.isfinite(self.epsilon):
+        if not math.isfinite(self.promise.epsilon):
             return "Not private: epsilon is infinite; noise, if the run had any, was for research."
         if not self.epsilon_after:
             return "No private record was asked anything: the texts depend on public inputs only."
-        hidden = {"sample": "a record", "user": "a user", "party": "a party"}[self.unit]
+        hidden = {"sample": "a record", "user": "a user", "party": "a party"}[self.promise.unit]
         sums = len(self.epsilon_after)
         over = f"over all {sums} private sums together" if sums > 1 else "over its one private sum"
         return (
-            f"The synthetic texts are ({number(self.epsilon)}, {number(self.delta)})-differentially private for "
-            f"{hidden}: add/remove neighbours, {over}."
+            f"The synthetic texts are ({number(self.promise.epsilon)}, {number(self.promise.delta)})-differentially"
+            f" private for {hidden}: add/remove neighbours, {over}."
         )
 
     @property
     def terms(self) -> tuple[tuple[str, str], ...]:
         """Unit, neighbouring relation and the other terms of the guarantee, as (term, meaning)."""
         rows = [
-            ("Privacy unit", UNITS[self.unit]),
+            ("Privacy unit", UNITS[self.promise.unit]),
             ("Neighbouring data sets", "differ by the presence of one unit (add/remove)"),
-            ("Epsilon, delta", f"{number(self.epsilon)}, {number(self.delta)}"),
+            ("Epsilon, delta", f"{number(self.promise.epsilon)}, {number(self.promise.delta)}"),
             ("Private sums", str(len(self.epsilon_after))),
         ]
-        if self.unit != "sample":
-            together = "their mean counts" if self.contribution == "mean" else "their sum counts"
-            rows.append(("Records of a unit", f"at most {self.max_per_unit}; {together}"))
-        rows.append(("Parties", f"{self.parties} (dropouts tolerated: {self.tolerated_dropouts})"))
-        rows.append(("Post-quantum masks", "on" if self.post_quantum else "off"))
+        if self.promise.unit != "sample":
+            together = "their mean counts" if self.promise.contribution == "mean" else "their sum counts"
+            rows.append(("Records of a unit", f"at most {self.promise.max_per_unit}; {together}"))
+        rows.append(("Parties", f"{self.quorum.parties} (dropouts tolerated: {self.quorum.tolerated_dropouts})"))
+        rows.append(("Post-quantum masks", "on" if self.quorum.post_quantum else "off"))
         if self.epsilon_if_all_others_collude is not None:
             rows.append(("Epsilon if all others collude", f"at most {number(self.epsilon_if_all_others_collude)}"))
         return tuple(rows)
@@ -101,7 +92,7 @@ class PrivacyStatement:
         """Conditions under which the guarantee holds, a sentence each; empty if the run is not private."""
         if not self.is_private or not self.epsilon_after:
             return ()
-        return impact.assumptions(self.colluders, self.parties, self.unit)
+        return impact.assumptions(self.quorum.colluders, self.quorum.parties, self.promise.unit)
 
 
 FEWER = "prompts that show fewer examples than ordered, for want of room"

@@ -89,7 +89,7 @@ def _weights(data: ReportData) -> Markup:
 
 
 def _spending(privacy: PrivacyStatement) -> Markup:
-    after, budget = privacy.epsilon_after, privacy.epsilon
+    after, budget = privacy.epsilon_after, privacy.promise.epsilon
     spent = f"{after[-1]:.4g}" if after else "0"
     return series_chart(
         f"Epsilon spent after each of {len(after)} private sums, ending at {spent} of {budget:.4g}",

@@ -37,7 +37,7 @@ def _written(data: ReportData) -> Text:
     words = f"{plain(len(data.samples))} {noun(len(data.samples), 'text')}"
     words += f", {counted(labels, 'label')}" if labels else ""
     words += f", {counted(data.rounds, 'round')}"
-    words += f", {data.privacy.parties} parties" if data.privacy.parties > 1 else ""
+    words += f", {data.privacy.quorum.parties} parties" if data.privacy.quorum.parties > 1 else ""
     words += f"; {plain(dropped)} dropped (no text of their own)" if dropped else ""
     spent = sum(each.count.price_usd for each in data.usage)
     seconds = sum(seconds for _, seconds in data.seconds)
@@ -88,6 +88,6 @@ def _privacy(privacy: PrivacyStatement) -> Text:
         return Text(privacy.headline)
     return Text.assemble(
         ("epsilon " + number(privacy.epsilon_after[-1]), "bold"),
-        f" of {number(privacy.epsilon)}, delta {number(privacy.delta)}, per {privacy.unit}, "
+        f" of {number(privacy.promise.epsilon)}, delta {number(privacy.promise.delta)}, per {privacy.promise.unit}, "
         + counted(len(privacy.epsilon_after), "private sum"),
     )

@@ -629,7 +629,7 @@ def test_the_support_bundle_holds_no_text_and_no_key(console, home, tasks):
     assert b"secret sentence" not in held
     assert b"Strange" not in held
     assert b"PRIVATE KEY" not in held
-    with CoordinatorHome(home).registry()._transaction() as database:
+    with CoordinatorHome(home).registry().database.writing() as database:
         token = database.execute("SELECT token FROM party WHERE name = 'epsilon'").fetchone()[0]
     assert token.encode() not in held
 

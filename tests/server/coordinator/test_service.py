@@ -74,13 +74,13 @@ def test_a_damaged_status_is_reported_and_stops_nothing(home, served):
 
 def test_a_planned_run_is_paused_and_stopped_by_request_without_a_driver(home, served):
     folder = CoordinatorHome(home).run("first")
-    runs.pause(home, "first")
+    runs.request(home, "first", "pause")
     wait_for(lambda: folder.status().state == "paused")
     assert folder.status().number == 1
-    runs.stop(home, "first")
+    runs.request(home, "first", "stop")
     wait_for(lambda: folder.status().state == "stopped")
     with raises(ConfigurationError, "run-ended"):
-        runs.start(home, "first")
+        runs.request(home, "first", "run")
 
 
 def test_a_run_goes_on_by_itself_once_the_database_answers_again(home, served, monkeypatch):
@@ -91,7 +91,7 @@ def test_a_run_goes_on_by_itself_once_the_database_answers_again(home, served, m
             raise away.pop()
 
     monkeypatch.setattr(GrpcRunDriver, "_conduct", conduct)
-    runs.start(home, "first")
+    runs.request(home, "first", "run")
     folder = CoordinatorHome(home).run("first")
     wait_for(lambda: folder.status().state in ENDED)
     assert (folder.status().state, away) == ("finished", [])
@@ -105,7 +105,7 @@ def test_a_run_that_did_not_begin_because_the_database_was_away_keeps_nothing_fr
         raise Away("PostgreSQL does not answer", "start it")
 
     monkeypatch.setattr(GrpcRunDriver, "start", start)
-    runs.start(home, "first")
+    runs.request(home, "first", "run")
     assert tried.wait(10.0)
     served.stop()
     wait_for(lambda: served._endings._stopping.is_set())
@@ -120,7 +120,7 @@ def test_people_are_told_of_a_missing_approval_an_end_and_a_certificate_that_end
     enrolment.revoke(home, "epsilon", "left")
     waiting = Awaited((), 0.0, None, 1, "waiting for people at alpha to approve", "people")
     folder = opened.run("first")
-    runs.start(home, "first")
+    runs.request(home, "first", "run")
     coordinator = Coordinator(opened, public_cache=tmp_path / "cache.sqlite", environment={}, keepalive_s=5.0)
     try:
         coordinator._tell_of_certificates()
@@ -145,7 +145,7 @@ def test_people_are_told_of_a_missing_approval_an_end_and_a_certificate_that_end
 def test_what_has_ended_before_this_process_is_told_to_nobody(home, served, monkeypatch):
     told = []
     monkeypatch.setattr(served._notices, "tell", lambda *event, **_: told.append(event))
-    runs.stop(home, "first")
+    runs.request(home, "first", "stop")
     folder = CoordinatorHome(home).run("first")
     wait_for(lambda: folder.status().state == "stopped")
     served._under_way.clear()
@@ -157,7 +157,7 @@ def test_what_has_ended_before_this_process_is_told_to_nobody(home, served, monk
 @pytest.mark.heavy
 def test_a_failed_run_begins_again_only_by_a_newer_request(home, served):
     folder = CoordinatorHome(home).run("first")
-    runs.start(home, "first")
+    runs.request(home, "first", "run")
     wait_for(lambda: folder.status().state == "waiting")  # for parties that never connect
     driver = served._drivers["first"]
     driver.interrupt("failed")
@@ -165,7 +165,7 @@ def test_a_failed_run_begins_again_only_by_a_newer_request(home, served):
     folder.write_status(RunStatus("failed", number=1))
     time.sleep(0.6)
     assert folder.status().state == "failed"
-    runs.resume(home, "first")
+    runs.request(home, "first", "run")
     wait_for(lambda: folder.status().waiting is not None)
     assert folder.status().number == 2
     assert folder.status().waiting.goes_on_with == 3

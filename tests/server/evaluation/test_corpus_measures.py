@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from undersong_server.evaluation.label_errors import corpus_label_errors, label_errors
-from undersong_server.evaluation.metrics import distinct_n, mauve, mauve_of_counts, vendi_score
+from undersong_server.evaluation.metrics import (
+    corpus_label_errors,
+    distinct_n,
+    label_errors,
+    mauve,
+    mauve_of_counts,
+    vendi_score,
+)
 
 
 def clouds(shift: float) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,7 @@ from undersong_server.defaults import RunOptions
 from undersong_server.generators import kinds
 from undersong_server.generators.interface import Generator, GeneratorSettings, Surroundings
 from undersong_server.generators.kinds import GeneratorTable
-from undersong_server.operations import following, runs
+from undersong_server.operations import overview, runs
 from undersong_server.operations.tasks import plan, try_generator, try_in_run
 from undersong_server.runs import task as tasks
 
@@ -121,7 +121,7 @@ def test_a_kind_of_one_file_is_known_everywhere(task: Path, tmp_path: Path) -> N
     ]
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma")).path
     runs.plan(home, task, RunOptions(name="first"))
-    (shown,) = following.generator_usage(home, ["first"])
+    (shown,) = overview.generator_usage(home, ["first"])
     assert (shown.name, shown.kind) == ("book", "canned")
     called = try_in_run(home, "first", "book", environment={}, public_cache=tmp_path / "cache.sqlite")
     assert called.answer == "Two. (number 1)"

@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 
@@ -74,15 +75,15 @@ def test_requested_actions_are_numbered_and_a_run_that_ended_takes_none(home, ta
     runs.plan(home, task, RunOptions(name="second"))
     folder = folder_of(home, "second")
     assert (folder.requested().action, folder.requested().number) == (None, 0)
-    assert asdict(runs.start(home, "second")) == {"run": "second", "requested": "run", "served": False}
-    for number, (request, action) in enumerate(((runs.pause, "pause"), (runs.resume, "run"), (runs.stop, "stop")), 2):
-        assert request(home, "second").requested == action
+    assert asdict(runs.request(home, "second", "run")) == {"run": "second", "requested": "run", "served": False}
+    for number, action in enumerate(("pause", "run", "stop"), 2):
+        assert runs.request(home, "second", action).requested == action
         assert (folder.requested().action, folder.requested().number) == (action, number)
     folder.write_status(RunStatus(state="stopped", number=4))
     with raises(ConfigurationError, "run-ended"):
-        runs.resume(home, "second")
+        runs.request(home, "second", "run")
     with raises(ConfigurationError, "no-run"):
-        runs.start(home, "nowhere")
+        runs.request(home, "nowhere", "run")
     with raises(ConfigurationError, "invalid-name"):
         runs.status(home, "../second")
 
@@ -91,7 +92,13 @@ def test_a_run_that_was_killed_before_its_plan_was_written_is_no_run(home):
     folder = folder_of(home, "half planned")
     folder.path.mkdir(parents=True)
     folder.write_status(RunStatus())
-    for refused in (runs.status, runs.show, runs.start, runs.stop, runs.put_away, lambda *of: next(watch(*of))):
+    for refused in (
+        runs.status,
+        runs.show,
+        partial(runs.request, action="run"),
+        runs.put_away,
+        lambda *of: next(watch(*of)),
+    ):
         with raises(ConfigurationError, "no-run"):
             refused(home, "half planned")
     assert sorted(path.name for path in folder.path.iterdir()) == ["status.json"]
@@ -113,7 +120,7 @@ def test_a_status_is_read_as_it_was_written(home, task):
 @pytest.mark.heavy
 def test_following_a_run_tells_each_change_once_and_ends_with_it(home, task):
     runs.plan(home, task, RunOptions(name="fourth"))
-    runs.start(home, "fourth")
+    runs.request(home, "fourth", "run")
     folder = folder_of(home, "fourth")
     for number in range(30):
         folder.say(f"old line {number}")
@@ -158,9 +165,9 @@ def test_a_cap_is_raised_while_a_run_goes_on_and_nothing_that_was_signed_changes
     for corpus in ("good.jsonl", "poor.jsonl"):
         (tmp_path / corpus).write_text((task.parent / corpus).read_text(encoding="utf-8"), encoding="utf-8")
     runs.plan(home, written, RunOptions(name="amended"))
-    runs.start(home, "amended")
+    runs.request(home, "amended", "run")
     before = runs.show(home, "amended").figures.sums
-    runs.resume(home, "amended", ["generators.2.token_budget=90000", "generators.2.concurrency=2"])
+    runs.request(home, "amended", "run", ["generators.2.token_budget=90000", "generators.2.concurrency=2"])
     amended = folder_of(home, "amended").planned().load().task.generators[2]
     assert (amended.token_budget, amended.concurrency) == (90000, 2)
     assert runs.show(home, "amended").figures.sums == before
@@ -172,7 +179,7 @@ def test_a_cap_is_raised_while_a_run_goes_on_and_nothing_that_was_signed_changes
         "task.description=other",
     ):
         with raises(ConfigurationError, "signed-by-parties"):
-            runs.resume(home, "amended", [change])
+            runs.request(home, "amended", "run", [change])
     assert folder_of(home, "amended").planned().load().task.generators[2] == amended
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from undersong_common.intervals import Interval
 from undersong_common.table import Table
+from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import Usage
@@ -33,7 +34,7 @@ from undersong_server.report.screen import final_screen
 from undersong_server.runs.task import PublicationSection
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}`|[bold]"
-PRIVACY = PrivacyStatement(4.0, 1e-5, "sample", (1.8, 2.6, 3.4, 4.0), parties=5, tolerated_dropouts=1, colluders=1)
+PRIVACY = PrivacyStatement(Privacy(4.0, 1e-5), Quorum(5, 4, 1, 1), (1.8, 2.6, 3.4, 4.0))
 
 
 def run(count=60, *, evil=False, labels=("chest", "ankle"), generators=("good", "mixed", "off"), **changes):
@@ -155,8 +156,12 @@ def test_same_data_same_bytes_and_the_figures_are_there():
         run(400, labels=tuple(f"label {k}" for k in range(77)), generators=tuple(f"generator {k}" for k in range(14))),
         run(weights=()),
         run(privacy=replace(PRIVACY, epsilon_after=())),
-        run(privacy=replace(PRIVACY, unit="user", max_per_unit=8, contribution="sum")),
-        run(privacy=replace(PRIVACY, unit="party", parties=1, epsilon_if_all_others_collude=9.5)),
+        run(privacy=replace(PRIVACY, promise=Privacy(4.0, 1e-5, "user", 8, "sum"))),
+        run(
+            privacy=PrivacyStatement(
+                Privacy(4.0, 1e-5, "party"), Quorum(1, 1, 0, 0), (4.0,), epsilon_if_all_others_collude=9.5
+            )
+        ),
         run(seconds=(("generation", 0.0),)),
     ],
 )
@@ -167,7 +172,9 @@ def test_every_shape_of_run_renders(data):
     assert "nan" not in "".join(page.words).lower().replace("finance", "")
 
 
-@pytest.mark.parametrize("change", [{"epsilon": math.inf, "epsilon_after": (math.inf,)}, {"insecure_noise": True}])
+@pytest.mark.parametrize(
+    "change", [{"promise": Privacy(math.inf, 1e-5), "epsilon_after": (math.inf,)}, {"insecure_noise": True}]
+)
 def test_a_run_without_privacy_says_so_everywhere(change):
     data = run(privacy=replace(PRIVACY, **change))
     shown = "".join(Page(render_html(data)).words)

@@ -10,6 +10,7 @@ from undersong_server.generators.interface import (
     Answer,
     Estimate,
     GenerationRequest,
+    Independent,
     LanguageModelSettings,
     PromptFormat,
     Surroundings,
@@ -56,7 +57,7 @@ class FunctionSettings(LanguageModelSettings):
 KIND = FunctionSettings
 
 
-class FunctionGenerator:
+class FunctionGenerator(Independent):
     """Asks a function for one text after the other, its system prompt before its prompt."""
 
     def __init__(self, name: str, function: Callable[[str], str]) -> None:
@@ -81,6 +82,3 @@ class FunctionGenerator:
                     "return the text that it wrote, as str",
                 )
             yield number, Answer(text, seconds=time.monotonic() - begun)
-
-    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
-        """Remembers nothing: an answer depends on its request alone."""

@@ -31,6 +31,7 @@ from undersong_server.generators.interface import (
     Estimate,
     GenerationRequest,
     GeneratorSettings,
+    Independent,
     Surroundings,
     one_or_many,
 )
@@ -166,7 +167,7 @@ class _Influence(NamedTuple):
     bad_pairs: frozenset[tuple[int, int]]
 
 
-class NgramGenerator:
+class NgramGenerator(Independent):
     """Writes from the corpus that the task names; it is trained on it at construction."""
 
     def __init__(self, settings: NgramSettings, *, labels: Sequence[str], folder: Path) -> None:
@@ -204,9 +205,6 @@ class NgramGenerator:
             "rows_of_other_labels": sum(named not in labels for _, named in rows),
             "labels_without_corpus": sum(label not in self._models for label in labels),
         }
-
-    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
-        """Remembers nothing: an answer depends on its request only."""
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         for index, request in enumerate(requests):

@@ -37,8 +37,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
-from undersong_server.generators.asking import merged
-from undersong_server.generators.endpoints import Batches, CachedGenerator, CallBudget, Pace
+from undersong_server.generators.endpoints import Batches, CachedGenerator, CallBudget, Pace, merged
 from undersong_server.generators.interface import (
     TEMPLATE_TOKENS,
     Answer,

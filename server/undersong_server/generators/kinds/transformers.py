@@ -28,6 +28,7 @@ from undersong_server.generators.interface import (
     Answer,
     Estimate,
     GenerationRequest,
+    Independent,
     LanguageModelSettings,
     Preference,
     PromptFormat,
@@ -158,7 +159,7 @@ class TransformersSettings(ModelFolderSettings):
 KIND = TransformersSettings
 
 
-class FolderGenerator(Generic[Settings]):
+class FolderGenerator(Independent, Generic[Settings]):
     """A generator that writes with a model in a local folder, and counts the prompts that are too long for it.
 
     Raises ConfigurationError as :func:`undersong_common.model_files.check_language_model`.
@@ -170,9 +171,6 @@ class FolderGenerator(Generic[Settings]):
         self._path = folder / settings.path
         check_language_model(self._path, f"generator {self.name}")
         self.counts = {"prompts_too_long": 0}
-
-    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
-        """Remembers nothing: an answer depends on its request only."""
 
     def _too_long(self, tokens: int, room: int) -> GenerationError:
         self.counts["prompts_too_long"] += 1
