@@ -28,8 +28,7 @@ from undersong_common.errors import UndersongError
 from undersong_server.cluster import Cluster
 from undersong_server.generators.interface import Answer, GenerationRequest, Generator, Preference, Surroundings
 from undersong_server.generators.kinds import GeneratorTable
-from undersong_server.generators.kinds.transformers import TransformersGenerator
-from undersong_server.generators.spreading import embeds_nothing, spread
+from undersong_server.generators.kinds.transformers import TransformersGenerator, embeds_nothing, spread
 from undersong_server.generators.tuning import Tuning
 
 PROMPT = "A nurse's note on a patient with chest pain, number {number}:\n"

@@ -35,8 +35,8 @@ from undersong_common.fine_tuning import FineTuning
 from undersong_common.intervals import over_seeds
 from undersong_common.model_files import model_folder
 from undersong_common.table import Table
-from undersong_server.evaluation import membership, panel, task_model
-from undersong_server.evaluation.evaluate import joined, sequences_of
+from undersong_server.evaluation import panel, task_model
+from undersong_server.evaluation.evaluate import joined, membership, sequences_of
 from undersong_server.evaluation.panel import score
 
 HERE = Path(__file__).parent
@@ -184,7 +184,7 @@ def attacked(model: Any, records: Table, test: Table, *, seed: int = 0) -> dict[
     """
     sides = [table.take(range(min(ATTACKED, len(table)))) for table in (records, test)]
     members, others = ((table, table.texts) for table in sides)
-    found = membership.membership("corpus", model, members, others, seed=seed)
+    found = membership("corpus", model, members, others, seed=seed)
     return {f"{each.name} attack": each.accuracy.value for each in found.attacks} | {
         f"{each.name} area": each.auc.value for each in found.attacks
     }

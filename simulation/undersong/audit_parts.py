@@ -24,7 +24,7 @@ from undersong_common.intervals import clopper_pearson
 from undersong_common.privacy.accounting import gaussian_epsilon
 from undersong_common.table import Table, concatenate
 from undersong_server.evaluation import task_model
-from undersong_server.evaluation.membership import entropy, of_label
+from undersong_server.evaluation.evaluate import entropy, of_label
 from undersong_server.pool import Sample
 
 WIDEST_TABLE = 1 << 12  # integer deviation above which a discrete Gaussian is compared with the continuous one

@@ -13,8 +13,7 @@ from undersong_common.intervals import Interval, over_seeds
 from undersong_common.overlap import CONTAINED, JACCARD, RUN_WORDS, ClosestRecords, Overlap
 from undersong_common.personal_data import PersonalData
 from undersong_server.evaluation import panel
-from undersong_server.evaluation.evaluate import NOT_PRIVATE, Distances, EvaluationReport
-from undersong_server.evaluation.membership import Membership
+from undersong_server.evaluation.evaluate import NOT_PRIVATE, Distances, EvaluationReport, Membership
 from undersong_server.evaluation.metrics import LabelErrors
 from undersong_server.evaluation.panel import FIGURES
 

@@ -417,7 +417,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
                 tuple(event.get("noise", ())),
             )
         elif event["kind"] == "texts":
-            texts += [Sample(*words, event["round"], "") for words in event["texts"]]
+            texts += [Sample(text, label, generator, event["round"], "") for text, label, generator in event["texts"]]
             times.append((event["at"], len(texts)))
         elif event["kind"] == "usage":
             usage = event["usage"]

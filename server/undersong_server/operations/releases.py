@@ -34,7 +34,7 @@ from undersong_server.release.files import (
     copy_outputs,
     published_manifest,
 )
-from undersong_server.release.verify import Verdict, verify
+from undersong_server.release.verify import Verdict, dossier_page, verify
 from undersong_server.report.data import measures_of
 from undersong_server.runs.folder import RunFolder, read_json, replace_json
 
@@ -81,8 +81,6 @@ def dossier(
 
     Raises ConfigurationError for a ``run`` that is neither, and PrivacyRefusal if its manifest cannot be read.
     """
-    from undersong_server.release import dossier as pages
-
     folder = Path(run)
     if not (folder / MANIFEST_NAME).exists():
         coordinator = CoordinatorHome(home)
@@ -90,7 +88,7 @@ def dossier(
         fingerprint = fingerprint or coordinator.authority().fingerprint
     found = None if audit is None else impact.read_audit(audit)
     verdict = verify(folder, fingerprint=fingerprint, parties=parties)
-    return pages.dossier(folder, verdict, fingerprint=fingerprint, audit=found), verdict
+    return dossier_page(folder, verdict, fingerprint=fingerprint, audit=found), verdict
 
 
 def archive(home: Path, run: str) -> bytes:

@@ -24,8 +24,8 @@ from undersong_server.cluster import Cluster
 from undersong_server.generators.author import RETRIES, TRIAL_ORDERS, Author
 from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.interface import Estimate, GeneratorSettings, Surroundings
+from undersong_server.generators.kinds.transformers import spread
 from undersong_server.generators.orders import DrawWords, Order, Requests
-from undersong_server.generators.spreading import spread
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import papers

@@ -16,9 +16,8 @@ from undersong_common.intervals import auc_interval, clopper_pearson
 from undersong_common.table import Table
 from undersong_server.cli.app import app
 from undersong_server.cli.evaluation_screen import render
-from undersong_server.evaluation import membership as attacks
-from undersong_server.evaluation.evaluate import evaluate_tables
-from undersong_server.evaluation.membership import membership
+from undersong_server.evaluation import evaluate as attacks
+from undersong_server.evaluation.evaluate import evaluate_tables, membership
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations.releases import evaluate
 from undersong_server.pool import Sample

@@ -21,9 +21,8 @@ from undersong_server.generators.interface import Answer
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
 from undersong_server.methods.interface import Attribute, Setting
-from undersong_server.methods.parts import consistency, shares, undersong_choices
-from undersong_server.methods.parts.undersong_choices import TUNING, usefulness
-from undersong_server.methods.undersong import Options, plan
+from undersong_server.methods.parts import consistency, shares
+from undersong_server.methods.undersong import TUNING, Options, plan, usefulness
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
@@ -110,7 +109,6 @@ def code_lines(given):
 def test_the_method_is_small():
     parts = (
         undersong,
-        undersong_choices,
         shares,
         consistency,
     )
@@ -120,7 +118,7 @@ def test_the_method_is_small():
     assert len(dataclasses.fields(TUNING)) <= 20
     assert all(each.metadata["unit"] and each.metadata["reason"] for each in dataclasses.fields(TUNING))
     page = (Path(__file__).parents[3] / "docs" / "method.md").read_text(encoding="utf-8")
-    assert f"<!-- begin constants -->\n{undersong_choices.table()}\n<!-- end -->" in page
+    assert f"<!-- begin constants -->\n{undersong.constants_table()}\n<!-- end -->" in page
 
 
 def test_a_generator_is_left_out_where_the_records_tell_it_from_the_best():
@@ -147,10 +145,10 @@ def test_labels_choose_their_own_generators_where_usefulness_differs_much_from_l
 
 
 def test_a_gain_is_certain_above_two_standard_errors_of_noise_and_sampling():
-    exact = undersong_choices.gain(opened([10, 5]), 100.0)  # ten records of a hundred gain a whole point each
+    exact = undersong.gain_of(opened([10, 5]), 100.0)  # ten records of a hundred gain a whole point each
     assert (exact.value, exact.error) == (pytest.approx(0.1), pytest.approx(0.03, abs=1e-3))
     assert exact.certain()
-    noisy = undersong_choices.gain(opened([10, 5], 5.0), 100.0)
+    noisy = undersong.gain_of(opened([10, 5], 5.0), 100.0)
     assert noisy.error == pytest.approx((0.05**2 + 0.03**2) ** 0.5, abs=1e-3)
     assert not noisy.certain()
 
@@ -161,12 +159,10 @@ def test_a_word_classifier_learns_words_and_never_answers_a_label_it_has_not_see
     rng = np.random.default_rng(0)
     texts = rows(rng, 60)
     label_of = np.array(["ab".index(each["label"]) for each in texts])
-    found = undersong_choices.word_classifier(
-        undersong_choices.word_rows([each["text"] for each in texts]), label_of, 3
-    )
+    found = undersong.word_classifier(undersong.word_rows([each["text"] for each in texts]), label_of, 3)
     assert word_labels(found, ["apple bread plum", "gear axle", ""]).tolist()[:2] == [0, 1]
     assert (word_labels(found, [each["text"] for each in rows(rng, 40)]) < 2).all()
-    one = undersong_choices.word_classifier(undersong_choices.word_rows(["apple"]), np.array([2]), 3)
+    one = undersong.word_classifier(undersong.word_rows(["apple"]), np.array([2]), 3)
     assert word_labels(one, ["anything"]).tolist() == [2]
 
 
@@ -188,7 +184,7 @@ def test_without_a_certain_gain_the_cleaned_mixture_of_all_texts_stays(tmp_path)
 
 
 def test_a_certain_gain_publishes_the_texts_with_the_most_votes(tmp_path, monkeypatch):
-    monkeypatch.setattr(undersong_choices.Gain, "certain", lambda self: True)
+    monkeypatch.setattr(undersong.Gain, "certain", lambda self: True)
     task = task_of(tmp_path, {"one": 0.4}, "method.samples=100")
     samples, run = ran(task)
     assert len(samples) == pytest.approx(TUNING.kept_share * len(run.pool), rel=0.15)
@@ -204,7 +200,7 @@ def test_no_more_texts_are_published_than_the_task_says(tmp_path):
 
 
 def test_a_rare_label_keeps_the_mixtures_number_of_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr(undersong_choices.Gain, "certain", lambda self: True)
+    monkeypatch.setattr(undersong.Gain, "certain", lambda self: True)
     task = task_of(tmp_path, {"right": 0.0, "wrong": 1.0}, records=400, rare=0.04)
     samples, run = ran(task)
     shares = run.records["label shares"][-1][1]
