@@ -25,8 +25,7 @@ from undersong_server.methods import mixture
 from undersong_server.operations.tasks import read_test_file
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
-from undersong_server.release.files import JSONL_NAME, SimulationSigner
-from undersong_server.release.publish import publish, report_data
+from undersong_server.release.files import JSONL_NAME, SimulationSigner, publish, report_data
 from undersong_server.report.data import Accuracy, Measure, ReportData, measures_of
 from undersong_server.runs import planning
 from undersong_server.runs.task import Task

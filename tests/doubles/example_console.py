@@ -16,8 +16,7 @@ from undersong.records import private_tables
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import enrolment, runs
-from undersong_server.release.files import Signer
-from undersong_server.release.publish import publish, report_data
+from undersong_server.release.files import Signer, publish, report_data
 from undersong_server.runs import task as tasks
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 from undersong_server.runs.planning import plan_run

@@ -23,8 +23,7 @@ from undersong_server.coordinator.grpc_transport import GrpcTransport, Presence,
 from undersong_server.federation.driver import Transport, decode
 from undersong_server.journal import Journal
 from undersong_server.progress import Progress
-from undersong_server.release.files import Signer
-from undersong_server.release.publish import publish, report_data
+from undersong_server.release.files import Signer, publish, report_data
 from undersong_server.runs.execution import execute
 from undersong_server.runs.folder import (
     FINAL,

@@ -151,10 +151,9 @@ def _split(y: Int64, seed: int) -> tuple[Int64, Int64]:
 
 
 def _softmax(scores: Floats) -> Float64:
-    z = np.asarray(scores, dtype=np.float64)
-    z = np.exp(z - z.max(axis=1, keepdims=True))
-    normalised: Float64 = z / z.sum(axis=1, keepdims=True)
-    return normalised
+    from scipy.special import softmax
+
+    return np.asarray(softmax(np.asarray(scores, dtype=np.float64), axis=1), dtype=np.float64)
 
 
 def _log_loss(probabilities: Float64, y: Int64) -> float:

@@ -328,16 +328,15 @@ class Federation:
 
     def _check_charges(self, receipt: Receipt) -> None:
         """Raises PeerFault for a vector in an opened sum that its party has not charged."""
+        sums = ((planned.name, self.opened_facts(planned.name)) for planned in self.manifest.plan.sums)
+        vectors = (
+            (name, facts["attempt"], self._journal.get_json(f"sum/{name}/question"))
+            for name, facts in sums
+            if facts and receipt.party in facts["survivors"]
+        )
         if math.isfinite(self.manifest.plan.privacy.epsilon):
-            for fault in receipt.uncharged(self._vectors_of(receipt.party)):
+            for fault in receipt.uncharged(vectors):
                 raise PeerFault(receipt.party, fault)
-
-    def _vectors_of(self, party: str) -> Iterator[tuple[str, int, str]]:
-        """(sum, attempt, digest of its question, hex) of each opened sum that the party's vector is in."""
-        for planned in self.manifest.plan.sums:
-            facts = self.opened_facts(planned.name)
-            if facts and party in facts["survivors"]:
-                yield planned.name, facts["attempt"], self._journal.get_json(f"sum/{planned.name}/question")
 
     def opened_facts(self, name: str) -> dict[str, Any] | None:
         """Public facts of an opened sum: survivors, scale, variance, evidence (hex), attempt; None if not opened."""

@@ -62,7 +62,6 @@ def probabilities(head: Float64, rows: Any) -> Float64:
 
     ``rows`` [n, d] are features like those that it was trained on, dense or sparse.
     """
-    logits = rows @ head[:-1] + head[-1]
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    result: Float64 = odds / odds.sum(axis=1, keepdims=True)
-    return result
+    from scipy.special import softmax
+
+    return np.asarray(softmax(rows @ head[:-1] + head[-1], axis=1), dtype=np.float64)

@@ -89,14 +89,10 @@ def shares_by_label(votes: Float64, label_of: Int64, labels: int, softmax: bool 
     >>> shares_by_label(np.array([9.0, 3.0, 0.0]), np.array([0, 0, 0]), 1)[0].tolist()
     [0.75, 0.25, 0.0]
     """
-    chances = _softmax if softmax else shares_of_counts
+    from scipy.special import softmax as of_votes
+
+    chances = of_votes if softmax else shares_of_counts
     return [chances(mine) if len(mine) else mine for mine in (votes[label_of == label] for label in range(labels))]
-
-
-def _softmax(votes: Float64) -> Float64:
-    raised = np.exp(votes - votes.max())
-    found: Float64 = raised / raised.sum()
-    return found
 
 
 @dataclass(frozen=True, eq=False)
