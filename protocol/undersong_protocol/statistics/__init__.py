@@ -8,7 +8,8 @@ imported here, so that a plan may name any of them. Statistics of other packages
 import importlib
 import pkgutil
 
-from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
+from undersong_protocol.statistics.embedding_sum import EmbeddingSum
+from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram, MetadataHistograms
 from undersong_protocol.statistics.interface import (
     QUESTIONS,
     LabelledEmbeddings,
@@ -34,9 +35,11 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "QUESTIONS",
+    "EmbeddingSum",
     "LabelHistogram",
     "LabelledEmbeddings",
     "LengthHistogram",
+    "MetadataHistograms",
     "PublicFacts",
     "PublicInputs",
     "RecordView",

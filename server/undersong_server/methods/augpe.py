@@ -16,10 +16,8 @@ from pydantic import Field
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import publishable
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
-from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import VocabularyOptions, private_keyphrases
 from undersong_server.methods.parts.selection import (
     balanced_labels,
@@ -27,7 +25,6 @@ from undersong_server.methods.parts.selection import (
     sample_without_replacement,
     significant_votes,
 )
-from undersong_server.pool import Sample
 
 # Votes in two levels, where candidates are far more than the records can tell apart.
 # First every record votes for cells of the candidates, which are public; then for the candidates of the cells that

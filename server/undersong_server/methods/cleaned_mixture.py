@@ -13,9 +13,8 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_server.methods import mixture_labels
-from undersong_server.methods.interface import Method, RunContext
+from undersong_server.methods.interface import Method, RunContext, Sample
 from undersong_server.methods.parts.consistency import classifier, probabilities
-from undersong_server.pool import Sample
 
 FOLDS = 5
 STRENGTH = 1.0  # inverse regularisation of the classifiers, C

@@ -24,16 +24,20 @@ from undersong_common import fine_tuning
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED, model_folder
-from undersong_protocol.agreement.plan import SumRequest, plan_sums
-from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
+from undersong_protocol.statistics import EmbeddingSum, LabelHistogram, LengthHistogram, TopQVotes
 from undersong_protocol.statistics.teacher_votes import LARGEST_TEACHERS, TeacherVotes
 from undersong_protocol.statistics.teachers import Whitening
-from undersong_protocol.statistics.vectors import NoisySum
-from undersong_protocol.statistics.votes import TopQVotes
-from undersong_protocol.wire.public import Input
-from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_server.methods.interface import (
+    Input,
+    Method,
+    NoisySum,
+    Order,
+    RunContext,
+    Sample,
+    Setting,
+    SumRequest,
+    plan_sums,
+)
 from undersong_server.methods.parts import discriminant
 from undersong_server.methods.parts.discriminant import (
     Discriminator,
@@ -45,7 +49,6 @@ from undersong_server.methods.parts.discriminant import (
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.methods.parts.selection import highest, largest_remainder, places_by_label
-from undersong_server.pool import Sample
 
 Kind = Literal["teachers", "moments", "votes", "random"]
 

@@ -19,13 +19,18 @@ from pydantic import Field, model_validator
 
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.agreement.plan import Plan, Privacy, SumRequest
-from undersong_protocol.statistics import LengthHistogram, TopQVotes
-from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_protocol.statistics.histogram import MetadataHistograms
-from undersong_protocol.wire.public import Input
-from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_protocol.statistics import EmbeddingSum, LengthHistogram, MetadataHistograms, TopQVotes
+from undersong_server.methods.interface import (
+    Input,
+    Method,
+    Order,
+    Plan,
+    Privacy,
+    RunContext,
+    Sample,
+    Setting,
+    SumRequest,
+)
 from undersong_server.methods.parts import dpga_paper
 from undersong_server.methods.parts.metadata import (
     RANGE_EDGES,
@@ -45,7 +50,6 @@ from undersong_server.methods.parts.selection import (
     places_by_label,
     suppressed,
 )
-from undersong_server.pool import Sample
 
 Part = Annotated[float, Field(gt=0)]
 Proportion = Annotated[float, Field(ge=0)]

@@ -17,13 +17,10 @@ from pydantic import Field
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import read_table
-from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics.terms import FourierFeatures, matcher
-from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import Densities, VocabularyOptions, private_keyphrases
 from undersong_server.methods.parts.selection import balanced_labels
-from undersong_server.pool import Sample
 
 Share = Annotated[float, Field(gt=0)]
 

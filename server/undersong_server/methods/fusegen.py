@@ -16,9 +16,7 @@ from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.agreement.plan import SumRequest
-from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts import consistency
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.selection import (
@@ -27,7 +25,6 @@ from undersong_server.methods.parts.selection import (
     highest,
     largest_remainder,
 )
-from undersong_server.pool import Sample
 
 STRENGTH = 3.0  # inverse regularisation of its classifiers
 

@@ -13,7 +13,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import Embed, publishable
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
-from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.public import Input, Segment, decode_block, encode_embeddings, encode_numbers, encode_texts
 from undersong_server.federation.driver import Federation, PublicBlocks
@@ -22,6 +22,25 @@ from undersong_server.generators.orders import Order
 from undersong_server.generators.tuning import Tuning
 from undersong_server.pool import Pool, Sample
 
+# What a method's file imports from here, others' names among them.
+__all__ = [
+    "Attribute",
+    "Input",
+    "Method",
+    "MethodOptions",
+    "NoisySum",
+    "Order",
+    "Plan",
+    "Privacy",
+    "Quorum",
+    "Records",
+    "RunContext",
+    "Sample",
+    "Setting",
+    "SumRequest",
+    "Tuning",
+    "plan_sums",
+]
 EXPECTED_RECORDS = 300  # where nobody declares how many there are
 Watch = Callable[[str, Callable[[], Any]], Any]
 Observe = Callable[[str, Mapping[str, Any]], None]  # told what a run obtains: its kind, and its public facts

@@ -6,11 +6,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from undersong_protocol.agreement.plan import SumRequest
-from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.selection import balanced_labels, largest_remainder
-from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):

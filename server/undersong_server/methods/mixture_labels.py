@@ -11,13 +11,10 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LabelHistogram
-from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import Method, MethodOptions, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.shares import label_shares, to_write
-from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):

@@ -15,14 +15,11 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Float64
-from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import TopQVotes
-from undersong_server.generators.orders import Order
 from undersong_server.methods.augpe import by_sampling
-from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.selection import balanced_labels
-from undersong_server.pool import Sample
 
 
 class Options(PresetOptions):

@@ -17,17 +17,21 @@ from pydantic import Field
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
 from undersong_common.extras import named, require
-from undersong_protocol.agreement.plan import SumRequest
-from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_protocol.statistics.histogram import LabelHistogram
+from undersong_protocol.statistics import EmbeddingSum, LabelHistogram
 from undersong_protocol.statistics.votes import LARGEST_Q, TopQVotes
-from undersong_server.generators.orders import Order
-from undersong_server.generators.tuning import Tuning
 from undersong_server.methods.augpe import by_rank
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import (
+    Method,
+    MethodOptions,
+    Order,
+    RunContext,
+    Sample,
+    Setting,
+    SumRequest,
+    Tuning,
+)
 from undersong_server.methods.parts.selection import largest_remainder
 from undersong_server.methods.parts.shares import label_shares
-from undersong_server.pool import Sample
 
 PART_LABELS = 1 / 9  # of the other sums' parts: shares need little precision
 

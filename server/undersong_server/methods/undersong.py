@@ -17,7 +17,6 @@ from pydantic import Field
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.workers import one_numpy_thread
-from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics.classifier_votes import (
     BUCKETS,
     NEVER,
@@ -28,16 +27,22 @@ from undersong_protocol.statistics.classifier_votes import (
 )
 from undersong_protocol.statistics.histogram import COLUMNS, VALUES, AttributeMarginals, LabelHistogram
 from undersong_protocol.statistics.inputs import COEFFICIENTS
-from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
-from undersong_protocol.wire.public import Input
-from undersong_server.generators.orders import Order
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_server.methods.interface import (
+    Input,
+    Method,
+    MethodOptions,
+    NoisySum,
+    Order,
+    RunContext,
+    Sample,
+    Setting,
+    SumRequest,
+)
 from undersong_server.methods.parts import consistency, shares
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import highest, largest_remainder, sample_without_replacement
-from undersong_server.pool import Sample
 
 
 class Options(MethodOptions):

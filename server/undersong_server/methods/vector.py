@@ -15,14 +15,19 @@ from pydantic import Field
 
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.agreement.plan import SumRequest, plan_sums
-from undersong_protocol.statistics.embedding_sum import EmbeddingSum
-from undersong_protocol.statistics.histogram import LabelHistogram, LengthHistogram
-from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, MethodOptions, RunContext, Setting
+from undersong_protocol.statistics import EmbeddingSum, LabelHistogram, LengthHistogram
+from undersong_server.methods.interface import (
+    Method,
+    MethodOptions,
+    Order,
+    RunContext,
+    Sample,
+    Setting,
+    SumRequest,
+    plan_sums,
+)
 from undersong_server.methods.parts.selection import largest_remainder
 from undersong_server.methods.parts.shares import label_shares, records_of, records_shares
-from undersong_server.pool import Sample
 
 PART_COUNTS, PART_VECTORS = 1.0, 9.0  # parts of the budget
 EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels

@@ -17,10 +17,8 @@ from pydantic import Field
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
-from undersong_protocol.agreement.plan import Plan, Privacy, SumRequest
 from undersong_protocol.statistics.votes import TopQVotes
-from undersong_server.generators.orders import Order
-from undersong_server.methods.interface import Method, RunContext, Setting
+from undersong_server.methods.interface import Method, Order, Plan, Privacy, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.selection import (
     balanced_labels,
@@ -30,7 +28,6 @@ from undersong_server.methods.parts.selection import (
     sample_without_replacement,
     weights_by_votes,
 )
-from undersong_server.pool import Sample
 
 PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, Theorem D.2
 

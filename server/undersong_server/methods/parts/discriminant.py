@@ -19,11 +19,10 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.privacy import accounting
-from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_server.evaluation.panel import discrimination, precision_and_recall
 from undersong_server.evaluation.task_model import FineTunedModel, fine_tune
-from undersong_server.methods.interface import Records, RunContext
+from undersong_server.methods.interface import Privacy, Quorum, Records, RunContext, SumRequest, plan_sums
 
 # Prior variances are chosen among these by marginal likelihood.
 LEVELS = (0.0, *(float(level) for level in np.logspace(-4, 1, 11)))

@@ -14,11 +14,8 @@ import numpy as np
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
-from undersong_protocol.agreement.plan import Privacy, SumRequest
-from undersong_protocol.statistics import LengthHistogram, TopQVotes
-from undersong_protocol.statistics.histogram import MetadataHistograms
-from undersong_protocol.wire.public import Input
-from undersong_server.methods.interface import RunContext
+from undersong_protocol.statistics import LengthHistogram, MetadataHistograms, TopQVotes
+from undersong_server.methods.interface import Input, Privacy, RunContext, SumRequest
 from undersong_server.methods.parts.metadata import RANGE_EDGES
 
 RANGE, HISTOGRAM, VOTES = 0.2, 0.1, 0.5  # of epsilon

@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from undersong_protocol.agreement.plan import Privacy
-from undersong_server.methods.interface import MethodOptions
+from undersong_server.methods.interface import MethodOptions, Privacy
 
 PAPER = "paper"  # the preset that every file has
 NOT_PRIVATE = {  # keys of an element that is no private step of a federation, and what they say of it
