@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.agreement.enrolment import check_party_name
 from undersong_server.authority import Issued
 from undersong_server.storage import LEASE, Database, Sqlite, Statements
 
@@ -99,7 +98,7 @@ class Registry:
     def invite(
         self, name: str, token: bytes, *, expires_at: float, now: float, again: bool = False, contact: str = ""
     ) -> None:
-        """Notes an invitation; inviting again replaces a token that was not used.
+        """Notes an invitation to a party of a valid name; inviting again replaces a token that was not used.
 
         Args:
             contact: person to telephone; "" keeps the earlier one.
@@ -107,7 +106,6 @@ class Registry:
 
         Raises ConfigurationError for a name that is revoked, or enrolled without ``again``.
         """
-        check_party_name(name)
         with self._changing() as database:
             known = self._row(name)
             if known is not None and known["state"] == ENROLLED and not again:
