@@ -329,6 +329,7 @@ class BaseFrequencies:
         return float(self._scale * self.known.get(word, 0.0) + spelled)
 
 
+# Texts of a corpus whose label is probably wrong, by confident learning (Northcutt, Jiang and Chuang 2021).
 FOLDS = 5
 
 

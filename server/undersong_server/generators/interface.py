@@ -141,7 +141,7 @@ class Generator(Protocol):
         """Public counters for the report, e.g. rows ignored, texts repeated, calls retried."""
 
 
-class Independent:
+class StatelessGenerator:
     """Base of a generator whose answers depend on their requests only."""
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:

@@ -268,6 +268,7 @@ def health(home: Path) -> dict[str, Any]:
     return value
 
 
+# One file that holds a whole coordinator, made while it is served, and its way back into an empty folder.
 BACKUP_VERSION = 1
 _BACKUP_NOTE = "undersong-backup.json"
 _DATABASE = b"SQLite format 3\0"

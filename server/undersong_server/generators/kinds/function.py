@@ -10,9 +10,9 @@ from undersong_server.generators.interface import (
     Answer,
     Estimate,
     GenerationRequest,
-    Independent,
     LanguageModelSettings,
     PromptFormat,
+    StatelessGenerator,
     Surroundings,
 )
 
@@ -57,7 +57,7 @@ class FunctionSettings(LanguageModelSettings):
 KIND = FunctionSettings
 
 
-class FunctionGenerator(Independent):
+class FunctionGenerator(StatelessGenerator):
     """Asks a function for one text after the other, its system prompt before its prompt."""
 
     def __init__(self, name: str, function: Callable[[str], str]) -> None:

@@ -31,7 +31,7 @@ from undersong_server.generators.interface import (
     Estimate,
     GenerationRequest,
     GeneratorSettings,
-    Independent,
+    StatelessGenerator,
     Surroundings,
     one_or_many,
 )
@@ -167,7 +167,7 @@ class _Influence(NamedTuple):
     bad_pairs: frozenset[tuple[int, int]]
 
 
-class NgramGenerator(Independent):
+class NgramGenerator(StatelessGenerator):
     """Writes from the corpus that the task names; it is trained on it at construction."""
 
     def __init__(self, settings: NgramSettings, *, labels: Sequence[str], folder: Path) -> None:

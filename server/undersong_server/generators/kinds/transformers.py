@@ -28,10 +28,10 @@ from undersong_server.generators.interface import (
     Answer,
     Estimate,
     GenerationRequest,
-    Independent,
     LanguageModelSettings,
     Preference,
     PromptFormat,
+    StatelessGenerator,
     Surroundings,
     expected_tokens,
     prompt_room,
@@ -168,7 +168,7 @@ class TransformersSettings(ModelFolderSettings):
 KIND = TransformersSettings
 
 
-class FolderGenerator(Independent, Generic[Settings]):
+class FolderGenerator(StatelessGenerator, Generic[Settings]):
     """A generator that writes with a model in a local folder, and counts the prompts that are too long for it.
 
     Raises ConfigurationError as :func:`undersong_common.model_files.check_language_model`.
@@ -562,6 +562,11 @@ def padding(tokenizer: Any, model: Any) -> int:
     return next((token for token in known if isinstance(token, int)), 0)
 
 
+# Local models whose answers the workers of a Ray cluster write: one model in each worker, on a GPU where there is one.
+# A worker loads the model's folder once. A part whose worker was lost is asked once more, and its answers reach the
+# author, who journals and counts them, once. Training stays at the coordinator; the workers write with what it gives.
+
+
 def spread(settings: GeneratorSettings, here: Generator, folder: Path, cluster: Cluster | None) -> Generator:
     """Returns ``here``; if it runs a model of a local folder, a generator that runs that model on ``cluster``.
 
@@ -574,7 +579,7 @@ def spread(settings: GeneratorSettings, here: Generator, folder: Path, cluster: 
     return made(settings, here, folder.absolute(), cluster)
 
 
-class SpreadGenerator(Independent):
+class SpreadGenerator(StatelessGenerator):
     """A generator that sends its requests in parts to the workers of a cluster. Arguments as of :func:`spread`."""
 
     def __init__(self, settings: ModelFolderSettings, here: Generator, folder: Path, cluster: Cluster) -> None:
