@@ -78,9 +78,9 @@ def test_flowers_engine_has_ray_for_itself():
 def test_a_cluster_changes_no_byte_of_a_run_and_no_figure_of_its_evaluation(monkeypatch, tmp_path):
     cluster = PickledCalls()
     spread = functools.partial(simulation.spread, fewest=1)
-    for module in (simulation, front.evaluation):
+    for module in (simulation, front.releases):
         monkeypatch.setattr(module, "spread", spread)
-    for module in (front, front.evaluation):
+    for module in (front, front.releases):
         monkeypatch.setattr(module, "connected", lambda ray: contextlib.nullcontext(None if ray is None else cluster))
     given = {"progress": Silent(), "insecure_noise_seed": 1}
     here = us.simulate(task(), tmp_path / "here", **given)
