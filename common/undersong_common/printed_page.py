@@ -74,11 +74,11 @@ class Page:
             shown += [
                 "",
                 section.title,
-                *[bar] * (section.bar is not None),
+                *([] if section.bar is None else [bar]),
                 *(f"  {sentence}" for sentence in section.sentences),
                 *(f"    {name.ljust(width)}   {figure}" for name, figure in section.figures),
                 *(f"  - {point}" for point in section.points),
-                *[f"    {'   '.join(section.aloud)}"] * bool(section.aloud),
+                *([f"    {'   '.join(section.aloud)}"] if section.aloud else []),
                 *(f"    {line}" for line in section.columns),
                 *("    " + "   ".join(map(str.ljust, row, widths)).rstrip() for row in section.table),
             ]

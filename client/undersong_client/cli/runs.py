@@ -211,7 +211,8 @@ def revoke(
 
 def _say(decided: "Request", as_json: bool) -> None:
     run, words = printable(decided.run), printable(decided.words)
-    more = "; a second person must approve too: a privacy officer and one for IT" * (decided.decision == "pending")
+    pending = decided.decision == "pending"
+    more = "; a second person must approve too: a privacy officer and one for IT" if pending else ""
     said = f"{run}: {decided.decision}, signed (manifest {decided.manifest[:12]}, {words}){more}"
     print_result(as_json, asdict(decided), said)
 
@@ -267,9 +268,9 @@ def _lines(found: "CorpusCheck") -> list[str]:
         f" and {found.held_out} held out",
         f"copied from the data set: {_copied(found.copies)}",
         *(
-            f"the same of records held out, which nobody can have copied: {_copied(chance)}"
-            for chance in [found.chance]
-            if chance is not None
+            []
+            if found.chance is None
+            else [f"the same of records held out, which nobody can have copied: {_copied(found.chance)}"]
         ),
         f"names after a title and long numbers: {sum(numbers.different.values())} different ones, {inside} of them in a"
         f" record too{_rows(numbers.private_rows)}",

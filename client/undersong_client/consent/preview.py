@@ -456,8 +456,8 @@ def who_takes_part(value: dict[str, Any]) -> Section:
     parties, required = value["parties"], value["required_parties"]
     # What this program knows stands before the name, which may imitate a fingerprint or a mark.
     rows = [
-        f"{party['fingerprint']}  {'(this party)  ' * (party['name'] == value['party'])}"
-        f"{'(named by your policy)  ' * (party['name'] in required)}{party['name']}"
+        f"{party['fingerprint']}  {'(this party)  ' if party['name'] == value['party'] else ''}"
+        f"{'(named by your policy)  ' if party['name'] in required else ''}{party['name']}"
         for party in parties
     ]
     sentences = [
@@ -465,7 +465,7 @@ def who_takes_part(value: dict[str, Any]) -> Section:
         " hospital has told you says who it is.",
         f"At least {value['threshold']} of them must take part to open a sum; {value['tolerated_dropouts']} may be"
         " missing.",
-        *["Your policy names none of them that must take part."] * (not required and len(parties) > 1),
+        *([] if required or len(parties) == 1 else ["Your policy names none of them that must take part."]),
     ]
     return Section("Who takes part, by fingerprint", tuple(sentences), columns=tuple(rows))
 
