@@ -209,6 +209,7 @@ def test_scores_of_few_records_and_many_candidates_are_computed_in_blocks_too(mo
     assert max(seen) <= nearest.BLOCK_SCORES
     expected = nearest.NearestFurthest(shown[:: candidates // 70], None, 2)
     monkeypatch.setattr(nearest, "BLOCK_SCORES", 1000 * candidates)
+    monkeypatch.setattr(nearest, "MOST_AT_ONCE", candidates)
     expected.extend(shown, None)
     np.testing.assert_array_equal(state.near, expected.near)
     np.testing.assert_array_equal(state.far, expected.far)
