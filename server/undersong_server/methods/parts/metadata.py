@@ -91,7 +91,9 @@ def shares_by_label(votes: Float64, label_of: Int64, labels: int, softmax: bool 
     """
     from scipy.special import softmax as of_votes
 
-    chances: Callable[[Float64], Float64] = of_votes if softmax else shares_of_counts
+    def chances(mine: Float64) -> Float64:
+        return np.asarray(of_votes(mine), dtype=np.float64) if softmax else shares_of_counts(mine)
+
     return [chances(mine) if len(mine) else mine for mine in (votes[label_of == label] for label in range(labels))]
 
 
