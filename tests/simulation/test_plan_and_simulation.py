@@ -116,7 +116,7 @@ def check(path: Path, done: Delivered, *assignments: str) -> None:
     assert len(report.privacy.epsilon_after) == len(promised)
     groups = list(itertools.accumulate(each.releases for each in figures.sums))
     assert [report.privacy.epsilon_after[last - 1] for last in groups] == [each.epsilon_so_far for each in figures.sums]
-    assert (report.privacy.epsilon, report.privacy.delta) == (figures.privacy.epsilon, figures.privacy.delta)
+    assert report.privacy.promise == figures.privacy
     orders = sum(each.count.orders for each in report.usage)
     assert orders == figures.generator_calls + figures.trial_calls
     if figures.cost is not None:

@@ -269,7 +269,7 @@ def health(home: Path) -> dict[str, Any]:
 
 
 # One file that holds a whole coordinator, made while it is served, and its way back into an empty folder.
-BACKUP_VERSION = 1
+SCHEMA_VERSION = 1
 _BACKUP_NOTE = "undersong-backup.json"
 _DATABASE = b"SQLite format 3\0"
 # Files that the serving process or SQLite makes anew.
@@ -313,7 +313,7 @@ def back_up(home: Path, file: Path) -> Backup:
             code="backup-elsewhere",
         )
     opened.registry().close()  # another version's is refused by name
-    note = {"format": BACKUP_VERSION, "made_at": time.time(), "fingerprint": opened.authority().fingerprint}
+    note = {"format": SCHEMA_VERSION, "made_at": time.time(), "fingerprint": opened.authority().fingerprint}
     with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as folder:
         made = Path(folder) / "backup"
         with zipfile.ZipFile(made, "x", zipfile.ZIP_DEFLATED) as archive:
@@ -380,14 +380,14 @@ def _add(archive: zipfile.ZipFile, path: Path, name: Path, scratch: Path) -> Non
 def _unpack(file: Path, folder: Path) -> Backup:
     damaged = ConfigurationError(f"{file}: is damaged, or no backup", "use another backup", code="backup-damaged")
     other = ConfigurationError(
-        f"{file}: is of another format than {BACKUP_VERSION}",
+        f"{file}: is of another format than {SCHEMA_VERSION}",
         "restore it with the program that made it",
         code="backup-format",
     )
     try:
         with zipfile.ZipFile(file) as archive:
             note = json.loads(archive.read(_BACKUP_NOTE))
-            if note["format"] != BACKUP_VERSION:
+            if note["format"] != SCHEMA_VERSION:
                 raise other
             archive.extractall(folder)
         for path in (folder, *folder.rglob("*")):

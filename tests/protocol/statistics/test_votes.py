@@ -225,7 +225,8 @@ def test_parties_that_are_shown_the_same_candidates_make_them_ready_once(monkeyp
     parties = [Records(rng.integers(-3, 4, (9, 4)), own) for own in (np.ones(9), np.arange(9) % 3, np.arange(9) % 2)]
 
     def votes(records: Records, public: PublicInputs) -> Any:
-        return TopQVotes(q=3, candidates=60, labels=3).rows(records, public, {}).take(np.arange(9)).toarray()
+        rows: Any = TopQVotes(q=3, candidates=60, labels=3).rows(records, public, {}).take(np.arange(9))
+        return rows.toarray()
 
     shared = PublicInputs(embeddings={"candidates": LabelledEmbeddings(c, labels)})
     found = [votes(records, shared) for records in parties]
