@@ -301,8 +301,10 @@ class Lease:
         self._stopping.set()
         if self._database.leased:
             self._thread.join(WRITE_S)
-            with suppress(UndersongError):
-                self._database.renew(self.epoch, 0.0)
+            for _ in range(2):  # the first may learn only that its connection had ended
+                with suppress(UndersongError):
+                    self._database.renew(self.epoch, 0.0)
+                    break
         self._database.close()
 
 

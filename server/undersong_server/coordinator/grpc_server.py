@@ -6,8 +6,9 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -229,23 +230,30 @@ class GrpcServer:
 
     async def _connect(self, requests: Any, context: Any) -> None:
         peer = await self._admit(context)
-        self._streams[peer.name] += 1
         try:
-            full = self._streams[peer.name] > STREAMS_OF_A_PARTY
-            if full or not self._stream_rate.allows(peer.name, time.monotonic()):
-                words = "this party opens too many streams"
-                raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, words, TOO_MANY_STREAMS, peer.name)
-            hello = await self._greeted(peer, context)
-            if hello.does_not_start:
-                await self._does_not_start(peer, hello, context)
-            else:
-                await self._stream(peer, hello, context)
+            with self._counted(peer.name):
+                hello = await self._greeted(peer, context)
+                if hello.does_not_start:
+                    await self._does_not_start(peer, hello, context)
+                else:
+                    await self._stream(peer, hello, context)
         except _Refused as refused:
             if refused.reason:
                 self._refusals.note(peer.source, refused.reason, refused.detail)
             await context.abort(*refused.args)
+
+    @contextmanager
+    def _counted(self, party: str) -> Iterator[None]:
+        """Counts one open stream of the party. Raises _Refused, and counts nothing, where it has too many."""
+        full = self._streams[party] >= STREAMS_OF_A_PARTY
+        if full or not self._stream_rate.allows(party, time.monotonic()):
+            words = "this party opens too many streams"
+            raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, words, TOO_MANY_STREAMS, party)
+        self._streams[party] += 1
+        try:
+            yield
         finally:
-            self._streams[peer.name] -= 1
+            self._streams[party] -= 1
             self._streams += Counter()  # drops parties without streams
 
     async def _greeted(self, peer: Peer, context: Any) -> wire.Hello:
