@@ -19,7 +19,9 @@ from undersong_common.errors import TransportError
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed (Debian: nginx-light)"),
+    pytest.mark.skipif(
+        shutil.which("nginx") is None, reason="nginx is not installed (Debian: nginx-light, libnginx-mod-stream)"
+    ),
 ]
 NAME = "console.example.org"
 
