@@ -20,6 +20,7 @@ VERDICTS = {
     "otherwise": "done in another way, which the row states",
     "not done": "missing",
 }
+BY_HAND = "\n## One small model, live"  # from here on the page is not the tables'
 HEAD = ("where in the paper", "element", "here", "`preset` sets", "code", "verdict", "test")
 INTRODUCTION = """# The papers, element by element
 
@@ -114,7 +115,10 @@ def methods() -> list[str]:
 
 def pages() -> dict[Path, str]:
     """Every generated page by its path."""
-    return {DOCS / "methods.md": index()} | {DOCS / "papers" / f"{name}.md": page(name) for name in methods()}
+    _, heading, by_hand = (DOCS / "methods.md").read_text(encoding="utf-8").partition(BY_HAND)
+    return {DOCS / "methods.md": index() + heading + by_hand} | {
+        DOCS / "papers" / f"{name}.md": page(name) for name in methods()
+    }
 
 
 def _cells(row: Mapping[str, Any], several: bool) -> list[str]:
