@@ -67,14 +67,12 @@ class Page:
             if section.folded and not folded:
                 shown += ["", f"{self.fold.upper()}"]
                 folded = True
-            before, after = (min(BAR_COLUMNS, round(BAR_COLUMNS * part)) for part in section.bar or (0.0, 0.0))
-            bar = f"    [{'#' * before}{'+' * (after - before)}{'.' * (BAR_COLUMNS - after)}]"
             width = max((len(name) for name, _ in section.figures), default=0)
             widths = [max(map(len, column)) for column in zip(*section.table, strict=True)]
             shown += [
                 "",
                 section.title,
-                *([] if section.bar is None else [bar]),
+                *([] if section.bar is None else [_bar(*section.bar)]),
                 *(f"  {sentence}" for sentence in section.sentences),
                 *(f"    {name.ljust(width)}   {figure}" for name, figure in section.figures),
                 *(f"  - {point}" for point in section.points),
@@ -105,6 +103,12 @@ class Page:
     def _rendered(self, name: str, **context: object) -> Markup:
         made = template("undersong_common.pages", name, "templates")
         return Markup(made.render(page=self, **context))  # noqa: S704 - rendered
+
+
+def _bar(before: float, after: float) -> str:
+    """Two parts of a whole, the second of which holds the first, as a line of a page."""
+    first, both = (min(BAR_COLUMNS, round(BAR_COLUMNS * part)) for part in (before, after))
+    return f"    [{'#' * first}{'+' * (both - first)}{'.' * (BAR_COLUMNS - both)}]"
 
 
 def template(package: str, name: str, folder: str = "", **filters: Callable[..., Any]) -> Template:

@@ -114,7 +114,9 @@ def hold_out(table: Table, key: bytes, percent: int) -> tuple[Table, Table]:
 
 def unit_count(table: Table, unit: str) -> int:
     """Counts the privacy units: records for "sample", user ids for "user" (0 without any), 1 for "party"."""
-    return {"user": len(set(table.users or ())), "sample": len(table)}.get(unit, 1)
+    if unit == "user":
+        return len(set(table.users or ()))
+    return len(table) if unit == "sample" else 1
 
 
 def fingerprint(table: Table, key: bytes) -> str:

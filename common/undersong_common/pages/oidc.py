@@ -207,7 +207,8 @@ class _OidcLogin:
         ours = secrets.compare_digest(proof.encode(), self._derived("state", begun).encode())
         if not begun_here or not ours or int(begun.partition("_")[0]) < time.time():
             raise PrivacyRefusal("this log-in was not begun here, or too long ago", "begin it again")
-        if said := printable(fields.get("error", ""), 60):
+        if fields.get("error"):
+            said = printable(fields["error"], 60)
             raise PrivacyRefusal(f"the identity provider refuses: {said}", "begin again")
         claims = self._claims(fields.get("code", ""), state)
         with self._lock:  # nobody but the provider's people fills it

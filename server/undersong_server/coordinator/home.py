@@ -157,7 +157,8 @@ class CoordinatorHome:
         """
         database = self.registry().database
         owned = {row["key"]: bytes(row["value"]) for row in (database.rows(_OWNED) if self.shared is not None else [])}
-        if owned.get("coordinator", fingerprint := self.authority().fingerprint.encode()) != fingerprint:
+        fingerprint = self.authority().fingerprint.encode()
+        if owned.get("coordinator", fingerprint) != fingerprint:
             raise ConfigurationError(
                 f"{self.path}: the database of --storage holds another coordinator",
                 "copy the whole authority/ of the coordinator that made it",

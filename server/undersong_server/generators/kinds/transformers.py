@@ -20,34 +20,30 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import numpy as np
 from pydantic import Field, model_validator
 
-from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.arrays import Float32
+from undersong_common.errors import ConfigurationError, GenerationError, InternalError, UndersongError
 from undersong_common.hidden_states import Axes
 from undersong_common.model_files import check_language_model
+from undersong_server.cluster import Cluster, at_this_machine
 from undersong_server.generators import tuning
 from undersong_server.generators.interface import (
     Answer,
     Estimate,
     GenerationRequest,
+    Generator,
+    GeneratorSettings,
     LanguageModelSettings,
     Preference,
     PromptFormat,
     StatelessGenerator,
     Surroundings,
+    TunableGenerator,
     expected_tokens,
     prompt_room,
 )
 
 if TYPE_CHECKING:
     import torch
-from undersong_common.arrays import Float32
-from undersong_common.errors import InternalError, UndersongError
-from undersong_server.cluster import Cluster, at_this_machine
-from undersong_server.generators.interface import (
-    Generator,
-    GeneratorSettings,
-    TunableGenerator,
-)
-from undersong_server.generators.tuning import Tuning
 
 Settings = TypeVar("Settings", bound="ModelFolderSettings")
 
@@ -620,10 +616,10 @@ class SpreadTunable(SpreadGenerator):
     _here: TunableGenerator
 
     def tune(
-        self, preferences: Sequence[Preference], tuning: Tuning, told: Callable[[int], None]
+        self, preferences: Sequence[Preference], settings: tuning.Tuning, told: Callable[[int], None]
     ) -> Mapping[str, bytes]:
         """Trains the model of this process, as the interface says; the workers write with the new adapter."""
-        self._adapter = self._here.tune(preferences, tuning, told)
+        self._adapter = self._here.tune(preferences, settings, told)
         return self._adapter
 
     def adapt(self, files: Mapping[str, bytes]) -> None:
