@@ -271,32 +271,6 @@ def test_silent_connections_from_many_addresses_keep_nobody_out(served, keys, ca
             connection.close()
 
 
-@pytest.mark.slow
-def test_two_thousand_silent_connections_from_eight_addresses(served, keys):
-    """The whole attack, from the party's own address too; it ends by itself while its connections are held open."""
-    begun = time.monotonic()
-    opened = []
-    try:
-        for number in range(2000):
-            source = f"127.0.0.{1 + number % 8}"
-            opened.append(socket.create_connection(("127.0.0.1", served.port), 5, source_address=(source, 0)))
-            if number % 2:
-                with contextlib.suppress(OSError):
-                    opened[-1].sendall(b"\x16\x03\x01")
-            if number % 500 == 499:
-                entering = time.monotonic()
-                assert still_serves(served, keys)
-                assert time.monotonic() - entering < 5.0
-        held = served.server._gate.limits
-        assert held.unauthenticated <= held.most_unauthenticated
-        wait_for(lambda: held.unauthenticated == 0, gate.HANDSHAKE_S + 5.0)  # given up, though nobody closed them
-        assert still_serves(served, keys)
-        assert time.monotonic() - begun < 60.0
-    finally:
-        for connection in opened:
-            connection.close()
-
-
 def test_who_says_nothing_is_given_up_soon(served, monkeypatch):
     monkeypatch.setattr(gate, "SILENT_S", 0.3)
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
@@ -320,71 +294,6 @@ def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
             stream.close()
     with Stream(served.port, loud.for_grpc) as stream:  # the newest is heard, whatever the older ones did
         stream.hello("loud")
-
-
-@pytest.mark.slow
-def test_a_thousand_silent_streams_of_one_party(served, home, keys):
-    """The whole attack, at first all at once and then as fast as the streams are refused; others come in meanwhile.
-
-    A connection that has proven nothing yet may give way to the crowd; a party tries again, as this test does.
-    """
-    loud = Credentials(home, "vast")
-    opened, held = [], []
-
-    async def attack():
-        channels = [
-            grpc.aio.secure_channel(
-                f"localhost:{served.port}", loud.for_grpc, options=[("grpc.use_local_subchannel_pool", 1)]
-            )
-            for _ in range(125)
-        ]
-
-        async def streams(channel):
-            for _ in range(2):  # as many as one connection may have, and once more when these are refused
-                calls = [channel.stream_stream(framing.METHOD)() for _ in range(4)]
-                opened.extend(calls)
-                await asyncio.wait([asyncio.ensure_future(call.code()) for call in calls], timeout=30.0)
-
-        counting = asyncio.ensure_future(counted())
-        await asyncio.gather(*map(streams, channels))
-        counting.cancel()
-        await asyncio.gather(*(channel.close() for channel in channels))
-
-    async def counted():
-        while True:
-            held.append(served.server._streams["vast"])
-            await asyncio.sleep(0.01)
-
-    def comes_in():
-        end = time.monotonic() + longest_s
-        while True:
-            try:
-                return still_serves(served, keys)
-            except grpc.RpcError:
-                assert time.monotonic() < end
-                time.sleep(0.1)
-
-    calm = time.monotonic()
-    assert still_serves(served, keys)
-    # A machine that is busy with other work is slow without an attack too.
-    longest_s = max(10.0, 30.0 * (time.monotonic() - calm))
-    begun = time.monotonic()
-    attacker = threading.Thread(target=lambda: asyncio.run(attack()))
-    attacker.start()
-    times = []
-    while attacker.is_alive():
-        entering = time.monotonic()
-        assert comes_in()
-        times.append(time.monotonic() - entering)
-        time.sleep(0.5)
-    assert len(opened) == 1000
-    assert 0 < max(held) <= STREAMS_OF_A_PARTY
-    assert max(times) < longest_s
-    wait_for(lambda: not served.server._streams, 2 * longest_s)
-    assert time.monotonic() - begun < 12 * longest_s
-    time.sleep(1 / STREAMS_A_SECOND)
-    with Stream(served.port, loud.for_grpc) as stream:
-        stream.hello("vast")
 
 
 def test_silent_streams_over_one_connection_give_way_to_the_newest(served, home, keys):
@@ -446,8 +355,8 @@ def test_two_hundred_parties_are_held_at_once(served, home):
 
 
 @pytest.mark.slow
-def test_a_minute_of_random_frames_changes_nothing(served, keys):
-    end = time.monotonic() + 60.0
+def test_random_frames_change_nothing(served, keys):
+    end = time.monotonic() + 15.0
     random_ = random.Random(7)
     sent = 0
     while time.monotonic() < end:
@@ -460,19 +369,7 @@ def test_a_minute_of_random_frames_changes_nothing(served, keys):
                 sent += 1
                 if stream.ended.is_set():
                     break
-    assert sent > 500
-    assert still_serves(served, keys)
-
-
-@pytest.mark.slow
-def test_ten_thousand_connections_a_second_for_a_while(served, keys, caplog):
-    threads = [threading.Thread(target=knock, args=(served.port, 20.0)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(gate.TOO_FAST in line for line in refusals(caplog)) == 1
-    time.sleep(0.5)
+    assert sent > 100
     assert still_serves(served, keys)
 
 
