@@ -9,7 +9,6 @@ import pytest
 from tests.doubles.lossy import LossyBatches
 from tests.doubles.pace import slow_but
 from tests.server.federation.test_driver import Killed, World
-from undersong_common.errors import RoundAborted
 from undersong_protocol.secagg import coordinator
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.wire import codec
@@ -133,15 +132,6 @@ def test_too_many_dropouts_void_the_attempt_and_a_new_one_opens(tmp_path):
     assert exchanges == 3
 
 
-def test_without_enough_parties_the_run_stops_with_the_reason(tmp_path):
-    world = Pipelined(tmp_path, parties=5)
-    world.federation.agree()
-    world.reachable = lambda name, number: name not in ("p1", "p2", "p3")
-    with pytest.raises(RoundAborted, match="p1: does not answer"):
-        world.open(1)
-    assert world.journal.get("sum/votes/1/values") is None
-
-
 def prepared(world, party="p0", name="votes/2"):
     payload = advertise_request(world.manifest.sum_parameters(name, 0))
     return payload, wire.PrepareSum(manifest_hash=world.manifest.hash, sum=name, attempt=0, payload=payload)
@@ -183,13 +173,6 @@ def test_a_prepared_sum_gives_no_vector_before_its_public_inputs_and_none_for_ot
         )
         reply = ask(world, open_sum=message)
         assert reply.WhichOneof("body") == answer
+        assert answer == "sum_reply" or "not those with which it was first asked" in reply.refusal.problem
     assert ask(world, sum_step=step).WhichOneof("body") == "sum_reply"
     assert all(not charges for name, charges in world.charges().items() if name != "p0")
-
-
-def test_a_sum_outside_the_plan_cannot_be_prepared(tmp_path):
-    world = Pipelined(tmp_path, parties=2)
-    world.federation.agree()
-    _, message = prepared(world)
-    message.sum = "votes/9"
-    assert "not in the approved plan" in ask(world, prepare_sum=message).refusal.problem

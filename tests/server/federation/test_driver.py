@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 
-from tests.doubles.coded import raises
 from tests.doubles.lossy import LossyParties
 from tests.doubles.pace import slow_but
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
@@ -16,9 +15,8 @@ from tests.doubles.votes import top_q_votes
 from undersong.simulation import InProcess
 from undersong_client.consent.approvals import Consent
 from undersong_common.canonical import tagged_hash
-from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
+from undersong_common.errors import PeerFault, RoundAborted
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.privacy.spending import Budget
 from undersong_protocol.agreement.manifest import plan_words
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.agreement.receipt import TAG, body
@@ -223,14 +221,6 @@ def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path, monkey
     assert [line.partition(" has approved")[0] for line in told.lines[1:]] == sorted(world.parties)
 
 
-def test_without_noise_the_sum_is_exactly_the_parties_votes(tmp_path):
-    world = World(tmp_path)
-    world.federation.agree()
-    opened = world.federation.private_sum("votes/1", world.inputs())
-    assert np.array_equal(opened.values, world.exact(world.tables))
-    assert opened.survivors == tuple(sorted(world.tables))
-
-
 @pytest.mark.parametrize("parties", [1, 2, 3, 5])
 def test_noise_has_the_planned_deviation_around_the_exact_sum(tmp_path, parties):
     world = World(tmp_path, parties=parties, epsilon=1.0)
@@ -293,16 +283,6 @@ def test_without_enough_parties_the_run_stops_with_the_reason_and_no_sum(tmp_pat
     assert world.journal.get("sum/votes/1/values") is None
 
 
-def test_asked_again_the_journal_answers_and_nothing_is_charged_twice(tmp_path):
-    world = World(tmp_path, epsilon=4.0)
-    world.federation.agree()
-    first = world.federation.private_sum("votes/1", world.inputs())
-    world.restart()
-    again = world.federation.private_sum("votes/1", world.inputs())
-    assert np.array_equal(first.values, again.values)
-    assert all(len(charges) == 1 for charges in world.charges().values())
-
-
 class Killed(BaseException):
     """Stands for kill -9: nothing may catch it."""
 
@@ -334,76 +314,6 @@ def test_killed_at_any_message_and_continued_the_sum_is_the_same(tmp_path, at):
     opened = world.federation.private_sum("votes/1", world.inputs())
     assert np.array_equal(opened.values, expected.values)
     assert all(len(charges) == 1 for charges in world.charges().values())
-
-
-def test_candidates_that_change_within_an_attempt_are_refused(tmp_path):
-    world = World(tmp_path, parties=1, epsilon=4.0)
-    world.federation.agree()
-    world.reachable = lambda name, number: number < 3
-    with pytest.raises(RoundAborted):
-        world.federation.private_sum("votes/1", world.inputs())
-    from undersong_protocol.secagg.messages import advertise_request
-    from undersong_protocol.wire import codec
-    from undersong_protocol.wire.messages import federation_pb2 as wire
-
-    replies = []
-    for count in (30, 20):
-        inputs = world.inputs(count)
-        message = wire.Request(
-            version=codec.VERSION,
-            open_sum=wire.OpenSum(
-                manifest_hash=world.manifest.hash,
-                sum="votes/2",
-                attempt=0,
-                inputs=[given.to_wire() for given in inputs],
-                blocks=[world.blocks.get(segment.block) for given in inputs for segment in given.segments],
-                payload=advertise_request(world.manifest.sum_parameters("votes/2", 0)),
-            ),
-        )
-        replies.append(codec.decode_reply(world.parties["p0"].handle(message.SerializeToString()), "p0"))
-    assert replies[0].WhichOneof("body") == "sum_reply"
-    assert "not those with which it was first asked" in replies[1].refusal.problem
-
-
-def test_a_sum_outside_the_plan_is_refused_by_the_coordinator_and_by_every_party(tmp_path):
-    world = World(tmp_path)
-    world.federation.agree()
-    with raises(PrivacyRefusal, "unknown-sum"):
-        world.federation.private_sum("votes/3", world.inputs())
-
-
-def test_a_party_refuses_a_second_roster_for_the_same_run(tmp_path):
-    world = World(tmp_path, parties=4)
-    world.federation.agree()
-    fewer = dict(list(world.parties.items())[:3])
-    threshold, dropouts, colluders = defaults(3)
-    plan = plan_sums(
-        [SumRequest("votes/1", world.statistic)], world.plan.privacy, Quorum(3, threshold, dropouts, colluders)
-    )
-    again = Federation(
-        InProcess(fewer),
-        make_manifest(plan, fewer, LABELS),
-        Journal(tmp_path / "other.sqlite"),
-        Silent(),
-        blocks=world.blocks,
-    )
-    with pytest.raises(PrivacyRefusal, match="p0 refuses: run 'a run' has another manifest"):
-        again.agree()
-
-
-def test_a_delta_that_could_publish_one_record_is_refused_by_the_party_itself(tmp_path):
-    world = World(tmp_path, parties=2, records=200, epsilon=1.0)
-    plan = plan_sums([SumRequest("votes/1", world.statistic)], Privacy(1.0, 6e-3), world.plan.quorum)
-    world.plan = plan
-    world.restart()
-    with pytest.raises(PrivacyRefusal, match=r"p0 refuses: .*delta"):
-        world.federation.agree()
-
-
-def test_a_budget_refuses_the_plan_before_anything_is_signed(tmp_path):
-    world = World(tmp_path, epsilon=4.0, budget=Budget(3.0, 1e-5))
-    with pytest.raises(PrivacyRefusal, match="its budget is 3"):
-        world.federation.agree()
 
 
 def test_receipts_name_what_was_charged(tmp_path):
@@ -448,13 +358,6 @@ def test_a_receipt_without_an_opened_sums_charge_or_with_other_fields_is_left_ou
 
     party.handle = drops
     assert ("p1" in world.federation.receipts()) == taken
-
-
-def test_a_party_without_records_is_refused_at_the_start(tmp_path):
-    world = World(tmp_path)
-    world.tables["p1"] = world.tables["p1"].take([])
-    with raises(PrivacyRefusal, "other-data-set"):
-        world.restart()
 
 
 def test_malformed_requests_are_refused_without_an_exception(tmp_path):
