@@ -64,27 +64,6 @@ def test_a_full_disk_changes_nothing(tmp_path, monkeypatch, failing, code):
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
 
 
-def test_a_really_full_disk(tmp_path):
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full here")
-    real = os.fdopen
-    opened = []
-
-    def divert(handle, mode):
-        os.close(handle)
-        opened.append(open("/dev/full", mode))  # noqa: SIM115
-        return opened[-1]
-
-    os.fdopen = divert
-    try:
-        with raises(ConfigurationError, "disk-full"):
-            write_corpus(tmp_path, SAMPLES)
-    finally:
-        os.fdopen = real
-    assert opened
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with raises(ConfigurationError, "folder-unwritable"):
