@@ -15,7 +15,7 @@ from tests.doubles.coded import raises
 from tests.doubles.stream import Credentials, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import transaction
-from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, new_tls_key
 from undersong_server import storage
 from undersong_server.authority import Authority
 from undersong_server.coordinator.parties import Registry
@@ -65,15 +65,6 @@ def test_a_partys_certificate_is_for_clients_only_and_carries_its_name(home):
     assert 364 <= left.days <= 365
 
 
-def test_an_invitation_admits_one_request(home):
-    package = home.invite("lung", now=time.time())
-    assert Package.parse(package.sign(home.authority().signing_key)).token == package.token
-    request, again = (request_of("lung", package.token) for _ in range(2))
-    home.sign(request, now=time.time())
-    with raises(ConfigurationError, "invitation-used"):
-        home.sign(again, now=time.time())
-
-
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY, sqlite3.SQLITE_BUSY_SNAPSHOT])
 def test_who_writes_waits_while_another_process_writes_to_the_register_or_repairs_it(home, monkeypatch, code):
     begun = []
@@ -98,21 +89,6 @@ def test_an_invitation_ends_and_a_guessed_token_is_refused(home):
         home.sign(request_of("liver", b"\0" * 32), now=time.time())
     with raises(ConfigurationError, "invitation-expired"):
         home.sign(request_of("liver", package.token), now=time.time() + 2 * 86400)
-
-
-def test_a_name_is_never_given_twice(home):
-    Credentials(home, "spleen")
-    with raises(ConfigurationError, "already-enrolled"):
-        home.invite("spleen", now=time.time())
-    home.revoke("spleen", "left", now=time.time())
-    with raises(ConfigurationError, "party-revoked"):
-        home.invite("spleen", now=time.time())
-
-
-def test_a_stranger_cannot_renew_in_a_partys_name(home):
-    Credentials(home, "kidney")
-    with raises(ConfigurationError, "not-its-own-renewal"):
-        home.sign(request_of("kidney", None), now=time.time())
 
 
 @pytest.mark.parametrize("change", ["serial", "name", "expired", "revoked", "revoked elsewhere", "unknown"])

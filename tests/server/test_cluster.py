@@ -144,8 +144,9 @@ def test_ray_on_this_machine_answers_only_who_knows_its_token_and_has_a_folder_o
     monkeypatch.setitem(sys.modules, "ray", None)  # its import fails, after the token is drawn
     drawn = set()
     for _ in range(2):
-        with raises(ConfigurationError, "ray-missing"):
+        with raises(ConfigurationError, "ray-missing") as missing:
             _ = Cluster("local").cores
+        assert "undersong[ray]" in missing.value.remedy
         assert os.environ[mode] == "token"
         assert len(os.environ[token]) == 64
         drawn.add(os.environ.pop(token))
@@ -160,15 +161,6 @@ def test_ray_that_was_loaded_without_a_token_is_not_begun(ray, monkeypatch):
     assert not ray.begun
     with Cluster("ray://127.0.0.1") as elsewhere:  # a cluster's own machines decide whom they answer
         assert elsewhere.cores
-
-
-def test_without_ray_the_extra_is_named(monkeypatch):
-    for name in AUTHENTICATION:
-        monkeypatch.setenv(name, "")
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with Cluster("local", option="--ray") as cluster, raises(ConfigurationError, "ray-missing") as refused:
-        _ = cluster.cores
-    assert "undersong[ray]" in refused.value.remedy
 
 
 def test_what_ray_says_of_a_cluster_that_is_not_there_is_told(ray):

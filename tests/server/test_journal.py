@@ -9,16 +9,6 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_server.journal import Journal
 
 
-def test_a_value_is_kept_once_and_never_replaced(tmp_path):
-    journal = Journal(tmp_path / "journal.sqlite")
-    journal.put("a", b"1")
-    journal.put("a", b"1")
-    with raises(InternalError, "second-value"):
-        journal.put_all([("b", b"2"), ("a", b"3")])
-    assert journal.get("a") == b"1"
-    assert journal.get("b") is None  # all or none
-
-
 def test_what_is_forgotten_and_items_take_exactly_the_prefix(tmp_path):
     journal = Journal(tmp_path / "journal.sqlite")
     journal.put_all([("sum/1/x", b"a"), ("sum/10/x", b"b"), ("sum/1", b"c"), ("sum/1/%", b"d")])

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.doubles.chat_server import FaultProxy, serving
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.serve_environment import transformers_serve
-from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.cleaning import clean
-from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest
+from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
@@ -63,32 +61,3 @@ def test_a_real_server_answers_with_texts_and_usage(url: str, model: Path) -> No
     assert all("<|" not in clean(answer.text) for answer in answers)
     assert all(0 < answer.completion_tokens <= 13 for answer in answers if "not reported" not in answer.note)
     assert generator.counts["failed"] == 0
-
-
-def test_faults_before_a_real_server_are_survived(url: str, model: Path) -> None:
-    class Upstream:
-        def __init__(self, url: str) -> None:
-            self.url = url
-
-    faults: list[Any] = [("status", 429, {"Retry-After": "0"}), "pass", "cut", "garbage", ("status", 503, {})]
-    with serving(FaultProxy(Upstream(url), faults)) as proxy:
-        generator = far(proxy.url, model, max_wait_s=0.1, max_retries=4)  # all faults may meet one request
-        answers = [answer for _, answer in generator.answer(requests(4))]
-        assert [answer for answer in answers if not isinstance(answer, Answer)] == []
-        assert generator.counts["retries"] == 4
-
-
-def test_the_budget_holds_at_a_real_server(url: str, model: Path) -> None:
-    generator = far(url, model, token_budget=1500, concurrency=1)
-    answers = generator.answer(requests(200))
-    spent: list[int] = []
-    with pytest.raises(BudgetExhausted):  # noqa: PT012 - what comes before it is counted
-        while True:
-            _, answer = next(answers)
-            spent += [answer.prompt_tokens + answer.completion_tokens] if isinstance(answer, Answer) else []
-    assert 0 < sum(spent) <= 1500
-
-
-def test_a_model_that_is_not_there_ends_the_run(url: str, tmp_path: Path) -> None:
-    with pytest.raises((ConfigurationError, GenerationError)):
-        list(far(url, tmp_path / "nowhere", max_retries=0, concurrency=1).answer(requests(12)))
