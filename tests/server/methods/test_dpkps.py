@@ -8,8 +8,7 @@ import pytest
 
 from tests.doubles.bench import run_method
 from undersong_common.errors import ConfigurationError
-from undersong_common.privacy.accounting import DiscreteLaplace
-from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_server.generators.orders import Requests
 from undersong_server.methods import dpkps
 from undersong_server.methods.interface import Setting
@@ -30,16 +29,6 @@ def options(**changes):
     return dpkps.Options(vocabulary="terms.txt", **changes)
 
 
-@pytest.mark.parametrize(("epsilon", "gaussian", "laplace"), [(1.0, 11.80, 14.14), (5.0, 2.82, 2.83)])
-def test_noise_of_the_vocabulary_is_the_contract_s(epsilon, gaussian, laplace, setting):
-    """docs/privacy.md, number 4: one histogram of S = 10 terms that has the whole budget (3.16 x 3.73 = 11.80)."""
-    for law, expected in (("gaussian", gaussian), ("laplace", laplace)):
-        request = dpkps.plan(options(noise=law), Setting(("a",), ("one",), setting.folder))[0]
-        statistic = type(request.statistic)(vocabulary=10_000, distinct=10)
-        plan = plan_sums([SumRequest("vocabulary", statistic, law=law)], Privacy(epsilon, 1e-5), ALONE)
-        assert plan.sums[0].sigma == pytest.approx(expected, rel=0.002)
-
-
 def test_the_split_divides_mu_squared_and_an_ensemble_costs_the_root_of_its_structures(setting):
     sums = {}
     for sampler, ensemble in (("independent", "logarithmic"), ("iterative", "logarithmic"), ("iterative", "linear")):
@@ -54,16 +43,6 @@ def test_the_split_divides_mu_squared_and_an_ensemble_costs_the_root_of_its_stru
     assert options(sampler="iterative", length=10).lengths() == (1, 2, 4, 8, 16)
     assert options(sampler="iterative", length=8).lengths() == (1, 2, 4, 8)
     assert options(sampler="iterative", length=1).lengths() == (1,)
-
-
-def test_laplace_noise_is_pure_and_split_by_epsilon(setting):
-    chosen = options(noise="laplace", sampler="independent", document_terms=3)
-    plan = plan_sums(dpkps.plan(chosen, setting), Privacy(6.0, 1e-5), ALONE)
-    events = [planned.event() for planned in plan.sums]
-    assert all(isinstance(event, DiscreteLaplace) for event in events)
-    assert [event.epsilon * event.sensitivity for event in events] == pytest.approx([1.0, 5.0], rel=1e-3)
-    assert plan["densities"].sigma == pytest.approx(math.sqrt(2) * math.sqrt(2) * 512 / 5.0)
-    plan.verify()
 
 
 def write_task(folder, records=300, generators=1, terms=None, **method):
