@@ -7,7 +7,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 
 from tests.doubles.flower_memory import FlowerInMemory
-from tests.doubles.hospitals import CLINIC, operator
 from tests.doubles.lossy import Lossy
 from undersong import flower
 from undersong_client.flower_app import requests_of
@@ -64,7 +63,3 @@ def test_a_lost_message_is_not_even_made():
     assert set(lossy.exchange_batches(requests, timeout_s=1.0)) == {"a", "b"}
     assert set(lossy.exchange_batches(requests, timeout_s=1.0)) == {"a"}
     assert made == ["a", "b", "a"]
-
-
-def test_an_unknown_engine_is_refused(tmp_path):
-    operator("simulate", CLINIC / "task.toml", "--out", tmp_path, "--engine", "hovercraft", code=2)

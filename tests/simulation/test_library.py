@@ -275,11 +275,6 @@ def test_a_comparison_is_a_table(tmp_path):
     assert f"{100 * found.table['accuracy_mean'][0]:.2f}" in str(found)
 
 
-def test_a_comparison_needs_a_test_set():
-    with raises(ConfigurationError, "no-test-set"):
-        us.compare(task(), ["mixture"])
-
-
 @pytest.mark.heavy
 def test_a_task_s_folder_is_the_user_s_own_and_goes_with_the_task():
     made = task()
