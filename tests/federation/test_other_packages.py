@@ -11,30 +11,17 @@ import json
 import pytest
 
 from tests.doubles import foreign_package
-from tests.doubles.carried import carried
 from tests.doubles.foreign_package import NAME
 from tests.doubles.hospitals import (
     HOSPITALS,
     Federation,
     clinic_task,
-    hospital,
     no_note_in_any_log,
     simulated,
     some_notes,
 )
-from tests.doubles.parties import EMBEDDER
 from tests.doubles.party_home import HashedEmbedder
-from undersong_common import plugins
 from undersong_common.embedding import Embedder
-from undersong_common.errors import PrivacyRefusal
-from undersong_protocol.agreement.manifest import Manifest
-from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.secagg.parameters import Member, defaults
-from undersong_server.federation import driver
-from undersong_server.federation.driver import PublicBlocks, introduce
-from undersong_server.journal import Journal
-from undersong_server.progress import Silent
-from undersong_server.runs.planning import register_statistics
 
 pytestmark = pytest.mark.slow
 
@@ -170,44 +157,3 @@ def test_daemons_answer_a_foreign_statistic_while_its_hash_is_trusted(installed,
         federation.operator("run", "resume", "third")
         federation.wait("third", ["finished"], 120.0)
         assert min(spent(federation)) > max(before)
-
-
-def test_flower_s_client_app_answers_a_foreign_statistic_while_its_hash_is_trusted(tmp_path):
-    """On Flower's in-memory grid; a party is assembled anew for each message, so that its policy counts at once."""
-    package = foreign_package.write(tmp_path / "installed")
-    with foreign_package.installed(package), carried("Flower", tmp_path, parties=3) as (hospitals, transport):
-
-        def federation(run):
-            statistic = plugins.load(plugins.find("statistics", NAME))(most=3)
-            request = SumRequest("sentences", statistic)
-            register_statistics([request])
-            found = introduce(transport, sorted(hospitals.homes), 60.0)
-            manifest = Manifest(
-                run=run,
-                task={"name": "test", "description": "a note", "labels": ["x", "y"]},
-                method="test",
-                embedder=EMBEDDER,
-                roster=tuple(Member(name, found[name].identity) for name in sorted(found)),
-                plan=plan_sums([request], Privacy(4.0, 1e-4), Quorum(3, *defaults(3))),
-            )
-            journal = Journal(tmp_path / f"{run}.sqlite")
-            return driver.Federation(
-                transport, manifest, journal, Silent(), blocks=PublicBlocks(journal), timeout_s=60.0
-            )
-
-        with pytest.raises(PrivacyRefusal, match=f"does not trust the statistic '{NAME}'"):
-            federation("first").agree()
-        for home in hospitals.homes.values():
-            (found,) = json.loads(hospital("policy", "plugins", "--home", home, "--json"))["statistics"]
-            hospital("policy", "trust", NAME, found["source"], "--home", home)
-        trusted = federation("second")
-        trusted.agree()
-        opened = trusted.private_sum("sentences", [])
-        assert opened.survivors == tuple(sorted(hospitals.homes))
-        assert opened.natural == pytest.approx([36.0, 0.0, 0.0], abs=12.0)  # three hospitals with twelve notes each
-        charged = hospitals.charges()
-        change(package)
-        foreign_package.forget()
-        with pytest.raises(PrivacyRefusal, match=f"trusts the statistic '{NAME}' with the source"):
-            federation("third").agree()
-        assert hospitals.charges() == charged
