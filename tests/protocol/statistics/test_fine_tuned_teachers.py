@@ -2,19 +2,16 @@
 
 import dataclasses
 import logging
-from itertools import product
 
 import numpy as np
 import pytest
 
-from tests.doubles.pace import slow_but
 from tests.doubles.tiny_bert import fails_at_last_word, write_bert
 from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table
 from undersong_protocol.agreement.plan import Privacy
-from undersong_protocol.statistics import PublicFacts, PublicInputs, teacher_votes
-from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics import PublicInputs, teacher_votes
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 
 pytestmark = pytest.mark.heavy
@@ -84,32 +81,6 @@ def test_a_model_that_fails_at_one_record_loses_one_teacher_s_votes(tmp_path):
     changed = [shard for shard in without.keys() | beside.keys() if without.get(shard) != beside.get(shard)]
     assert len(changed) <= 1
     assert len(without) > 2
-
-
-@pytest.mark.parametrize(
-    ("unit", "at"), slow_but(product(["sample", "user"], [0, 5, 13]), [("sample", 0), ("user", 13)])
-)
-def test_one_unit_changes_one_shard_and_no_bit_elsewhere(model, unit, at):
-    """Added or removed: one record, or all of a user's; wherever in the file it stands."""
-    left = [row for n, row in enumerate(ROWS) if (n != at if unit == "sample" else row[2] != ROWS[at][2])]
-    before, after = (shard_votes(STATISTIC, private(rows, model, unit)) for rows in (ROWS, left))
-    changed = {shard for shard in before.keys() | after.keys() if before.get(shard) != after.get(shard)}
-    assert changed <= {int(private(ROWS, model, unit).unit_hashes[at] % 5)}
-    assert len(before) > 2
-    scale = STATISTIC.base_scale
-    one, two = (
-        contribute(STATISTIC, STATISTIC.rows(private(rows, model, unit), inputs(), {}), scale=scale).values
-        for rows in (ROWS, left)
-    )
-    assert np.linalg.norm(one - two) <= scale * STATISTIC.sensitivity.l2
-
-
-def test_a_changed_record_moves_its_own_shard_only(model):
-    other = [*ROWS[:4], ("made cough cough", "y", ROWS[4][2]), *ROWS[5:]]
-    before, after = (shard_votes(STATISTIC, private(rows, model, "user")) for rows in (ROWS, other))
-    changed = {shard for shard in before if before[shard] != after[shard]}
-    assert changed <= {int(private(ROWS, model, "user").unit_hashes[4] % 5)}
-    assert before.keys() == after.keys()
 
 
 def scores_of_shard(model, others, threads, noise):
@@ -218,26 +189,6 @@ def test_classes_of_candidates_weigh_as_the_shard_s():
     assert set(contrast[rows[:12]]) == {0}
     assert weights[12:].sum() == pytest.approx(1 / 8)  # no candidate has class 2: all of them stand for it
     assert len(rows) == len(weights) == 16
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"contrast": []}, "0 public texts 'contrast'"),
-        ({"queries": ["note"] * 11, "queries_classes": np.zeros(11)}, "11 public texts 'queries'"),
-        ({"queries_classes": np.zeros(3)}, "of shape"),
-        ({"queries_classes": np.full(8, 2.0)}, "not one of the plan's 2"),
-        ({"queries_classes": np.full(8, 0.5)}, "multiples"),
-        ({"queries_classes": np.full(8, np.nan)}, "finite"),
-    ],
-)
-def test_unusable_public_inputs_are_refused_by_name(changes, complaint):
-    if changes.get("contrast") == []:
-        changes = {**changes, "contrast_classes": np.zeros(0)}
-    facts = PublicFacts(8, 2)
-    STATISTIC.check_inputs(inputs(), facts)
-    with pytest.raises(ConfigurationError, match=complaint):
-        STATISTIC.check_inputs(inputs(**changes), facts)
 
 
 def test_empty_shards_are_trained_as_others_are_and_vote_nothing(model, monkeypatch):

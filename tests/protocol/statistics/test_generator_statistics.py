@@ -5,14 +5,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.doubles.coded import raises
-from tests.doubles.pace import examples
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
-from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes, ClassifierVotesInBlocks
 from undersong_protocol.statistics.inputs import COEFFICIENTS
@@ -58,26 +53,6 @@ def made(seed, records=20, candidates=30, generators=3, labels=3):
 def dense(rows):
     matrix = rows.take(np.arange(len(rows)))
     return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
-
-
-def within(matrix, bound):
-    assert (np.abs(matrix).sum(axis=1) <= bound.l1 + 1e-9).all()
-    assert (np.linalg.norm(matrix, axis=1) <= bound.l2 + 1e-9).all()
-    assert (np.abs(matrix).max(axis=1, initial=0) <= bound.linf + 1e-9).all()
-
-
-@settings(max_examples=examples(40, quick=15), deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(2, 6), st.booleans())
-def test_no_row_passes_its_bound(seed, q, generators, hard):
-    records, public = made(seed, generators=generators)
-    for statistic in (
-        EqualVotes(q=q, candidates=30, labels=3),
-        ClassifierVotes(classifiers=generators, labels=3, hard=hard),
-        ClassifierVotesInBlocks(classifiers=generators, labels=3, hard=hard),
-    ):
-        matrix = dense(statistic.rows(records, public, {}))
-        assert matrix.shape == (20, statistic.dimension)
-        within(matrix, statistic.sensitivity)
 
 
 @pytest.mark.parametrize("k", [2, 3, 4, 5, 6, 7])
@@ -176,31 +151,3 @@ def test_a_hub_loses_votes_to_what_is_nearest_for_its_own_sake():
         or nearest(records.embeddings, records.labels, public, 1)[0, 0] == 1
     )
     assert nearest(records.embeddings, records.labels, public, 1)[0, 0] == 1
-
-
-def test_what_does_not_fit_is_refused():
-    _, public = made(0)
-    facts = PublicFacts(embedding_size=12, labels=3)
-    votes = PublicInputs(public.embeddings, {"hubness correction": public.numbers["hubness correction"]})
-    EqualVotes(q=2, candidates=30, labels=3).check_inputs(votes, facts)
-    with raises(ConfigurationError, "embedding-count"):
-        EqualVotes(q=2, candidates=10, labels=3).check_inputs(votes, facts)
-    with raises(ConfigurationError, "number-shape"):
-        EqualVotes(q=2, candidates=30, labels=3).check_inputs(
-            PublicInputs(public.embeddings, {"hubness correction": np.zeros(3)}), facts
-        )
-    with raises(ConfigurationError, "number-shape"):
-        heads = PublicInputs({}, {"classifiers": public.numbers["classifiers"]})
-        ClassifierVotes(classifiers=4, labels=3).check_inputs(heads, facts)
-    with raises(ConfigurationError, "number-out-of-range"):
-        ClassifierVotes(classifiers=1, labels=2)
-    with raises(ConfigurationError, "not-boolean"):
-        ClassifierVotes(classifiers=2, labels=2, hard=1)
-
-
-def test_they_travel_by_name_and_parameters():
-    for statistic in (
-        EqualVotes(q=3, candidates=9, labels=2),
-        ClassifierVotes(classifiers=4, labels=2, hard=False),
-    ):
-        assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic

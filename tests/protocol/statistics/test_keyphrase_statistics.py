@@ -1,18 +1,13 @@
 """Term histograms and Fourier features: what counts, what does not, and bounds that no record passes."""
 
 import math
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.doubles.coded import raises
-from tests.doubles.pace import examples
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
-from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, build, parameters
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram, Terms
 
@@ -94,33 +89,6 @@ def test_bad_vocabularies_are_refused_by_name(terms, message):
         Terms(terms)
 
 
-def test_a_vocabulary_of_another_size_than_planned_is_refused():
-    given_public = PublicInputs(texts={"vocabulary": TERMS})
-    TermHistogram(vocabulary=6, distinct=2).check_inputs(given_public, PublicFacts(24, 0))
-    with raises(ConfigurationError, "term-count"):
-        TermHistogram(vocabulary=7, distinct=2).check_inputs(given_public, PublicFacts(24, 0))
-
-
-@given(
-    st.lists(st.lists(st.sampled_from([*TERMS, "other", "Pain,"]), max_size=12).map(" ".join), min_size=1, max_size=5),
-    st.integers(1, 8),
-)
-@settings(max_examples=examples(60, quick=20), deadline=None)
-def test_no_record_passes_the_bounds_of_either_statistic(texts, most):
-    labels = [number % 3 - 1 for number in range(len(texts))]
-    for statistic in (
-        TermHistogram(vocabulary=6, distinct=most),
-        FourierFeatures(pairs=7, classes=2, averaged=True),
-        FourierFeatures(pairs=5, classes=2, lengths=(1, 2, 4), phrases=min(most, 4)),
-        FourierFeatures(pairs=5, lengths=(1, 2, 3), phrases=3, width=5.0),
-    ):
-        matrix, _ = dense(statistic, Records(texts, labels))
-        bound = statistic.sensitivity
-        assert (np.abs(matrix).sum(axis=1) <= bound.l1 * (1 + 1e-9)).all()
-        assert (np.linalg.norm(matrix, axis=1) <= bound.l2 * (1 + 1e-9)).all()
-        assert np.abs(matrix).max(initial=0) <= bound.linf * (1 + 1e-9)
-
-
 def test_a_record_is_one_vector_of_norm_exactly_sqrt_m_in_its_class_only():
     statistic = FourierFeatures(pairs=6, classes=3, lengths=(1, 2), phrases=2)
     matrix, units = dense(statistic, Records(["fever and pain", "heart", "no term", "pain"], [2, 0, 1, -1]))
@@ -177,17 +145,6 @@ def test_weights_stay_finite_and_none_is_lost():
 
 
 @pytest.mark.parametrize(
-    "statistic",
-    [
-        TermHistogram(vocabulary=9, distinct=3),
-        FourierFeatures(pairs=5, classes=2, lengths=(1, 2, 4), phrases=3, width=1.5, seed=4),
-    ],
-)
-def test_statistics_are_rebuilt_from_their_public_parameters(statistic):
-    assert build(statistic.name, parameters(statistic)) == statistic
-
-
-@pytest.mark.parametrize(
     "wrong",
     [
         {"pairs": 0},
@@ -201,14 +158,6 @@ def test_statistics_are_rebuilt_from_their_public_parameters(statistic):
 def test_wrong_parameters_of_features_are_refused(wrong):
     with pytest.raises(ConfigurationError):
         FourierFeatures(**wrong)
-
-
-def test_terms_and_embeddings_must_agree():
-    inputs = published()
-    for terms, refused in ((TERMS, False), (TERMS[:3], True)):
-        given_public = PublicInputs(texts={"terms": terms}, embeddings=inputs.embeddings)
-        with pytest.raises(ConfigurationError, match="differ in number") if refused else nullcontext():
-            FourierFeatures(pairs=4).check_inputs(given_public, PublicFacts(24, 0))
 
 
 def test_features_estimate_the_kernel_without_bias():

@@ -4,11 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
-from tests.doubles.pace import examples
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
@@ -72,27 +69,6 @@ def test_sensitivity_is_the_contract_s(statistic, histograms):
     assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic
 
 
-@settings(max_examples=examples(50, quick=20), deadline=None)
-@given(st.integers(0, 2**32))
-def test_no_record_exceeds_its_bounds_and_the_largest_reach_them(seed):
-    rng = np.random.default_rng(seed)
-    records = Records(
-        ["w " * int(n) for n in rng.integers(0, 30, 20)],
-        [0, *rng.integers(-1, 3, 19)],
-        quantise(unit(rng.normal(size=(20, 5)))),
-    )
-    given_public = public(quantise(unit(rng.normal(size=(6, 5)))), [0, 1, 2, 0, 1, 2])
-    for statistic in (MetadataHistograms(labels=3, length_bins=2, keywords=6), EmbeddingSum(5)):
-        matrix = statistic.rows(records, given_public, {}).take(np.arange(20))
-        dense = np.asarray(matrix.todense()) if not isinstance(matrix, np.ndarray) else matrix
-        norms = [np.linalg.norm(dense, order, axis=1) for order in (1, 2, np.inf)]
-        bound = statistic.sensitivity
-        for norm, limit in zip(norms, (bound.l1, bound.l2, bound.linf), strict=True):
-            assert norm.max() <= limit + 1e-12
-        if isinstance(statistic, MetadataHistograms):
-            assert norms[1][0] == pytest.approx(bound.l2)
-
-
 def unit(x):
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
@@ -123,12 +99,6 @@ def test_what_was_not_planned_is_refused(statistic, message):
     MetadataHistograms(labels=2, length_bins=2, keywords=2).check_inputs(given_public, facts)
     with pytest.raises(ConfigurationError, match=message):
         statistic.check_inputs(given_public, facts)
-
-
-def test_a_model_of_another_size_than_planned_is_refused():
-    EmbeddingSum(3).check_inputs(PublicInputs(), PublicFacts(3, 0))
-    with raises(ConfigurationError, "other-dimension"):
-        EmbeddingSum(3).check_inputs(PublicInputs(), PublicFacts(2, 0))
 
 
 def test_a_statistic_without_any_histogram_is_refused():

@@ -19,12 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from tests.doubles.coded import raises
 from tests.doubles.example_records import ExampleRecords
 from tests.doubles.pace import examples
 from tests.doubles.tiny_bert import write_bert
 from tests.noninterference.public_examples import FINE_TUNED, labels_of, malformed, names, well_formed
-from undersong_common.arrays import Float64, Int64
+from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError, PeerFault
 from undersong_protocol import statistics
 from undersong_protocol.statistics import PublicFacts, PublicInputs, Statistic, teacher_votes
@@ -195,50 +194,6 @@ def test_one_record_more_moved_260_rows_of_soft_classifier_votes() -> None:
     for count in (*range(1, 40), 63, 64, 65, 127, 255, 256, 257, 299):
         part = rows_by_unit(statistic, records.take(np.arange(count)), public)
         assert part == {unit: row for unit, row in whole.items() if unit < count}
-
-
-def plain_scores(embeddings: Float64, heads: Float64) -> Float64:
-    """Centred probabilities of label 0 by plain products, exponentials and sums: float64 [n, K]."""
-    found = np.zeros((len(embeddings), len(heads)))
-    for k, head in enumerate(heads):
-        logits = embeddings @ head[:-1] + head[-1]
-        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        found[:, k] = odds[:, 0] / odds.sum(axis=1)
-    return found - found.mean(axis=1, keepdims=True)
-
-
-def attacked_shapes() -> Iterator[tuple[int, int]]:
-    """Labels and records at which BLAS takes another kernel for one record more: at the edge of a tile of rows, and
-    where the product passes a million multiplications (260 records for ten labels)."""
-    for labels in (5, 10, 20):
-        edge = 10**6 // (384 * labels)
-        yield from ((labels, count) for count in (7, 31, edge - 1, edge, edge + 1))
-
-
-def test_one_record_more_moves_other_rows_of_plain_products_and_none_of_soft_classifier_votes() -> None:
-    """Classifiers whose labels nearly tie at huge numbers: the last bit of a product decides a vote."""
-    rng = np.random.default_rng(0)
-    largest, moved = 0.0, 0
-    for labels, count in attacked_shapes():
-        statistic = ClassifierVotes(classifiers=2, labels=labels, hard=False)
-        records = ExampleRecords(1, count + 1, size=384, labels=labels)
-        common = 1e16 * rng.normal(size=(2, 385, 1))
-        heads = common * (1.0 + 2.0**-50 * rng.normal(size=(2, 385, labels)))
-        embeddings = records.embeddings.astype(np.float64)
-        change = plain_scores(embeddings, heads)[:count] - plain_scores(embeddings[:count], heads)
-        moved = max(moved, int(change.any(axis=1).sum()))
-        largest = max(largest, float(np.linalg.norm(change.sum(axis=0))))
-
-        with raises(ConfigurationError, "not-finite"):
-            statistic.check_inputs(PublicInputs(numbers={"classifiers": heads}), PublicFacts(384, labels))
-        grid = COEFFICIENTS.quantised(np.clip(heads / 1e16, -COEFFICIENTS.largest, COEFFICIENTS.largest))
-        public = PublicInputs(numbers={"classifiers": grid})
-        statistic.check_inputs(public, PublicFacts(384, labels))
-        whole, part = (rows_by_unit(statistic, records.take(np.arange(n)), public) for n in (count + 1, count))
-        assert part == {unit: row for unit, row in whole.items() if unit < count}
-    if not moved:
-        pytest.skip("this machine's BLAS multiplies alike at all of these shapes: the attack does not show here")
-    assert largest > 0.1  # votes, by rows that are none of the neighbour's
 
 
 @EVERY

@@ -8,24 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.doubles.lossy import LossyParties
-from tests.doubles.parties import embed, make_manifest, make_party, make_tables
+from tests.doubles.parties import embed
 from undersong_client.records.private import PrivateRecords
 from undersong_common.embedding import quantise
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_common.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.secagg.parameters import defaults
-from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
-from undersong_protocol.statistics.contribution import contribute
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.teacher_votes import TeacherVotes, distinct
 from undersong_protocol.statistics.teachers import BATCH, LONGEST, Whitening, _trained
-from undersong_protocol.wire.public import Input, Segment, encode_embeddings
-from undersong_server.federation.driver import Federation, PublicBlocks
-from undersong_server.journal import Journal
-from undersong_server.progress import Silent
 
 LABELS = ("x", "y")
 KEY = bytes(range(32))
@@ -57,31 +49,6 @@ ROWS = st.lists(
     min_size=2,
     max_size=40,
 )
-
-
-@settings(max_examples=15, deadline=None)
-@given(ROWS, st.sampled_from(["sample", "user"]), st.integers(2, 2 * BATCH), st.data())
-@pytest.mark.heavy
-def test_one_unit_changes_one_shard_and_no_bit_elsewhere(rows, unit, teachers, data):
-    """Sample: one record more or less. User: all of theirs. Wherever in the file it stands."""
-    gone = data.draw(st.integers(0, len(rows) - 1))
-    left = [row for at, row in enumerate(rows) if (at != gone if unit == "sample" else row[2] != rows[gone][2])]
-    if not left:
-        return
-    statistic = TeacherVotes(queries=12, teachers=teachers, labels=2)
-    before, after = shard_votes(statistic, private(rows, unit)), shard_votes(statistic, private(left, unit))
-    changed = {shard for shard in before.keys() | after.keys() if before.get(shard) != after.get(shard)}
-    moved = int(private(rows, unit).unit_hashes[gone] % teachers)
-    assert changed <= {moved}
-    if len(before) > len(after):
-        assert changed == {moved}
-    scale = statistic.base_scale
-    one, two = (
-        contribute(statistic, statistic.rows(private(each, unit), PUBLIC, {}), scale=scale).values
-        for each in (rows, left)
-    )
-    assert np.abs(one - two).max() <= scale
-    assert np.linalg.norm(one - two) <= scale * statistic.sensitivity.l2
 
 
 @settings(max_examples=15, deadline=None)
@@ -130,13 +97,6 @@ def test_sensitivity_and_the_noise_of_the_contract():
     assert plan.sums[0].sigma == pytest.approx(37.5, abs=0.05)
     assert accounting.epsilon([accounting.Gaussian(37.5 / math.sqrt(1000))], 1e-5) == pytest.approx(3.6, rel=1e-3)
     assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic
-
-
-def test_a_plan_that_subsamples_units_of_a_sum_of_shards_is_refused():
-    request = SumRequest("teachers", TeacherVotes(queries=4, teachers=3), sampling_rate=0.5)
-    plan = plan_sums([request], Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0))
-    with pytest.raises(PrivacyRefusal, match="subsample"):
-        plan.verify()
 
 
 def test_shards_are_secret_disjoint_and_about_equal():
@@ -234,83 +194,3 @@ def test_whitened_candidates_are_centred_by_class_and_bounded():
     again = np.einsum("nd,nd->n", z, whole.whitened_direction(directions)[classes])
     inside = np.linalg.norm(z, axis=1) < LONGEST * 0.999
     assert np.allclose(products[inside], again[inside], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("public", "complaint"),
-    [
-        (PublicInputs({"queries": PUBLIC.embeddings["queries"]}), "contrast"),
-        (PublicInputs({**PUBLIC.embeddings, "contrast": labelled([])}), "0 public embeddings 'contrast'"),
-        (
-            PublicInputs({**PUBLIC.embeddings, "queries": labelled([f"q{n}" for n in range(13)])}),
-            "13 public embeddings 'queries'",
-        ),
-        (
-            PublicInputs(
-                {**PUBLIC.embeddings, "queries": LabelledEmbeddings(embed(["q"]), np.array([2], dtype=np.int64))}
-            ),
-            "not one of the plan's 2",
-        ),
-        (
-            PublicInputs(
-                {**PUBLIC.embeddings, "queries": LabelledEmbeddings(embed(["q"]), np.array([-1], dtype=np.int64))}
-            ),
-            "not one of the plan's 2",
-        ),
-    ],
-)
-def test_unusable_public_inputs_are_refused_by_name(public, complaint):
-    statistic = TeacherVotes(queries=12, teachers=3, labels=2)
-    facts = PublicFacts(PUBLIC.embeddings["queries"].values.shape[1], 2)
-    statistic.check_inputs(PUBLIC, facts)
-    with pytest.raises(ConfigurationError, match=complaint):
-        statistic.check_inputs(public, facts)
-
-
-@pytest.mark.parametrize("wrong", [{"queries": 0}, {"teachers": 0}, {"labels": -1}, {"half": 1}, {"fine_tuned": 0}])
-def test_wrong_parameters_are_refused_by_name(wrong):
-    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
-        TeacherVotes(**{"queries": 4, "teachers": 2, **wrong})
-
-
-def test_a_party_that_leaves_takes_its_own_votes_and_no_others(tmp_path):
-    """Through real parties and real masks, without noise: sums with and without p2 differ by p2's own votes."""
-    statistic = TeacherVotes(queries=12, teachers=3, labels=2)
-    tables = make_tables(4, 9, LABELS)
-    threshold, dropouts, colluders = defaults(4)
-    plan = plan_sums(
-        [SumRequest("teachers/1", statistic), SumRequest("teachers/2", statistic)],
-        Privacy(math.inf, 1e-5),
-        Quorum(4, threshold, dropouts, colluders),
-    )
-    parties = {name: make_party(tmp_path, name, table) for name, table in tables.items()}
-    lost = set()
-    journal = Journal(tmp_path / "journal.sqlite")
-    blocks = PublicBlocks(journal)
-
-    def published(name, texts):
-        data = encode_embeddings(embed(texts), np.arange(len(texts), dtype=np.int64) % 2)
-        return Input(name, (Segment(blocks.add(data)),))
-
-    federation = Federation(
-        LossyParties(parties, reachable=lambda name, number: name not in lost),
-        make_manifest(plan, parties, LABELS),
-        journal,
-        Silent(),
-        blocks=blocks,
-    )
-    federation.agree()
-    inputs = [published("queries", QUERIES), published("contrast", CONTRAST)]
-    everyone = federation.private_sum("teachers/1", inputs)
-    lost.add("p2")
-    without = federation.private_sum("teachers/2", inputs)
-    assert set(everyone.survivors) - set(without.survivors) == {"p2"}
-    records = parties["p2"].computation.records(LABELS, federation.manifest.plan.privacy)[0]
-    own = contribute(statistic, statistic.rows(records, PUBLIC, {}), scale=plan.sums[0].scale).values
-    assert own.any()
-    assert np.array_equal(everyone.values - without.values, own)
-
-
-def test_a_statistic_has_nothing_of_a_teacher():
-    fields = {field.name for field in dataclasses.fields(TeacherVotes)}
-    assert fields == {"queries", "teachers", "labels", "half", "fine_tuned", "probabilities"}

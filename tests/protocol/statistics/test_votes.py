@@ -15,7 +15,7 @@ from tests.doubles.pace import examples
 from tests.doubles.votes import top_q_votes
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
-from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs, TopQVotes, nearest
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, TopQVotes, nearest
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.nearest import Candidates, NearestFurthest
 
@@ -96,16 +96,6 @@ def test_many_blocks_and_a_ragged_last_group() -> None:
         np.testing.assert_array_equal(found, true)
 
 
-def test_arbitrary_float32_values_agree_up_to_rounding() -> None:
-    rng = np.random.default_rng(8)
-    x, c = (rng.standard_normal((rows, 32)).astype(np.float32) for rows in (20, 300))
-    near, far = top_q_votes(x, None, c, None, 4)
-    distance = np.linalg.norm(x[:, None].astype(np.float64) - c[None], axis=2)
-    assert near[distance.argmin(axis=1)].min() >= 8
-    assert far[distance.argmax(axis=1)].min() >= 8
-    assert near.sum() == far.sum() == 20 * 15
-
-
 def test_no_records_or_no_candidates() -> None:
     nothing, some = np.zeros((0, 3), np.float32), np.ones((2, 3), np.float32)
     assert [v.tolist() for v in top_q_votes(nothing, None, some, None, 4)] == [[0, 0], [0, 0]]
@@ -145,12 +135,6 @@ def test_tight_sensitivities() -> None:
     assert near.l2 == pytest.approx(math.sqrt((4**8 - 1) / 3) / 128, rel=1e-15)
     one = TopQVotes(q=1, candidates=10, furthest=False).sensitivity
     assert (one.l1, one.l2, one.linf) == (1, 1, 1)
-
-
-def test_parameters_rebuild_the_statistic() -> None:
-    votes = TopQVotes(q=5, candidates=300, labels=4, furthest=False)
-    assert statistics.build(votes.name, statistics.parameters(votes)) == votes
-    assert "top_q_votes" in statistics.names()
 
 
 @settings(max_examples=examples(15, 60), deadline=None)
@@ -234,15 +218,3 @@ def test_parties_that_are_shown_the_same_candidates_make_them_ready_once(monkeyp
     for records, together in zip(parties, found, strict=True):
         alone = PublicInputs(embeddings={"candidates": LabelledEmbeddings(c, labels)})
         np.testing.assert_array_equal(together, votes(records, alone))
-
-
-def test_more_candidates_than_planned_are_refused() -> None:
-    public = PublicInputs(embeddings={"candidates": LabelledEmbeddings(np.ones((3, 2), "f"), np.zeros(3, int))})
-    facts = PublicFacts(2, 0)
-    TopQVotes(q=1, candidates=3).check_inputs(public, facts)
-    with pytest.raises(ConfigurationError, match="plan"):
-        TopQVotes(q=1, candidates=2).check_inputs(public, facts)
-    with pytest.raises(ConfigurationError, match="candidates"):
-        TopQVotes(q=1, candidates=2).check_inputs(PublicInputs(), facts)
-    with pytest.raises(ConfigurationError, match="not of 3 coordinates"):
-        TopQVotes(q=1, candidates=3).check_inputs(public, PublicFacts(3, 0))
