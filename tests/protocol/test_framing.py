@@ -98,15 +98,6 @@ def test_an_interrupted_message_goes_on_where_it_stopped(chunks: int, seed: int,
     assert receiver.held_bytes == 0
 
 
-def test_one_content_under_two_ids_travels_once_and_arrives_twice() -> None:
-    data, receiver = os.urandom(3 * CHUNK_BYTES), Reassembler("peer")
-    first, second = Outgoing(ID, data), Outgoing(b"j" * 16, data)
-    frames = list(first.frames())
-    assert deliver(receiver, frames[:2]) == []
-    whole = deliver(receiver, [next(second.frames()), *frames[2:]])
-    assert {envelope.id for envelope in whole} == {first.id, second.id}
-
-
 def test_a_chunk_that_came_twice_changes_nothing() -> None:
     data, receiver = os.urandom(2 * CHUNK_BYTES), Reassembler("peer")
     transfer, one, two = Outgoing(ID, data).frames()

@@ -31,7 +31,7 @@ from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
 from undersong_protocol.secagg import keys, messages, sid
 from undersong_protocol.secagg.coordinator import SumAborted
 from undersong_protocol.secagg.messages import advertise_request, adverts_from_wire, from_bitmap, to_bitmap
-from undersong_protocol.secagg.parameters import Member, SumParameters
+from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
 from undersong_protocol.secagg.transitions import Phase, Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire
@@ -297,22 +297,6 @@ def test_direct_mode_refuses_any_missing_party() -> None:
 
 
 # --- the terms, versions and garbage --------------------------------------------------------------------------------
-
-
-def test_leave_one_out_roster_has_other_terms() -> None:
-    parameters = parameters_of(10)
-    smaller = dataclasses.replace(parameters, roster=tuple(parameters.roster)[:-1])
-    machine = open_party(parameters, VICTIM)
-    with raises(PrivacyRefusal, "other-terms"):
-        machine.receive(advertise_request(smaller))
-
-
-def test_a_stranger_in_the_roster_has_other_terms() -> None:
-    parameters = parameters_of(10)
-    stranger = Member("p09", identity_of("stranger").public_key().public_bytes_raw())
-    other = dataclasses.replace(parameters, roster=(*tuple(parameters.roster)[:-1], stranger))
-    with raises(PrivacyRefusal, "other-terms"):
-        open_party(parameters, VICTIM).receive(advertise_request(other))
 
 
 @pytest.mark.parametrize("change", [{"attempt": 1}, {"query": "votes/2"}, {"run": "another"}])

@@ -705,17 +705,3 @@ def test_dropouts_cut_off_no_more_than_the_noise_is_planned_for() -> None:
     assert 0 < cut_off(plan, 1000, 200, seed=1) <= plan.stray
     # With few neighbours many would be cut off: the bound is what the graph is chosen for.
     assert cut_off(Neighbourhood(8, 5), 1000, 200, seed=1) > 3 * plan.stray
-
-
-def test_the_opened_sum_is_exact_where_vectors_differ_and_everybody_drew_others() -> None:
-    parameters = parameters_of(24, merkle=(9, 7), tolerated_dropouts=2)
-    parties = open_parties(parameters)
-    opened = drive(parameters, parties)
-    np.testing.assert_array_equal(opened.values, exact_sum(opened.survivors, parameters.dimension))
-    one_way = [
-        (me, other)
-        for me, machine in ((parameters.index(name), each) for name, each in parties.items())
-        for other in machine._state.drawn
-        if me not in parties[parameters.name(other)]._state.drawn
-    ]
-    assert one_way, "every pair drew each other: edges of one direction were not played"

@@ -77,15 +77,6 @@ def test_parties_that_dealt_and_vanished_are_rebuilt_from_their_seeds(mode: str,
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, survivors))
 
 
-@pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.CONSISTENCY, Stage.UNMASK])
-def test_parties_that_vanish_at_another_step(stage: Stage) -> None:
-    parameters = _ten()
-    opened = drive(parameters, open_parties(parameters), lambda name, at: name in ("p00", "p09") and at is stage)
-    unopened = ["p00", "p09"] if stage > Stage.MASK else []
-    survivors = [name for name in names_of(10) if stage > Stage.MASK or name not in ("p00", "p09")]
-    np.testing.assert_array_equal(opened.values, expected_sum(parameters, survivors, unopened))
-
-
 def _drive_with_false_pairs(dropped: str, change: Callable[[wire.Shares, PartyMachine], object]) -> SumAborted:
     """The attempt's end where the liar deals false secrets of pairs and ``dropped`` vanishes before its vector."""
     parameters = _ten()
@@ -260,25 +251,6 @@ def test_false_keys_that_the_coordinator_shows_are_refused_in_every_mode(mode: s
         _set(message.share, "kem_keys", lambda old: change(old, size))
 
     _refused(parameters_in(mode), Stage.SHARE, lie, words)
-
-
-@pytest.mark.parametrize("mode", OTHER_MODES)
-def test_a_partys_false_key_names_it_in_every_mode(mode: str) -> None:
-    parameters = parameters_in(mode)
-
-    def lie(name: str, reply: wire.Reply) -> None:
-        if name == LIAR and reply.stage == Stage.ADVERTISE:
-            reply.kem_keys = reply.kem_keys[:-1] + bytes([reply.kem_keys[-1] ^ 1])
-
-    parties = open_parties(parameters)
-    if "direct" in mode:
-        with pytest.raises(SumAborted) as caught:
-            drive(parameters, parties, bend_reply=lie)
-        faults = caught.value.faults
-    else:
-        faults = drive(parameters, parties, bend_reply=lie).faults
-    assert [fault.party for fault in faults] == [LIAR]
-    assert "sent another ML-KEM-768 key than the one whose hash it signed" in str(faults[0])
 
 
 def test_keys_of_others_than_the_neighbours_are_refused_on_the_regular_graph() -> None:
@@ -459,23 +431,6 @@ def test_what_is_secret_is_erased_when_the_vector_is_masked() -> None:
     last = parties["p02"].snapshot()
     # The root of the noise chain is what its last reply opens here: nobody dropped out.
     assert not any(secret in last for name, secret in drawn.items() if name != "noise_root")
-
-
-@pytest.mark.parametrize("mode", OTHER_MODES)
-def test_seeds_are_erased_when_the_vector_is_masked_in_every_mode(mode: str) -> None:
-    parameters = parameters_in(mode)
-    parties, drawn = open_parties(parameters), secrets_of(parameters, "p02")
-    seen: dict[Stage, bytes] = {}
-
-    def look(name: str, message: wire.Request) -> None:
-        if name == "p02":
-            seen[stage_of(message)] = parties["p02"].snapshot()  # as it stands before this request
-
-    drive(parameters, parties, bend_request=look)
-    for kind in ("channel_kem", "mask") if "direct" not in mode else ("mask",):
-        assert drawn[kind] in seen[Stage.MASK]
-        assert drawn[kind] not in seen[Stage.CONSISTENCY]
-        assert drawn[kind] not in parties["p02"].snapshot()
 
 
 def test_a_masked_pair_secret_is_in_no_snapshot_between_request_and_vector() -> None:

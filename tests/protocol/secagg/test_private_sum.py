@@ -121,15 +121,6 @@ def test_opened_noise_is_as_planned_for_every_number_of_dropouts_with_and_withou
     assert np.var(honest) / left == pytest.approx(1, abs=0.02)
 
 
-def test_without_removal_the_excess_stays_and_is_told() -> None:
-    parameters = parameters_of(10, tolerated_dropouts=3, colluders=2, sigma=20.0)
-    assert not parameters.noise_plan.removal
-    lost = names_of(10)[:1]
-    opened = drive(parameters, open_parties(parameters), lambda name, at: name in lost and at == Stage.MASK)
-    assert opened.variance == pytest.approx(400 * 9 / 5)
-    np.testing.assert_array_equal(opened.values, expected_sum(parameters, opened.survivors))
-
-
 @pytest.mark.parametrize(("n", "colluders"), [(2, 0), (3, 1), (3, 2), (4, 2), (6, 3)])
 def test_direct_mode_sums_exactly_in_three_rounds_or_four(n: int, colluders: int) -> None:
     parameters = parameters_of(n, tolerated_dropouts=0, colluders=colluders, sigma=30.0)

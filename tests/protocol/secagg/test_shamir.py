@@ -49,13 +49,6 @@ def test_any_threshold_of_shares_gives_the_secret(secret: bytes, holders: int, d
     assert combine(shares, threshold, weights) == secret
 
 
-def test_one_set_of_weights_serves_every_secret_of_a_survivor_set() -> None:
-    weights = lagrange_weights([2, 3, 7])
-    for number in range(5):
-        secret = bytes([number]) * 32
-        assert combine(share(secret, 3, range(1, 9), _seeded(number).randbytes), 3, weights) == secret
-
-
 @given(SECRETS, st.integers(2, 9))
 def test_fewer_shares_than_the_threshold_fit_every_secret(secret: bytes, threshold: int) -> None:
     """Interpolating threshold - 1 shares and any other secret gives a valid polynomial: nothing is excluded."""
@@ -68,13 +61,6 @@ def test_fewer_shares_than_the_threshold_fit_every_secret(secret: bytes, thresho
         missing = (claimed - partial) * pow(weights[threshold], -1, PRIME) % PRIME
         forged = {**known, threshold: missing.to_bytes(33, "little")}
         assert combine(forged, threshold) == claimed.to_bytes(32, "little")
-
-
-def test_the_secret_does_not_show_in_a_share() -> None:
-    secret = b"\x5a" * 32
-    shares = share(secret, 2, range(1, 6), os.urandom)
-    assert all(secret not in piece for piece in shares.values())
-    assert shares != share(secret, 2, range(1, 6), os.urandom)
 
 
 def test_entropy_is_asked_once_for_all_coefficients() -> None:
