@@ -15,62 +15,9 @@ from tests.client.records.test_sources import LOINC, SECRET, attachment, documen
 from undersong_client.records import fhir, sources
 from undersong_client.records.declared import Declared
 
-# Kinds of FHIR R4 that exports hold; two of them are documents.
-KINDS = [
-    "AllergyIntolerance",
-    "Appointment",
-    "Binary",
-    "Bundle",
-    "CarePlan",
-    "CareTeam",
-    "ClinicalImpression",
-    "Claim",
-    "Communication",
-    "Composition",
-    "Condition",
-    "Consent",
-    "Coverage",
-    "Device",
-    "DiagnosticReport",
-    "DocumentManifest",
-    "DocumentReference",
-    "Encounter",
-    "EpisodeOfCare",
-    "ExplanationOfBenefit",
-    "FamilyMemberHistory",
-    "Flag",
-    "Goal",
-    "Group",
-    "ImagingStudy",
-    "Immunization",
-    "List",
-    "Location",
-    "Media",
-    "Medication",
-    "MedicationAdministration",
-    "MedicationDispense",
-    "MedicationRequest",
-    "MedicationStatement",
-    "NutritionOrder",
-    "Observation",
-    "OperationOutcome",
-    "Organization",
-    "Patient",
-    "Practitioner",
-    "PractitionerRole",
-    "Procedure",
-    "Provenance",
-    "QuestionnaireResponse",
-    "RelatedPerson",
-    "RiskAssessment",
-    "Schedule",
-    "ServiceRequest",
-    "Slot",
-    "Specimen",
-    "Substance",
-    "Task",
-    "ViewDefinition",
-]
+# Kinds of FHIR R4 that exports hold beside documents; of these the reader knows Binary alone by name.
+OTHER_KINDS = ("AllergyIntolerance", "Binary", "Bundle", "Composition", "Condition", "Encounter", "Media", "Patient")
+KINDS = (*OTHER_KINDS, "DiagnosticReport", "DocumentReference")
 FOUND = document(0, attachment("text/plain", b"always read"))
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -88,7 +35,7 @@ def look(folder):
     return found
 
 
-def test_of_fifty_kinds_two_are_read_and_the_others_named(tmp_path):
+def test_two_kinds_are_read_and_all_others_named(tmp_path):
     for kind in KINDS:
         row = {"resourceType": kind, "id": kind, "status": "final", "subject": {"reference": "Patient/7"}}
         row |= {"content": FOUND["content"], "presentedForm": [attachment("text/plain", b"form")]}
@@ -96,14 +43,7 @@ def test_of_fifty_kinds_two_are_read_and_the_others_named(tmp_path):
     found = look(tmp_path)
     assert len(found.table) == 4
     named = {each.where for each in found.skipped}
-    assert named == {f"{kind}.ndjson:{line}" for kind in KINDS for line in (1, 2)} - {
-        f"{kind}.ndjson:{line}" for kind in ("DocumentReference", "DiagnosticReport") for line in (1, 2)
-    }
-
-
-def test_a_report_s_type_is_its_code(tmp_path):
-    write_lines(tmp_path / "DiagnosticReport.ndjson", [report(1, conclusion="no finding")])
-    assert look(tmp_path).table.labels == ("24323-8",)
+    assert named == {f"{kind}.ndjson:{line}" for kind in OTHER_KINDS for line in (1, 2)}
 
 
 @pytest.mark.heavy

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles.coded import raises
 from tests.doubles.party_home import command
 from tests.doubles.restarts import ME, Federated, Hospital, vector_in
 from undersong_client.operations import data
 from undersong_client.records.declared import Declared
-from undersong_client.storage import checkpoints, datasets, store
+from undersong_client.storage import datasets, store
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.wire import codec
-from undersong_protocol.wire.messages import federation_pb2 as wire
 
 DELTA = 1e-4
 
@@ -80,20 +78,6 @@ def test_from_the_checkpoints_it_goes_on_at_the_price_of_the_whole_plan(interrup
     assert continued.spent(DELTA) > before
 
 
-def test_where_nothing_shows_what_was_charged_the_whole_budget_is_spent(interrupted: Interrupted) -> None:
-    hospital = interrupted.hospital
-    shutil.rmtree(hospital.marks)
-    shutil.rmtree(checkpoints.beside(hospital.notes))
-    restored = data.restore_ledger(hospital.path, checkpoints=hospital.marks, charge_missing=True)
-    assert (restored.whole_budget, restored.spending.left) == (True, 0.0)
-    interrupted.nothing_of_the_old_run_is_answered()
-    party = hospital.start()
-    new = Federated(interrupted.folder, hospital.identity, run="another run")
-    proposal = wire.ProposeManifest(manifest=new.manifest.to_bytes())
-    request = wire.Request(version=codec.VERSION, propose=proposal).SerializeToString()
-    assert "its budget is 4" in codec.decode_reply(party.answer(request).reply, ME).refusal.problem
-
-
 def test_what_the_manual_says_to_back_up_is_enough_for_a_new_folder(
     interrupted: Interrupted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,17 +139,3 @@ def test_the_file_from_before_a_new_version_gives_no_fresh_budget(tmp_path: Path
     again = add(hospital.notes, charge_missing=True)
     assert again.restored is not None
     assert (again.restored.whole_budget, again.restored.spending.left) == (True, 0.0)
-
-
-def test_a_backup_that_nothing_proves_to_be_the_last_is_not_taken_for_it(interrupted: Interrupted) -> None:
-    hospital = interrupted.hospital
-    data.restore_ledger(hospital.path, checkpoints=hospital.marks, charge_missing=True)
-    backup = interrupted.folder / "charged once.jsonl"
-    shutil.copyfile(interrupted.ledger, backup)
-    interrupted.ledger.unlink()
-    shutil.rmtree(hospital.marks)
-    shutil.rmtree(checkpoints.beside(hospital.notes))
-    with raises(PrivacyRefusal, "backup-unproven"):
-        data.restore_ledger(hospital.path, checkpoints=hospital.marks, backup=backup)
-    restored = data.restore_ledger(hospital.path, checkpoints=hospital.marks, backup=backup, charge_missing=True)
-    assert (restored.whole_budget, restored.spending.left) == (True, 0.0)

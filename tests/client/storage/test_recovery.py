@@ -12,7 +12,6 @@ from tests.client.storage.test_datasets import POLICY, add, make_home, release
 from tests.doubles.coded import raises
 from tests.doubles.party_home import command, write_notes
 from undersong_client.consent import policy
-from undersong_client.home import PartyHome
 from undersong_client.operations import data
 from undersong_client.records.declared import Declared
 from undersong_client.storage import checkpoints, datasets
@@ -103,12 +102,14 @@ def test_without_any_proof_the_whole_budget_counts_as_spent(home, tmp_path, mark
     assert len(list(home.path.glob("ledger.broken-*.jsonl"))) == 1  # set aside, not deleted
 
 
-def test_a_broken_ledger_without_checkpoints_is_not_refilled_by_an_old_backup(home, tmp_path, marks):
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_broken_or_lost_ledger_without_checkpoints_is_not_refilled_by_an_old_backup(home, tmp_path, marks, lost):
+    release(home, tmp_path, "first")
     old = backed_up(home, tmp_path / "old")
-    release(home, tmp_path)
+    release(home, tmp_path, "second")
     shutil.rmtree(marks)
     shutil.rmtree(checkpoints.beside(tmp_path / "notes.jsonl"))
-    home.ledger.write_text("not a ledger\n")
+    home.ledger.unlink() if lost else home.ledger.write_text("not a ledger\n")
     with raises(PrivacyRefusal, "backup-unproven"):
         data.restore_ledger(home.path, checkpoints=marks, backup=old)
     restored = data.restore_ledger(home.path, checkpoints=marks, backup=old, charge_missing=True)
@@ -186,9 +187,3 @@ def test_the_burn_down_adds_up_at_one_delta(home, tmp_path):
     value = json.loads(command("ledger", "--json", "--home", home.path))
     assert value["left_epsilon"] == facts.spending.left
     assert value["entries"][0]["at"] == 1.0  # not a date
-
-
-def test_no_ledger_is_made_by_looking_for_one(tmp_path):
-    home = make_home(tmp_path / "home")
-    assert "no such ledger" in command("ledger", "--home", home.path, code=2)
-    assert not PartyHome(home.path).ledger.exists()
