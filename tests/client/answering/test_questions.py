@@ -104,23 +104,3 @@ def test_different_inputs_have_different_digests(one, other):
 
     assert question(inputs(one)) != question(inputs(other))
     assert question(inputs(one)) == question([Input.from_wire(given.to_wire()) for given in inputs(one)])
-
-
-@pytest.mark.parametrize("version", [codec.VERSION - 1, codec.VERSION + 1])
-def test_a_peer_of_another_version_is_told_so_before_anything_is_signed(tmp_path, version):
-    world = World(tmp_path)
-    words = f"speaks version {version} of the protocol, this program speaks {codec.VERSION}"
-    asked = wire.Request(version=version, introduce=wire.Introduce()).SerializeToString()
-    assert words in codec.decode_reply(world.parties["p0"].handle(asked), "p0").refusal.problem
-    proposal = wire.Request(version=version, propose=wire.ProposeManifest(manifest=world.manifest.to_bytes()))
-    assert words in codec.decode_reply(world.parties["p0"].handle(proposal.SerializeToString()), "p0").refusal.problem
-
-    class Older:
-        def handle(self, _request):
-            refusal = wire.Refusal(kind=wire.Refusal.PROTOCOL, problem="coordinator: speaks version 2")
-            return wire.Reply(version=version, refusal=refusal).SerializeToString()
-
-    world.parties["p1"] = Older()
-    world.federation._transport._parties["p1"] = Older()
-    with pytest.raises(ConfigurationError, match=f"p1: {words}"):
-        world.federation.agree()

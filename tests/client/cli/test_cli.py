@@ -206,22 +206,6 @@ def test_a_renewal_is_a_request_without_token(home, tmp_path, authority):
     assert (home / "keys/tls.pem").read_bytes() != before
 
 
-def test_data_add_says_what_is_in_the_file(home, tmp_path):
-    fields = ("--label-field", "label", "--user-field", "patient")
-    found = json.loads(command("data", "add", tmp_path / "alpha.jsonl", *fields, "--home", home, "--json"))
-    assert {key: found[key] for key in ("records", "empty", "duplicates", "users", "largest_user")} == {
-        "records": 12,
-        "empty": 0,
-        "duplicates": 0,
-        "users": 6,
-        "largest_user": 2,
-    }
-    shown = json.loads(command("data", "show", "--home", home, "--json"))
-    assert shown["label_field"] == "label"
-    other = write_notes(tmp_path / "other.jsonl", start=50)
-    assert "--new-version" in command("data", "add", other, "--home", home, code=2)
-
-
 @pytest.mark.slow
 def test_a_teacher_model_is_named_checked_and_taken_back(home, tmp_path):
     def shown():
@@ -326,13 +310,6 @@ def test_preview_of_a_run_with_sub_samples_says_that_stopping_does_not_refund(ho
     shown = command("ledger", "--home", home)
     assert "1 *" in shown
     assert "Charged at its whole plan" in shown
-
-
-def test_preview_lists_what_the_guard_will_refuse(home):
-    proposed(home, epsilon=2.5)
-    words = command("preview", "spring", "--home", home)
-    assert "This party REFUSES it" in words
-    assert "the policy allows 2" in words
 
 
 def test_preview_of_a_run_without_post_quantum_masks_says_so_and_policy_decides(home):

@@ -368,14 +368,6 @@ def test_a_policy_that_was_changed_by_hand_is_refused(home):
         policy.read(home)
 
 
-def test_a_new_policy_allows_nothing(home):
-    fresh = policy.read(home)
-    assert not fresh.has_budget
-    assert fresh.coordinators == ()
-    assert fresh.bounds.largest_epsilon == 0.0
-    assert fresh.bounds.statistics == frozenset()
-
-
 @pytest.mark.parametrize(
     "changes",
     [

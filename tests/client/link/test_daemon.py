@@ -378,75 +378,81 @@ def manifest_for(home: PartyHome, epsilon: float = 1.0) -> Manifest:
     return Manifest("a run", task, "test", EMBEDDER, (Member("alpha", identity),), plan)
 
 
+def asked(stream, **body) -> fed.Reply:
+    request = fed.Request(version=codec.VERSION, **body).SerializeToString()
+    return codec.decode_reply(stream.ask(request), "alpha")
+
+
 def propose(stream, manifest: Manifest) -> fed.Reply:
-    request = fed.Request(version=codec.VERSION, propose=fed.ProposeManifest(manifest=manifest.to_bytes()))
-    return codec.decode_reply(stream.ask(request.SerializeToString()), "alpha")
+    return asked(stream, propose=fed.ProposeManifest(manifest=manifest.to_bytes()))
 
 
-def test_a_run_waits_for_a_person_and_the_coordinator_is_told_of_the_decision(running, coordinator, home, monkeypatch):
-    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())  # the daemon's, for the command beside it
+def approve(home: PartyHome, manifest: Manifest) -> None:
+    """A person reads the sheet and types the plan's words."""
+    command("preview", "a run", "--home", home.path)
+    command("approve", "a run", plan_words(manifest.hash), "--home", home.path)
+
+
+def agreement(stream, home: PartyHome, manifest: Manifest) -> fed.AgreeManifest:
+    """A run that is proposed, approved and signed, as it is agreed on."""
+    assert propose(stream, manifest).WhichOneof("body") == "pending"
+    approve(home, manifest)
+    signature = propose(stream, manifest).signature.signature
+    return fed.AgreeManifest(manifest=manifest.to_bytes(), signatures={"alpha": signature})
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """The commands beside the daemon have its embedder."""
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+
+
+@pytest.mark.usefixtures("hashed")
+def test_a_run_waits_for_a_person_and_the_coordinator_is_told_of_the_decision(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     assert "approval of a person" in propose(stream, manifest).pending.reason
     assert "a run" in command("requests", "--home", home.path)
     time.sleep(0.6)
-    command("preview", "a run", "--home", home.path)
-    command("approve", "a run", *plan_words(manifest.hash).split(), "--home", home.path)
+    approve(home, manifest)
     assert stream.next("decided").run == "a run"
     manifest.check_signatures({"alpha": propose(stream, manifest).signature.signature})
 
 
-def test_a_run_that_ends_before_it_was_agreed_on_is_signed_no_more(running, coordinator, home, monkeypatch):
-    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+@pytest.mark.usefixtures("hashed")
+def test_a_run_that_ends_before_it_was_agreed_on_is_signed_no_more(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
-
-    def asked(**body):
-        request = fed.Request(version=codec.VERSION, **body).SerializeToString()
-        return codec.decode_reply(stream.ask(request), "alpha")
 
     def request():
         return json.loads(command("requests", "--json", "--home", home.path))["requests"][0]
 
     suspend, close = fed.SuspendRun(manifest_hash=manifest.hash), fed.CloseRun(manifest_hash=manifest.hash)
     for unknown in (manifest.hash, b"", b"../../policy", bytes(4000)):
-        assert asked(suspend_run=fed.SuspendRun(manifest_hash=unknown)).WhichOneof("body") == "noted"
-        assert asked(close_run=fed.CloseRun(manifest_hash=unknown)).WhichOneof("body") == "noted"
-    words = plan_words(manifest.hash)
+        assert asked(stream, suspend_run=fed.SuspendRun(manifest_hash=unknown)).WhichOneof("body") == "noted"
+        assert asked(stream, close_run=fed.CloseRun(manifest_hash=unknown)).WhichOneof("body") == "noted"
     assert propose(stream, manifest).WhichOneof("body") == "pending"
-    assert asked(suspend_run=suspend).WhichOneof("body") == "noted"
+    assert asked(stream, suspend_run=suspend).WhichOneof("body") == "noted"
     assert "suspended_at" in request()
-    assert "has failed" in command("approve", "a run", words, "--home", home.path, code=2)
-    assert propose(stream, manifest).WhichOneof("body") == "pending"  # it is asked again
+    assert "has failed" in command("approve", "a run", plan_words(manifest.hash), "--home", home.path, code=2)
+    agree = agreement(stream, home, manifest)  # it is asked again
     assert request()["suspended_s"] == 0
-    command("preview", "a run", "--home", home.path)
-    command("approve", "a run", words, "--home", home.path)
-    signature = propose(stream, manifest).signature.signature
-    assert asked(close_run=close).WhichOneof("body") == "noted"
+    assert asked(stream, close_run=close).WhichOneof("body") == "noted"
     assert "ended_at" in request()
-    agree = fed.AgreeManifest(manifest=manifest.to_bytes(), signatures={"alpha": signature})
-    for refused in (asked(agree=agree), propose(stream, manifest)):
+    for refused in (asked(stream, agree=agree), propose(stream, manifest)):
         assert "has ended at this party" in refused.refusal.problem
     assert request()["objection"] == ""
 
 
-def test_what_is_asked_of_a_suspended_run_says_that_it_goes_on(running, coordinator, home, monkeypatch):
-    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+@pytest.mark.usefixtures("hashed")
+def test_what_is_asked_of_a_suspended_run_says_that_it_goes_on(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
-    propose(stream, manifest)
-    command("preview", "a run", "--home", home.path)
-    command("approve", "a run", plan_words(manifest.hash), "--home", home.path)
-    signatures = {"alpha": propose(stream, manifest).signature.signature}
-
-    def asked(**body):
-        request = fed.Request(version=codec.VERSION, **body).SerializeToString()
-        return codec.decode_reply(stream.ask(request), "alpha")
-
+    agree = agreement(stream, home, manifest)
     for _ in range(2):
-        asked(suspend_run=fed.SuspendRun(manifest_hash=manifest.hash))
+        asked(stream, suspend_run=fed.SuspendRun(manifest_hash=manifest.hash))
         assert "SUSPENDED" in command("requests", "--home", home.path)
-        asked(agree=fed.AgreeManifest(manifest=manifest.to_bytes(), signatures=signatures))
+        asked(stream, agree=agree)
         assert "SUSPENDED" not in command("requests", "--home", home.path)
 
 
@@ -459,8 +465,7 @@ def test_people_are_told_that_a_request_waits_and_that_the_run_ended(home, tmp_p
         propose(stream, manifest)
         wait_for(lambda: said.exists() and b"request-waits" in said.read_bytes())
         time.sleep(0.6)  # the daemon has seen it under way
-        close = fed.Request(version=codec.VERSION, close_run=fed.CloseRun(manifest_hash=manifest.hash))
-        stream.ask(close.SerializeToString())
+        asked(stream, close_run=fed.CloseRun(manifest_hash=manifest.hash))
         wait_for(lambda: b"run-ended" in said.read_bytes())
     for line in said.read_text().replace("}{", "}\n{").splitlines():
         assert set(json.loads(line)) == {"event", "name", "about", "at_s"}
@@ -476,8 +481,8 @@ def test_the_last_day_of_a_data_set_ends_the_daemon(home, tmp_path, coordinator)
     assert started.error.code == "retention-over"
 
 
-def test_a_run_ends_with_its_receipt_and_is_neither_approved_nor_asked_again(running, coordinator, home, monkeypatch):
-    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+@pytest.mark.usefixtures("hashed")
+def test_a_run_ends_with_its_receipt_and_is_neither_approved_nor_asked_again(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     assert propose(stream, manifest).WhichOneof("body") == "pending"
@@ -485,59 +490,42 @@ def test_a_run_ends_with_its_receipt_and_is_neither_approved_nor_asked_again(run
     command("approve", "a run", plan_words(manifest.hash), "--home", home.path)
     signature = propose(stream, manifest).signature.signature
 
-    def asked(**body):
-        request = fed.Request(version=codec.VERSION, **body).SerializeToString()
-        return codec.decode_reply(stream.ask(request), "alpha")
-
     agree = fed.AgreeManifest(manifest=manifest.to_bytes(), signatures={"alpha": signature})
-    assert asked(agree=agree).WhichOneof("body") == "agreed"
+    assert asked(stream, agree=agree).WhichOneof("body") == "agreed"
     close = fed.CloseRun(manifest_hash=manifest.hash)
-    receipt = asked(close_run=close).receipt
+    receipt = asked(stream, close_run=close).receipt
     assert json.loads(receipt.body)["entries"][-1]["kind"] == "close"
-    assert asked(close_run=close).receipt == receipt
+    assert asked(stream, close_run=close).receipt == receipt
     assert "ended" in command("requests", "--home", home.path)
     again = command("approve", "a run", plan_words(manifest.hash), "--home", home.path, code=2)
     assert "has ended" in again
     first = advertise_request(manifest.sum_parameters("labels", 0))
     for refused in (
-        asked(open_sum=fed.OpenSum(manifest_hash=manifest.hash, sum="labels", payload=first)),
-        asked(prepare_sum=fed.PrepareSum(manifest_hash=manifest.hash, sum="labels", payload=first)),
+        asked(stream, open_sum=fed.OpenSum(manifest_hash=manifest.hash, sum="labels", payload=first)),
+        asked(stream, prepare_sum=fed.PrepareSum(manifest_hash=manifest.hash, sum="labels", payload=first)),
     ):
         assert refused.WhichOneof("body") == "refusal", refused
 
 
-def test_a_revoked_run_leaves_no_keys_of_an_attempt_though_nobody_asks_any_more(
-    running, coordinator, home, monkeypatch
-):
-    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+@pytest.mark.usefixtures("hashed")
+def test_a_revoked_run_leaves_no_keys_of_an_attempt_though_nobody_asks_any_more(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
-    propose(stream, manifest)
-    command("preview", "a run", "--home", home.path)
-    command("approve", "a run", plan_words(manifest.hash), "--home", home.path)
-    signature = propose(stream, manifest).signature.signature
-    agree = fed.AgreeManifest(manifest=manifest.to_bytes(), signatures={"alpha": signature})
+    asked(stream, agree=agreement(stream, home, manifest))
     first = advertise_request(manifest.sum_parameters("labels", 0))
-    for body in (
-        {"agree": agree},
-        {"prepare_sum": {"manifest_hash": manifest.hash, "sum": "labels", "payload": first}},
-    ):
-        stream.ask(fed.Request(version=codec.VERSION, **body).SerializeToString())
+    asked(stream, prepare_sum=fed.PrepareSum(manifest_hash=manifest.hash, sum="labels", payload=first))
     assert len(list(home.attempts.iterdir())) == 1
     command("revoke", "a run", "--home", home.path)
     wait_for(lambda: not any(home.attempts.iterdir()))
 
 
-def test_only_the_plan_that_was_approved_is_signed_and_another_one_is_told_loudly(
-    running, coordinator, home, monkeypatch, caplog
-):
-    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+@pytest.mark.usefixtures("hashed")
+def test_only_the_plan_that_was_approved_is_signed_and_another_one_is_told_loudly(running, coordinator, home, caplog):
     stream = coordinator.next_stream()
     shown, changed = manifest_for(home, epsilon=0.1), manifest_for(home, epsilon=2.0)
     assert propose(stream, shown).WhichOneof("body") == "pending"
     time.sleep(0.6)  # the daemon has seen that it is pending
-    command("preview", "a run", "--home", home.path)
-    command("approve", "a run", plan_words(shown.hash), "--home", home.path)
+    approve(home, shown)
     stream.next("decided")
     assert propose(stream, changed).WhichOneof("body") == "pending"
     assert "ANOTHER PLAN than before: epsilon 0.1 -> 2" in caplog.text

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import socket
-import threading
 from html import unescape
 
-import httpx
 import pytest
 
 from tests.client.cli.test_cli import proposed, spoken
@@ -18,7 +14,6 @@ from tests.doubles import foreign_package
 from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from tests.doubles.plain_browser import HOST, Browser
-from tests.doubles.served_page import ServedPage
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.cli.options import checkpoints_folder
@@ -29,8 +24,6 @@ from undersong_client.page.application import PartyPaths, build
 from undersong_common import plugins
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
-from undersong_common.pages.serving import Listening
-from undersong_common.privacy.ledger import Ledger
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
 
@@ -119,20 +112,6 @@ def test_a_sheet_that_changed_after_the_second_step_is_shown_again_and_not_signe
     assert unconfirmed.status_code == 409  # the caution
     assert page.led(page.post(f"{address}/approve", OFFICER, words=spoken(manifest), despite="yes")) == address
     assert Requests(PartyHome(home)).find("spring").decision == "approved"
-
-
-def test_a_finished_run_shows_the_sheet_that_was_signed_its_end_and_no_refusal(page, home):
-    manifest = proposed(home, run="spring")
-    address = f"/requests/{manifest.hash.hex()}"
-    page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
-    signed = text(page.get(address)).partition("What it is for")[2]
-    Ledger.read(PartyHome(home).ledger).close("spring", manifest.hash.hex())
-    Requests(PartyHome(home)).ended(manifest.hash, at=1.8e9)
-    finished = text(page.get(address))
-    assert "REFUSES" not in finished
-    assert "This run has ended" in finished
-    assert "signed by this party" in finished
-    assert finished.endswith(signed)
 
 
 def test_who_decided_stands_on_sheet_dossier_and_log_and_two_people_may_be_asked_for(page, home):
@@ -380,36 +359,6 @@ def test_other_machines_reach_the_page_over_tls_with_a_provider_only(home, tmp_p
     for options, code in (((), "page-without-tls"), (tls, "no-issuer")):
         with raises(ConfigurationError, code):
             raise typed(app, "page", "--bind", "0.0.0.0", *options, "--home", home, standalone_mode=False).exception
-
-
-def test_the_page_is_reached_through_a_tunnel_of_ssh(home, tmp_path):
-    """docs/console.md, "From another machine": `ssh -L` carries bytes from another port of the officer's machine."""
-    places = PartyPaths(home, checkpoints_folder())
-    with socket.create_server(("127.0.0.1", 0)) as local:
-        other = local.getsockname()[1]
-        listening = Listening("127.0.0.1", 0, (f"127.0.0.1:{other}",))
-        with ServedPage(lambda hosts, port: build(places, hosts=hosts, port=port), listening) as served:
-
-            def forward():
-                while True:
-                    with contextlib.suppress(OSError):
-                        here, _ = local.accept()
-                        there = socket.create_connection(("127.0.0.1", served.port))
-                        for one, two in ((here, there), (there, here)):
-                            threading.Thread(target=carry, args=(one, two), daemon=True).start()
-                        continue
-                    return
-
-            def carry(one, two):
-                with contextlib.suppress(OSError):
-                    while data := one.recv(65536):
-                        two.sendall(data)
-                    two.shutdown(socket.SHUT_WR)
-
-            threading.Thread(target=forward, daemon=True).start()
-            through = f"http://127.0.0.1:{other}"
-            assert httpx.get(f"{through}/login").status_code == 200
-            assert httpx.get(f"{through}/login", headers={"host": "notes.hospital.example"}).status_code == 421
 
 
 def test_hostile_names_are_shown_as_text(page, home):
