@@ -413,15 +413,6 @@ def test_another_embedder_shares_nothing(cache: EmbeddingCache) -> None:
     assert counting.asked == ["a"]
 
 
-def test_many_texts_in_a_file(tmp_path: Path) -> None:
-    texts = [f"text {number}" for number in range(1300)]
-    _, embedder = cached(PublicFileCache(tmp_path / "c.sqlite"))
-    rows = embedder.encode(texts)
-    fresh, again = cached(PublicFileCache(tmp_path / "c.sqlite"))
-    np.testing.assert_array_equal(again.encode(texts[::-1]), rows[::-1])
-    assert not fresh.asked
-
-
 def test_private_cache_shows_neither_text_nor_embedding_nor_membership(tmp_path: Path) -> None:
     path = tmp_path / "private.sqlite"
     _, embedder = cached(EncryptedFileCache(path, KEY))

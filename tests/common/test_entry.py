@@ -13,7 +13,7 @@ import pytest
 
 from tests.doubles import processes
 from undersong_common import entry, errors
-from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.errors import ConfigurationError
 
 STOPPED = "stopped; nothing is lost: the same command continues\n"
 
@@ -102,21 +102,6 @@ def test_ctrl_c_while_an_error_is_told_is_one_too(capsys, monkeypatch):
 
     monkeypatch.setattr(entry, "printable_lines", interrupt)
     assert ended(capsys, wrong) == (entry.INTERRUPTED, STOPPED)
-
-
-def test_other_errors_are_what_they_are(capsys):
-    def private():
-        raise ValueError("a private note")
-
-    def wrong():
-        raise ConfigurationError("the file is missing", "name another")
-
-    code, said = ended(capsys, private)
-    assert code == InternalError.exit_code
-    assert "ValueError" in said
-    assert "private note" not in said
-    assert ended(capsys, wrong)[0] == ConfigurationError.exit_code
-    assert ended(capsys, lambda: 3)[0] == 3
 
 
 ERRORS = [

@@ -45,6 +45,8 @@ def test_a_page_leaves_this_machine_over_tls_only():
     assert "console.example" in tls.hosts(443)
     assert tls.address(443) == "https://console.example"
     assert "127.0.0.1:8700" in Listening("127.0.0.1", 8700).hosts(8700)
+    # As a tunnel of ssh asks for it, from another port of the officer's machine.
+    assert "127.0.0.1:9700" in Listening("127.0.0.1", 8700, ("127.0.0.1:9700",)).hosts(8700)
 
 
 def test_a_page_behind_a_proxy_answers_the_named_hosts_only():
