@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,67 +32,54 @@ OPEN = "<" + "code>"  # likewise
 PAGE = "# Privacy\n\n## Noise\n\n1. the first\n2. the second\n"
 
 
-@pytest.mark.parametrize(
-    ("source", "problem"),
-    [
-        (f'# see {WHERE}privacy.md, "Noise"', None),
-        (f'# see {WHERE}privacy.md,\n# "Noise"', None),
-        (f"# {WHERE}privacy.md, number 2", None),
-        (f'# see {WHERE}privacy.md, "Ring"', "no such section"),
-        (f"# {WHERE}privacy.md, number 7", "number 7"),
-        (f"# {WHERE}nowhere.md", "does not exist"),
-    ],
-)
-def test_a_citation_is_followed(repository: Repository, source: str, problem: str | None) -> None:
-    repository({"docs/privacy.md": PAGE, "code.py": source + "\n"})
-    found = list(documents.broken_citations())
-    assert (found == []) if problem is None else (len(found) == 1 and problem in found[0])
+CITATION, COMMAND = documents.broken_citations, documents.unknown_command_lines
+CASES = [
+    (CITATION, "code.py", f'# see {WHERE}privacy.md, "Noise"', None),
+    (CITATION, "code.py", f'# see {WHERE}privacy.md,\n# "Noise"', None),
+    (CITATION, "code.py", f"# {WHERE}privacy.md, number 2", None),
+    (CITATION, "code.py", f'# see {WHERE}privacy.md, "Ring"', "no such section"),
+    (CITATION, "code.py", f"# {WHERE}privacy.md, number 7", "number 7"),
+    (CITATION, "code.py", f"# {WHERE}nowhere.md", "does not exist"),
+    (documents.broken_links, f"{WHERE}index.md", "[there](privacy.md#noise)", None),
+    (documents.broken_links, f"{WHERE}index.md", "[there](privacy.md#ring)", "no such section"),
+    (documents.broken_links, f"{WHERE}index.md", "[there](absent.md)", "does not exist"),
+    (documents.broken_links, f"{WHERE}index.md", "[there](#here)", "no such section"),
+    (COMMAND, "README.md", "    undersong simulate TASK.toml --out runs/mine", None),
+    (
+        COMMAND,
+        "README.md",
+        "    for n in 1 2; do undersong simulate T.toml --seeed $n; done",
+        "no option --seeed",
+    ),
+    (COMMAND, "README.md", "    undersong simulate TASK.toml \\\n        --uot runs/mine", "no option --uot"),
+    (COMMAND, "README.md", "```console\n$ undersong run strat spring\n```", "no command strat"),
+    (
+        COMMAND,
+        "README.md",
+        "`undersong-party policy trust NAME`, or\n`undersong-party\npolicy thrust`",
+        "command thrust",
+    ),
+    (COMMAND, "README.md", "`import undersong as us`, and undersong simulates in prose", None),
+    (COMMAND, "start.sh", "undersong coordinator init \\\n    --address HOST --metrics HOST\n", None),
+    (COMMAND, "start.sh", "undersong coordinator serve \\\n    --metrics HOST\n", "no option --metrics"),
+    (COMMAND, "errors.py", '"""Raises; see `undersong\nverify --strict`."""\n', "no option --strict"),
+    (COMMAND, "page.html.j2", f"<p>Read {OPEN}undersong-party reqests</code>.</p>\n", "no command reqests"),
+    (COMMAND, "errors.py", 'TAG = "undersong receipt"\n', None),
+]
 
 
-@pytest.mark.parametrize(
-    ("link", "broken"), [("privacy.md#noise", False), ("privacy.md#ring", True), ("absent.md", True), ("#here", True)]
-)
-def test_a_link_is_followed_to_its_section(repository: Repository, link: str, broken: bool) -> None:
-    repository({"docs/privacy.md": PAGE, f"{WHERE}index.md": f"# Index\n\n[there]({link})\n"})
-    assert bool(list(documents.broken_links())) is broken
-
-
-@pytest.mark.parametrize(
-    ("page", "problem"),
-    [
-        ("    undersong simulate TASK.toml --out runs/mine", None),
-        ("    for seed in 1 2; do undersong simulate TASK.toml --seeed $seed; done", "no option --seeed"),
-        ("    undersong simulate TASK.toml \\\n        --uot runs/mine", "no option --uot"),
-        ("```console\n$ undersong run strat spring\n```", "no command strat"),
-        ("read `undersong-party policy trust NAME SHA256`, or\n`undersong-party\npolicy thrust`", "no command thrust"),
-        ("`import undersong as us`, and undersong simulates in prose", None),
-    ],
-)
-def test_a_command_line_of_a_page_is_one_of_the_programs(
-    repository: Repository, page: str, problem: str | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("check", "name", "text", "problem"), CASES)
+def test_a_citation_a_link_and_a_command_line_are_followed(
+    repository: Repository,
+    check: Callable[[], Iterator[str]],
+    name: str,
+    text: str,
+    problem: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(documents, "command_trees", lambda: TREES)
-    repository({"README.md": f"# A page\n\n{page}\n"})
-    found = list(documents.unknown_command_lines())
-    assert (found == []) if problem is None else (len(found) == 1 and problem in found[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "problem"),
-    [
-        ("start.sh", "undersong coordinator init \\\n    --address HOST --metrics HOST\n", None),
-        ("start.sh", "undersong coordinator serve \\\n    --metrics HOST\n", "no option --metrics"),
-        ("errors.py", '"""Raises; see `undersong\nverify --strict`."""\n', "no option --strict"),
-        ("page.html.j2", f"<p>Read {OPEN}undersong-party reqests</code>.</p>\n", "no command reqests"),
-        ("errors.py", 'TAG = "undersong receipt"\n', None),
-    ],
-)
-def test_a_command_line_of_a_script_or_a_message_is_one_of_the_programs(
-    repository: Repository, name: str, text: str, problem: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(documents, "command_trees", lambda: TREES)
-    repository({name: text})
-    found = list(documents.unknown_command_lines())
+    repository({f"{WHERE}privacy.md": PAGE, name: text})
+    found = list(check())
     assert (found == []) if problem is None else (len(found) == 1 and problem in found[0])
 
 

@@ -102,3 +102,28 @@ def party(tmp_path_factory):
 def page(chromium, party):
     with served_page(party) as served:
         yield served
+
+
+def enrol_by_clicks(operator, hospital, name, folder):
+    """Invites, compares both fingerprints and signs, in the windows of both sides."""
+    operator.page.get_by_role("link", name="Parties", exact=True).click()
+    operator.page.get_by_role("link", name="Invite a hospital").click()
+    told = operator.page.locator(".fingerprint").inner_text()
+    operator.page.get_by_label("Name of the party").fill(name)
+    operator.page.get_by_label("Telephone contact there").fill(f"Dr. {name}, 555-01")
+    operator.page.get_by_role("button", name="Invite").click()
+    package = operator.fetch(operator.page.get_by_role("link", name="Download the package").click, folder)
+    hospital.page.get_by_role("link", name="Coordinator").click()
+    hospital.page.get_by_label("Package file").set_input_files(package)
+    hospital.page.get_by_label("Its fingerprint").fill(told)
+    hospital.page.get_by_role("button", name="Compare").click()
+    spoken = hospital.page.locator(".fingerprint").inner_text()
+    request = hospital.fetch(hospital.page.get_by_role("link", name="Fetch the request").click, folder)
+    operator.page.get_by_role("link", name="sign it").click()
+    operator.page.get_by_label("Request file").set_input_files(request)
+    operator.page.get_by_label("Its fingerprint, as the hospital states it").fill(spoken)
+    operator.page.get_by_role("button", name="Compare and sign").click()
+    grant = operator.fetch(operator.page.get_by_role("link", name="Download the grant").click, folder)
+    hospital.page.get_by_label("Grant file").set_input_files(grant)
+    hospital.page.get_by_role("button", name="Install the certificate").click()
+    hospital.page.get_by_text("Enrolled; the certificate is valid until").wait_for()

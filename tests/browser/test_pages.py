@@ -10,7 +10,7 @@ from typing import ClassVar
 import httpx
 import pytest
 
-from tests.browser.conftest import CONSOLE_SCREENS, served_console, served_page
+from tests.browser.conftest import CONSOLE_SCREENS, enrol_by_clicks, served_console, served_page
 from tests.client.cli.test_cli import proposed
 from tests.doubles.hospitals import CLINIC, HOSPITALS, hospital
 from undersong_server.coordinator.home import CoordinatorHome
@@ -33,30 +33,9 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     operator.page.get_by_label("The same again").fill("correct horse battery")
     operator.page.get_by_role("button", name="Set the password").click()
     operator.page.get_by_text("Your password is set").wait_for()
-    operator.page.get_by_role("link", name="Parties", exact=True).click()
-    operator.page.get_by_role("link", name="Invite a hospital").click()
-    told = operator.page.locator(".fingerprint").inner_text()  # by telephone
-    operator.page.get_by_label("Name of the party").fill("lake-clinic")
-    operator.page.get_by_role("button", name="Invite").click()
-    package = operator.fetch(operator.page.get_by_role("link", name="Download the package").click, tmp_path)
-
     with served_page(tmp_path / "lake") as served:
         clinic = window(served.address).enter(served.link("hospital"))
-        clinic.page.get_by_role("link", name="Coordinator").click()
-        clinic.page.get_by_label("Package file").set_input_files(package)
-        clinic.page.get_by_label("Its fingerprint").fill(told)
-        clinic.page.get_by_role("button", name="Compare").click()
-        spoken = clinic.page.locator(".fingerprint").inner_text()  # read out by telephone
-        request = clinic.fetch(clinic.page.get_by_role("link", name="Fetch the request").click, tmp_path)
-        operator.page.get_by_role("link", name="sign it").click()
-        operator.page.get_by_label("Request file").set_input_files(request)
-        operator.page.get_by_label("Its fingerprint, as the hospital states it").fill(spoken)
-        operator.page.get_by_role("button", name="Compare and sign").click()
-        operator.page.get_by_text("lake-clinic is enrolled").wait_for()
-        grant = operator.fetch(operator.page.get_by_role("link", name="Download the grant").click, tmp_path)
-        clinic.page.get_by_label("Grant file").set_input_files(grant)
-        clinic.page.get_by_role("button", name="Install the certificate").click()
-        clinic.page.get_by_text("Enrolled; the certificate is valid until").wait_for()
+        enrol_by_clicks(operator, clinic, "lake-clinic", tmp_path)
         clinic.check("coordinator")
         assert served.site.violations == []
 
@@ -120,18 +99,17 @@ def test_charts_are_as_wide_as_their_place_after_a_resize(console, window):
     operator.check("invite, resized")
 
 
-@pytest.mark.parametrize("look", ["narrow", pytest.param("dark", marks=pytest.mark.slow)])
-def test_axe_finds_nothing_on_the_main_screens(console, page, party, window, look):
-    options = {"narrow": {"width": 390}, "dark": {"dark": True}}[look]
-    operator = window(console.address, **options).enter(console.link(f"op-{look}"))
+def test_axe_finds_nothing_on_the_main_screens(console, page, party, window):
+    """Narrow; test_every_screen.py has all of them, in both widths, light and dark."""
+    operator = window(console.address, width=390).enter(console.link("op"))
     for name in ("home", "parties", "run", "people"):
         operator.go(CONSOLE_SCREENS[name])
-        operator.check(f"{name}, {look}")
-    manifest = proposed(party, run=f"spring {look}").hash.hex()
-    privacy = window(page.address, **options).enter(page.link())
+        operator.check(name)
+    manifest = proposed(party, run="spring").hash.hex()
+    privacy = window(page.address, width=390).enter(page.link())
     for path in ("/", f"/requests/{manifest}", f"/requests/{manifest}/approve"):
         privacy.go(path)
-        privacy.check(f"{path}, {look}")
+        privacy.check(path)
     assert console.site.violations == page.site.violations == []
 
 
@@ -219,30 +197,6 @@ def test_a_double_click_and_a_repeated_form_act_once(console, window):
 
 
 @pytest.mark.slow
-def test_everything_is_reached_by_keys_alone(console, window):
-    operator = window(console.address)
-    operator.page.goto(console.link("keys"))
-    operator.until("document.getElementById('code').value.length > 20")
-    operator.page.locator("#code").press("Enter")
-    operator.page.wait_for_url("**/account")
-    operator.base = operator.page.url.removesuffix("/account")
-    operator.go("/")
-    operator.page.keyboard.press("Tab")
-    assert operator.page.evaluate("document.activeElement.textContent") == "Skip to the content"
-    operator.page.keyboard.press("Enter")
-    seen = set()
-    operator.go("/parties/invite")
-    for _ in range(40):
-        operator.page.keyboard.press("Tab")
-        seen.add(operator.page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
-    assert {"Home", "Parties", "Runs", "Log out", "name", "contact", "days", "Invite", "sign it"} <= seen
-    operator.page.locator("#name").focus()
-    operator.page.keyboard.type("by-keys")
-    operator.page.keyboard.press("Enter")
-    operator.page.get_by_text("by-keys is invited").wait_for()
-
-
-@pytest.mark.slow
 def test_without_script_it_works_by_reloading(console, window):
     plain = window(console.address, script=False)
     address, _, secret = console.link("plain").partition("#")
@@ -315,21 +269,3 @@ def test_filters_and_position_survive_a_renewal(console, coordinator, window):
     operator.page.get_by_role("link", name="triage later").wait_for()
     assert operator.page.url.endswith("/runs?find=triage&state=planned")
     assert operator.page.locator("#find").input_value() == "triage"
-
-
-@pytest.mark.slow
-def test_a_page_that_hangs_or_dies_stops_nobody():
-    """Neither program serves a page in its own process: nothing of the pages is imported where parties are served."""
-    import subprocess
-    import sys
-
-    from tests.doubles.processes import environment
-
-    for module in ("undersong_server.coordinator.service", "undersong_client.link.daemon"):
-        code = (
-            f"import sys, {module}; print([m for m in sys.modules if 'pages' in m or 'uvicorn' in m or '.page' in m])"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == "[]"

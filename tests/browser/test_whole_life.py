@@ -11,6 +11,7 @@ import zipfile
 import pytest
 
 from examples.clinic.console import ConsoleDemo
+from tests.browser.conftest import enrol_by_clicks
 from tests.doubles.hospitals import HOSPITALS, some_notes
 from tests.doubles.loops import wait_for
 
@@ -43,7 +44,7 @@ def test_invite_compare_sign_plan_approve_watch_export_and_verify(demo, window, 
     hospitals = {}
     for name in HOSPITALS:
         hospitals[name] = window(demo.links[name].partition("/enter")[0]).enter(demo.links[name])
-        _enrol(operator, hospitals[name], name, tmp_path)
+        enrol_by_clicks(operator, hospitals[name], name, tmp_path)
     operator.page.get_by_role("link", name="Parties", exact=True).click()
     for name in HOSPITALS:  # the daemons connect by themselves, and the screen says so by itself
         row = operator.page.get_by_role("row").filter(has_text=name)
@@ -104,29 +105,6 @@ def test_invite_compare_sign_plan_approve_watch_export_and_verify(demo, window, 
         assert each.page.get_by_text("receipt").count() >= 1, name
         each.check(f"outbox of {name}")
     hospitals["childrens"].shoot("life-outbox-wide")
-
-
-def _enrol(operator, hospital, name, folder):
-    operator.go("/parties/invite")
-    told = operator.page.locator(".fingerprint").inner_text()
-    operator.page.get_by_label("Name of the party").fill(name)
-    operator.page.get_by_label("Telephone contact there").fill(f"Dr. {name}, 555-01")
-    operator.page.get_by_role("button", name="Invite").click()
-    package = operator.fetch(operator.page.get_by_role("link", name="Download the package").click, folder)
-    hospital.page.get_by_role("link", name="Coordinator").click()
-    hospital.page.get_by_label("Package file").set_input_files(package)
-    hospital.page.get_by_label("Its fingerprint").fill(told)
-    hospital.page.get_by_role("button", name="Compare").click()
-    spoken = hospital.page.locator(".fingerprint").inner_text()
-    request = hospital.fetch(hospital.page.get_by_role("link", name="Fetch the request").click, folder)
-    operator.page.get_by_role("link", name="sign it").click()
-    operator.page.get_by_label("Request file").set_input_files(request)
-    operator.page.get_by_label("Its fingerprint, as the hospital states it").fill(spoken)
-    operator.page.get_by_role("button", name="Compare and sign").click()
-    grant = operator.fetch(operator.page.get_by_role("link", name="Download the grant").click, folder)
-    hospital.page.get_by_label("Grant file").set_input_files(grant)
-    hospital.page.get_by_role("button", name="Install the certificate").click()
-    hospital.page.get_by_text("Enrolled; the certificate is valid until").wait_for()
 
 
 def _approve(hospital, name):

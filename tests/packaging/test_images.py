@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 import subprocess
 from pathlib import Path
@@ -167,18 +166,3 @@ def test_nothing_runs_as_root_and_shared_folders_belong_to_the_images_user():
         for volume in service["volumes"]:
             source, target = volume.split(":")[:2]
             assert source.startswith(".") or target in owned, volume
-
-
-def test_the_unit_of_the_coordinator_starts_the_tested_entry_point_and_gives_up_every_right():
-    unit = configparser.ConfigParser(interpolation=None, strict=False)
-    unit.optionxform = str
-    unit.read_string((DOCKER / "systemd" / "undersong-coordinator.service").read_text())
-    service = unit["Service"]
-    assert service["ExecStart"] == "/opt/undersong/bin/undersong coordinator serve --log-json"
-    assert service["User"] == "undersong"
-    assert service["Restart"] == "always"
-    assert service["NoNewPrivileges"] == "yes"
-    assert service["ProtectSystem"] == "strict"
-    assert service["CapabilityBoundingSet"] == ""
-    assert service["UMask"] == "0077"
-    assert unit["Install"]["WantedBy"] == "multi-user.target"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
@@ -20,9 +21,17 @@ def test_a_service_is_hardened_and_runs_a_command_that_exists(path):
     from undersong_client.cli.app import app as hospital
 
     lines = path.read_text(encoding="utf-8").splitlines()
-    for needed in ("LimitCORE=0", "NoNewPrivileges=yes", "ProtectSystem=strict", "CapabilityBoundingSet="):
+    for needed in (
+        "LimitCORE=0",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "CapabilityBoundingSet=",
+        "UMask=0077",
+    ):
         assert needed in lines
+    assert any(re.fullmatch(r"User=undersong(-party)?", line) for line in lines)
     assert any(line.startswith("EnvironmentFile=-") for line in lines)
+    assert path.stem != "undersong-coordinator" or "Restart=always" in lines
     started = next(line for line in lines if line.startswith("ExecStart=")).removeprefix("ExecStart=").split()
     found = typer.main.get_command(hospital if started[0].endswith("-party") else operator)
     for word in started[1:]:
