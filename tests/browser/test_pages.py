@@ -16,7 +16,7 @@ from tests.doubles.hospitals import CLINIC, HOSPITALS, hospital
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
-from undersong_server.operations.overview import RunIndex
+from undersong_server.operations.overview import list_runs
 
 pytestmark = pytest.mark.heavy
 
@@ -60,7 +60,7 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     operator.page.get_by_role("button", name="Start").click()
     operator.page.get_by_text("Started: the run is prepared").wait_for()
     assert CoordinatorHome(coordinator).run("by clicks").requested().action == "run"
-    assert sum(run.run == "by clicks" for run in RunIndex(coordinator).runs()) == 1
+    assert sum(run.run == "by clicks" for run in list_runs(coordinator)) == 1
     operator.page.get_by_role("button", name="Log out").click()
     operator.page.get_by_label("Name").fill("ada")
     operator.page.get_by_label("Password").fill("correct horse battery")

@@ -166,7 +166,7 @@ def watch(
 @app.command(name="list")
 def list_runs(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Lists the runs with their status, the newest first."""
-    found = operations.overview.RunIndex(home).runs()
+    found = operations.overview.list_runs(home)
     print_table(
         [run.to_json() for run in found],
         ("run", "state", "status"),
@@ -277,7 +277,7 @@ def generators(
     as_json: AsJson = False,
 ) -> None:
     """Shows the usage of each generator in the last 50 runs; --test orders a text, which may cost money."""
-    newest = [run.run for run in operations.overview.RunIndex(home).runs()[:50]]
+    newest = [run.run for run in operations.overview.list_runs(home)[:50]]
     found = operations.overview.generator_usage(home, newest)
     if test is not None:
         named = next((each for each in found if each.name == test), None)

@@ -62,12 +62,12 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
     PartyScreens(site, context)
     RunScreens(site, context)
     OversightScreens(site, context)
-    context.index.runs()  # read once before the first browser waits for it
+    overview.list_runs(context.home)  # read once before the first browser waits for it
     return site
 
 
 def _home(visit: Visit, context: ConsoleContext) -> Response:
-    every = cache(context.index.runs)  # read once for all parts
+    every = cache(lambda: overview.list_runs(context.home))  # read once for all parts
     parties = cache(lambda: enrolment.parties(context.home))
     needs = cache(lambda: overview.needs(context.home, every(), parties()))
     named = cache(lambda: {need.name for need in needs()})
@@ -208,7 +208,7 @@ class OversightScreens:
                 "/audit": self._audit,
                 "/audit/audit.jsonl": self._audit_file,
                 "/api/parties": lambda _: json_answer([each.to_json() for each in enrolment.parties(self._home)]),
-                "/api/runs": lambda _: json_answer([each.to_json() for each in context.index.runs()]),
+                "/api/runs": lambda _: json_answer([each.to_json() for each in overview.list_runs(context.home)]),
                 "/api/runs/{run}": lambda visit: json_answer(runs.show(self._home, visit.path["run"]).to_json()),
             }
         )
@@ -229,7 +229,7 @@ class OversightScreens:
     # Generators
 
     def _generators(self, visit: Visit) -> Response:
-        newest = [run.run for run in self._context.index.runs()[:RUNS_COUNTED]]
+        newest = [run.run for run in overview.list_runs(self._home)[:RUNS_COUNTED]]
         figures = {"runs": newest, "rate": overview.answer_rate, "latency": overview.mean_latency_s}
         return visit.page(
             "Generators", {"generators": lambda: {"used": overview.generator_usage(self._home, newest), **figures}}

@@ -21,7 +21,6 @@ from undersong_server.operations import coordinator, drafts, enrolment, overview
 
 # Shared state of the console's screens: the coordinator's folder, its runs and their plans.
 
-PULSE_S = 1.0
 AWAY = "The coordinator is not running: this page is unchanged since it stopped. Start the coordinator to continue."
 
 
@@ -41,12 +40,6 @@ class ConsoleContext:
     keys: tuple[tuple[str, str], ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     public_cache: Path = Path("public-embeddings.sqlite")
-    index: overview.RunIndex = field(init=False)
-    plans: overview.Plans = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "index", overview.RunIndex(self.home))
-        object.__setattr__(self, "plans", overview.Plans(self.home))
 
     def pulse(self, topic: str) -> Pulse:
         """Version that changes with the state of the coordinator (``topic`` "all") or of one run ("run NAME")."""
@@ -55,7 +48,7 @@ class ConsoleContext:
         if topic.startswith("run "):
             marks.append(runs.mark(self.home, topic.removeprefix("run ")))
         else:
-            marks.append([(run.run, run.status.words) for run in self.index.runs(age_s=PULSE_S)])
+            marks.append([(run.run, run.status.words) for run in overview.list_runs(self.home)])
             marks.append(coordinator.mark(self.home))
         version = hashlib.sha256(json.dumps(marks, default=str).encode()).hexdigest()[:16]
         return Pulse(version, "" if served else AWAY)
@@ -121,7 +114,7 @@ class RunScreens:
         find, state = visit.query.get("find", "").strip(), visit.query.get("state", "")
 
         def listed() -> dict[str, Any]:
-            everything = self._context.index.runs()
+            everything = overview.list_runs(self._home)
             found = [
                 run
                 for run in everything
@@ -138,7 +131,7 @@ class RunScreens:
             "New run",
             templates=drafts.templates(),
             files=drafts.offered(self._context.tasks),
-            earlier=self._context.index.runs()[:50],
+            earlier=overview.list_runs(self._home)[:50],
             unfinished=drafts.unfinished(self._home),
         )
 
@@ -285,7 +278,7 @@ class RunScreens:
 
     def _one(self, visit: Visit) -> Response:
         run = visit.path["run"]
-        plan = cache(lambda: self._context.plans.of(run))
+        plan = cache(lambda: overview.run_plan(self._home, run))
         found = cache(lambda: overview.live(self._home, run, plan()))
 
         def standing() -> dict[str, Any]:
@@ -363,13 +356,13 @@ class RunScreens:
         named = visit.request.query_params.getlist("run")[:6]
 
         def compared() -> dict[str, Any]:
-            every = releases.compare(self._home, named, self._context.plans)
+            every = releases.compare(self._home, named)
             generators = list(dict.fromkeys(name for each in every for name in each.weights))
             quality = list(dict.fromkeys(name for each in every for name in each.quality))
             figures = list(dict.fromkeys(name for each in every if each.evaluated for name in each.evaluated.figures))
             return {"compared": every, "generators": generators, "quality": quality, "figures": figures}
 
-        choices = [run.run for run in self._context.index.runs()[:200]]
+        choices = [run.run for run in overview.list_runs(self._home)[:200]]
         return visit.page(
             "Compare runs", {"compared": compared}, template="compare.html.j2", named=named, choices=choices
         )

@@ -3,16 +3,17 @@
 Live results of a run too (weights, sums, texts), and the generators' usage over several runs.
 """
 
+import contextlib
 import io
 import math
 import os
 import platform
-import threading
 import time
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -33,6 +34,7 @@ CERTIFICATE_DAYS = 30.0
 AWAY_S = 120.0  # a party that is away for less may be restarting
 NEW_S = 900.0  # in which an enrolled party installs its grant
 PAGE_ROWS = 50
+MOST_SUMMARIES = 50_000  # kept in memory, former ones of a run too
 BUNDLED_LOGS = 50  # newest runs whose log is in a support bundle
 UNDER_WAY = ("waiting", "running", "paused")
 
@@ -60,51 +62,28 @@ def page(found: Sequence[Item], number: int) -> Page[Item]:
     return Page(tuple(found[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]), number, of, len(found))
 
 
-class RunIndex:
-    """Every run of a coordinator, newest first. A run whose files have not changed is not read again."""
-
-    def __init__(self, home: Path) -> None:
-        self._home = CoordinatorHome(home)
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[tuple[int, int], float, RunSummary]] = {}
-        self._listed: tuple[float, list[RunSummary]] = (-math.inf, [])
-
-    def runs(self, *, age_s: float = 0.0) -> list[RunSummary]:
-        """Returns every run; one with damaged files counts as failed.
-
-        Args:
-            age_s: largest age of the list that may be returned again.
-        """
-        with self._lock:
-            if time.monotonic() - self._listed[0] < age_s:
-                return self._listed[1]
-            found: dict[str, tuple[tuple[int, int], float, RunSummary]] = {}
-            folder = self._home.path / "runs"
-            for name in os.listdir(folder) if folder.is_dir() else ():
-                try:
-                    status = os.stat(f"{folder}/{name}/status.json")
-                except OSError:
-                    continue  # the run is being created
-                mark = (status.st_mtime_ns, status.st_ino)
-                known = self._known.get(name)
-                found[name] = known if known is not None and known[0] == mark else _read(folder / name, mark, known)
-            self._known = found
-            listed = [each[2] for each in sorted(found.values(), key=lambda each: (-each[1], each[2].run))]
-            self._listed = (time.monotonic(), listed)
-            return listed
+def list_runs(home: Path) -> list[RunSummary]:
+    """Returns every run of a coordinator, newest first. A run whose status has not changed is not read again."""
+    folder = CoordinatorHome(home).path / "runs"
+    found = []
+    for name in os.listdir(folder) if folder.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the run is being created
+            status = os.stat(f"{folder}/{name}/status.json")
+            found.append(_summary(f"{folder}/{name}", status.st_mtime_ns, status.st_ino))
+    return [run for _, run in sorted(found, key=lambda each: (-each[0], each[1].run))]
 
 
-def _read(path: Path, mark: tuple[int, int], known: Any) -> tuple[tuple[int, int], float, RunSummary]:
-    run = RunFolder(path)
+@lru_cache(maxsize=MOST_SUMMARIES)
+def _summary(path: str, changed_ns: int, _inode: int) -> tuple[float, RunSummary]:
+    """Time of a run's plan, and its summary; one with damaged files counts as failed."""
+    run = RunFolder(Path(path))
     try:
-        made = known[1] if known is not None else (path / "plan.json").stat().st_mtime
-        parties = known[2].parties if known is not None else run.planned().roster
-        return mark, made, RunSummary(run.name, parties, run.status())
+        return (run.path / "plan.json").stat().st_mtime, RunSummary(run.name, run.planned().roster, run.status())
     except (OSError, UndersongError, KeyError, TypeError, ValueError):
         why = RunFailure(
             "its files are damaged", "restore the run's folder from a backup", ConfigurationError.exit_code
         )
-        return mark, mark[0] / 1e9, RunSummary(run.name, (), RunStatus("failed", error=why))
+        return changed_ns / 1e9, RunSummary(run.name, (), RunStatus("failed", error=why))
 
 
 @dataclass(frozen=True)
@@ -256,7 +235,7 @@ def support_bundle(home: Path) -> bytes:
 
     Texts, journals, task files, key files and telephone contacts are left out.
     """
-    listed = RunIndex(home).runs()
+    listed = list_runs(home)
     contents: dict[str, object] = {
         "program.json": {"software": SOFTWARE, "python": platform.python_version(), "system": platform.platform()},
         "coordinator.json": {key: value for key, value in asdict(coordinator.show(home)).items() if key != "home"},
@@ -364,32 +343,23 @@ class RunPlanFacts:
     epsilon_after: tuple[float, ...]
 
 
-class Plans:
-    """The plans of runs, each computed once until its file changes, since its noise takes a second to compute."""
+def run_plan(home: Path, run: str) -> RunPlanFacts:
+    """Returns the plan of a run. Raises ConfigurationError for an unknown run.
 
-    def __init__(self, home: Path) -> None:
-        self._home = CoordinatorHome(home)
-        self._known: dict[tuple[str, int], RunPlanFacts] = {}
-        self._lock = threading.Lock()
+    It is computed once until its file changes, since its noise takes a second to compute.
+    """
+    (version,) = coordinator.file_versions([CoordinatorHome(home).run(run).path / "plan.json"])
+    return _computed_plan(home, run, version)
 
-    def of(self, run: str) -> RunPlanFacts:
-        """Returns the plan of a run. Raises ConfigurationError for an unknown run."""
-        folder = self._home.run(run)
-        planned = folder.planned()
-        mark = run, (folder.path / "plan.json").stat().st_mtime_ns  # limits of its generators may be changed
-        known = self._known.get(mark)
-        if known is not None:
-            return known
-        with self._lock:
-            loaded = planned.load()
-            plan = loaded.plan
-            private = math.isfinite(plan.privacy.epsilon)
-            after = tuple(plan.epsilon_after(count + 1) for count in range(len(plan.sums))) if private else ()
-            facts = RunPlanFacts(planned, plan_figures(loaded), tuple(each.name for each in plan.sums), after)
-            if len(self._known) >= 200:
-                self._known.clear()
-            self._known[mark] = facts
-        return facts
+
+@lru_cache(maxsize=200)
+def _computed_plan(home: Path, run: str, _version: object) -> RunPlanFacts:
+    planned = CoordinatorHome(home).run(run).planned()
+    loaded = planned.load()
+    plan = loaded.plan
+    private = math.isfinite(plan.privacy.epsilon)
+    after = tuple(plan.epsilon_after(count + 1) for count in range(len(plan.sums))) if private else ()
+    return RunPlanFacts(planned, plan_figures(loaded), tuple(each.name for each in plan.sums), after)
 
 
 def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:

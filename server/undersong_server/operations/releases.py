@@ -25,7 +25,7 @@ from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables, read_sequences
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.operations.overview import Plans, RunPlanFacts, live
+from undersong_server.operations.overview import live, run_plan
 from undersong_server.release.files import (
     JSONL_NAME,
     MANIFEST_NAME,
@@ -242,13 +242,13 @@ class Compared:
     evaluated: Evaluated | None
 
 
-def compare(home: Path, runs: Sequence[str], plans: Plans | None = None) -> tuple[Compared, ...]:
+def compare(home: Path, runs: Sequence[str]) -> tuple[Compared, ...]:
     """Compares runs: one entry per name, in their order. Raises ConfigurationError for an unknown run."""
-    plans = plans or Plans(home)
-    return tuple(_compared(home, run, plans.of(run)) for run in runs)
+    return tuple(_compared(home, run) for run in runs)
 
 
-def _compared(home: Path, run: str, plan: RunPlanFacts) -> Compared:
+def _compared(home: Path, run: str) -> Compared:
+    plan = run_plan(home, run)
     found = live(home, run, plan)
     folder = CoordinatorHome(home).run(run)
     epsilon = plan.figures.privacy.epsilon

@@ -31,7 +31,7 @@ from undersong_server.console.runs import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import drafts, enrolment, overview, runs
-from undersong_server.operations.overview import RunIndex
+from undersong_server.operations.overview import list_runs
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus, replace_json
 
 pytestmark = pytest.mark.heavy
@@ -173,9 +173,9 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
         True,
         False,
     )
-    before = len(RunIndex(home).runs())
+    before = len(list_runs(home))
     assert console.led(console.post(address, {**typed, "do": "plan"})) == f"{address}?checked=yes"
-    assert len(RunIndex(home).runs()) == before
+    assert len(list_runs(home)) == before
     strict = json.dumps(Policy(largest_epsilon=0.5).to_json())
     with contextlib.closing(CoordinatorHome(home).registry()) as registry:
         registry.seen("alpha", now=1.0, software="", embedder="", epsilon_left=None, paused=False, policy=strict)
@@ -210,7 +210,7 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
 )
 def test_what_the_form_shows_is_planned(console, home, tasks, change):
     address = console.led(console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}"))
-    sent = {**fields_of(console.get(address).text), "name": f"as shown {len(RunIndex(home).runs())}", **change}
+    sent = {**fields_of(console.get(address).text), "name": f"as shown {len(list_runs(home))}", **change}
     done = console.post(address, {**sent, "do": "plan"})
     made = CoordinatorHome(home).run(sent["name"]).planned()
     assert console.led(done).startswith("/runs/one/as%20shown")
@@ -308,7 +308,7 @@ def test_a_run_and_the_parties_that_it_waits_for_are_one_entry_of_home(home, tas
         replace(each, connected=False, party=replace(each.party, last_seen=now - 900, paused=True, contact="Dr. Ada"))
         for each in enrolment.parties(home)
     ]
-    listed = [each for each in RunIndex(home).runs() if each.run == "waits"]
+    listed = [each for each in list_runs(home) if each.run == "waits"]
     found = [each for each in overview.needs(home, listed, parties) if each.kind != "coordinator"]
     about = [each for each in found if "beta" in f"{each.name} {each.says} {each.remedy}"]
     assert [(each.kind, each.name) for each in about] == [("run", "waits")]
@@ -355,10 +355,10 @@ def test_the_page_s_own_script_is_told_and_the_form_stays(console):
 def test_two_clicks_on_plan_make_one_run(console, home, tasks):
     address = console.led(console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}"))
     fields = {**fields_of(console.get(address).text), **console.hidden(address), "do": "plan"}
-    before = len(RunIndex(home).runs())
+    before = len(list_runs(home))
     places = {console.client.post(address, data=fields).headers["location"] for _ in range(3)}
     assert len(places) == 1
-    assert len(RunIndex(home).runs()) == before + 1
+    assert len(list_runs(home)) == before + 1
 
 
 def test_only_task_files_are_offered(home, tmp_path):
@@ -477,10 +477,10 @@ def test_a_refusal_is_shown_and_no_run_is_planned(console, home, tasks):
     sent = console.client.post("/runs/new", data=console.hidden("/runs/new"), files={"task": ("t.toml", toml)})
     shown = console.led(sent)
     assert "outside the operator" in wrong(console.get(shown).text)["generators-0-corpus"]
-    before = len(RunIndex(home).runs())
+    before = len(list_runs(home))
     sent = {**fields_of(console.get(shown).text), "name": "stolen", "do": "plan"}
     assert console.led(console.post(shown, sent)) == f"{shown}?checked=yes"
-    assert len(RunIndex(home).runs()) == before
+    assert len(list_runs(home)) == before
 
 
 @pytest.mark.parametrize("revises", ['"../../x"', '"nowhere"', '"."', '"a\\u0000b"', "3", '["a"]'])

@@ -20,7 +20,7 @@ from undersong_protocol.agreement import bounds
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
-from undersong_server.operations.overview import RunIndex
+from undersong_server.operations.overview import list_runs
 from undersong_server.operations.runs import watch
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
 
@@ -47,7 +47,7 @@ def test_a_planned_run_is_fixed_and_listed(home, task):
     assert planned.figures.privacy.epsilon == 2
     assert planned.figures.quorum.parties == 3
     assert planned.to_json()["queries"][0]["statistic"] == planned.figures.sums[0].statistic
-    summary = next(found for found in RunIndex(home).runs() if found.run == "first")
+    summary = next(found for found in list_runs(home) if found.run == "first")
     assert summary.status.state == "planned"
     details = runs.show(home, "first")
     assert details.figures == planned.figures
