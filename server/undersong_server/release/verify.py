@@ -12,13 +12,14 @@ signatures of all its parties under them.
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from undersong_common.canonical import canonical_json
-from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
+from undersong_common.errors import PrivacyRefusal, UndersongError
 from undersong_common.printable import counted, finite, noun, printable, shell_path
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting, impact
@@ -73,17 +74,17 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         raise PrivacyRefusal(f"the plan: {printable(error.problem, 600)}", REMEDY, code=error.code) from None
     except MALFORMED:
         raise PrivacyRefusal("the plan: cannot be read", REMEDY) from None
-    try:
+    with _noted(faults, "the manifest's signatures"):
         manifest.check_signatures(signatures)
-    except UndersongError as error:
-        faults.append(f"the manifest's signatures: {error.problem}")
     opened = _sums(manifest, sums, faults)
     checked = _receipts(manifest, receipts, faults)
     final = {name: receipt for name, receipt in checked.items() if receipt.closed}
     spent = _spending(manifest, opened, final, faults)
     unchecked, outside = _files(folder, published, faults)
     signature = _publisher_signature(published, fingerprint, faults)
-    simulated = _simulated(published, manifest, faults)
+    simulated = False
+    with _noted(faults, "the simulation's signatures"):
+        simulated = check_simulation(published, manifest.roster)
     confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
     known = _known(manifest, published if confirmed else {}, parties or {}, faults)
     total = max(spent.values(), default=0.0)
@@ -115,6 +116,21 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     )
 
 
+@contextmanager
+def _noted(faults: list[str], place: str, party: str = "") -> Iterator[None]:
+    """Notes as a fault of ``place`` what the block raises, or that something there cannot be read.
+
+    Args:
+        party: ends the place; an error need not repeat that name.
+    """
+    try:
+        yield
+    except UndersongError as error:
+        faults.append(f"{place}{party}: {error.problem.removeprefix(f'{party}: ')}")
+    except MALFORMED:
+        faults.append(f"{place}{party}: cannot be read")
+
+
 def _known(
     manifest: Manifest, published: Mapping[str, Any], stated: Mapping[str, str], faults: list[str]
 ) -> tuple[str, ...]:
@@ -138,30 +154,19 @@ def _known(
 def _publisher_signature(
     published: Mapping[str, Any], fingerprint: str | None, faults: list[str]
 ) -> PublisherSignature | None:
-    try:
+    found = None
+    with _noted(faults, "the coordinator's signature"):
         found = read_signature(published)
-    except PrivacyRefusal as refusal:
-        faults.append(f"the coordinator's signature: {refusal.problem}")
-        return None
-    if fingerprint is not None:
-        signer = "nobody" if found is None else f"a coordinator with the fingerprint {found.fingerprint}"
-        if found is None or not same_fingerprint(fingerprint, found.fingerprint):
-            faults.append(f"the coordinator's signature: {signer} signed it, not the one that was stated")
+        if fingerprint is not None and (found is None or not same_fingerprint(fingerprint, found.fingerprint)):
+            signer = "nobody" if found is None else f"a coordinator with the fingerprint {found.fingerprint}"
+            raise PrivacyRefusal(f"{signer} signed it, not the one that was stated")
     return found
-
-
-def _simulated(published: Mapping[str, Any], manifest: Manifest, faults: list[str]) -> bool:
-    try:
-        return check_simulation(published, manifest.roster)
-    except PrivacyRefusal as refusal:
-        faults.append(f"the simulation's signatures: {refusal.problem}")
-        return False
 
 
 def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> "dict[str, Opened]":
     opened: dict[str, Opened] = {}
     for name, facts in sums.items():
-        try:
+        with _noted(faults, f"private sum {name}"):
             attempt = int(facts["attempt"])
             parameters = manifest.sum_parameters(name, attempt)
             proved = check_evidence(parameters, bytes.fromhex(facts["evidence"]))
@@ -175,25 +180,15 @@ def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> "di
             if not any(math.isclose(facts["variance"], variance, rel_tol=1e-9) for variance in possible):
                 raise PrivacyRefusal("the variance of its noise is not one that the plan allows")
             opened[name] = Opened(name, attempt, proved.survivors, proved.signers, proved.question.hex())
-        except UndersongError as error:
-            faults.append(f"private sum {name}: {error.problem}")
-        except MALFORMED:
-            faults.append(f"private sum {name}: its facts cannot be read")
     return opened
 
 
 def _receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: list[str]) -> dict[str, Receipt]:
     checked: dict[str, Receipt] = {}
     for party, receipt in receipts.items():
-        try:
+        with _noted(faults, "receipt of ", party):
             body, signature = receipt["body"].encode("utf-8"), bytes.fromhex(receipt["signature"])
             checked[party] = check_receipt(manifest, party, body, signature)
-        except PeerFault as fault:
-            faults.append(f"receipt of {fault.problem}")
-        except UndersongError as error:  # figures that no accounting takes
-            faults.append(f"receipt of {party}: {error.problem}")
-        except MALFORMED:
-            faults.append(f"receipt of {party}: cannot be read")
     return checked
 
 
