@@ -222,7 +222,7 @@ class Gate:
         """Notes that a verified party speaks over the connection that gRPC names ``peer`` ("ipv4:127.0.0.1:PORT")."""
         relay = self._relay(peer)
         if relay is not None:
-            relay.admitted = True
+            relay.admit()
             for older in self.limits.authenticate(relay, party):
                 older.refuse(PARTY_CROWDED)
 
@@ -283,13 +283,12 @@ class _Outer(_Side):
         super().__init__()
         self._gate = gate
         self.inner_port = 0
-        self.admitted = False
         self.reason = SILENT
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.source = str(transport.get_extra_info("peername")[0])
-        self._timer = asyncio.get_running_loop().call_later(SILENT_S, self._give_up)
+        self._timer = asyncio.get_running_loop().call_later(SILENT_S, self.transport.abort)
         leaving = self._gate.limits.enter(self, source_of(self.source), time.monotonic())
         if leaving is None:
             self.refuse(TOO_FAST)
@@ -304,7 +303,7 @@ class _Outer(_Side):
         else:
             self.reason = NO_CERTIFICATE
             self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._give_up)
+            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.transport.abort)
             self.transport.pause_reading()
             self._opening = asyncio.ensure_future(self._open_inner(data))
 
@@ -330,15 +329,15 @@ class _Outer(_Side):
         super().connection_lost(error)
         self._gate.limits.leave(self)
         self._gate.relays.pop(self.inner_port, None)
-        if self.reason and not self.admitted:
+        if self.reason:
             self._gate.refusals.note(source_of(self.source), self.reason)
+
+    def admit(self) -> None:
+        """Lets this connection last, since it has authenticated."""
+        self.reason = ""
+        self._timer.cancel()
 
     def refuse(self, reason: str) -> None:
         """Ends this connection, and logs it for this reason."""
         self.reason = reason
-        self.admitted = False
         self.transport.abort()
-
-    def _give_up(self) -> None:
-        if not self.admitted:
-            self.transport.abort()

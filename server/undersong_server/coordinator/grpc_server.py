@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,7 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server import defaults
 from undersong_server.authority import Authority, serial_of
 from undersong_server.coordinator.gate import Gate, Rate, Refusals
-from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox
+from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox, Peer
 from undersong_server.coordinator.metrics import Metrics
 from undersong_server.coordinator.parties import NOT_STARTED, Registry
 
@@ -73,15 +72,6 @@ class _Refused(Exception):
         self.detail = detail
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A verified party at the other end: its name, its certificate's serial number (hex), and its address."""
-
-    name: str
-    serial: str
-    source: str
-
-
 class GrpcServer:
     """Serves the parties' streams, in a thread with its own event loop.
 
@@ -115,14 +105,15 @@ class GrpcServer:
         self._registry = registry
         self._transport = transport
         self._metrics = metrics
+        metrics.connections.set_function(lambda: len(transport.links))
         self._renew = renew
         self._keepalive_s = keepalive_s
         self._clock = clock
         self._refusals = Refusals(metrics)
-        self._links: dict[str, tuple[Link, Peer]] = {}
         self._streams: Counter[str] = Counter()  # open streams by party, with or without a Hello
         self._greeting: dict[str, asyncio.Future[wire.Hello]] = {}
         self._stream_rate = Rate(STREAMS_AT_ONCE, STREAMS_A_SECOND)
+        self._frame_rate = Rate(FRAMES_AT_ONCE, FRAMES_A_SECOND)
         self._presented: tuple[bytes, bytes] = (b"", b"")
         self.port = 0
         self._started = threading.Event()
@@ -141,7 +132,7 @@ class GrpcServer:
 
     @property
     def connected(self) -> list[str]:
-        return sorted(self._links)
+        return list(self._transport.links)
 
     def close(self) -> None:
         """Says goodbye to every party and stops."""
@@ -191,7 +182,7 @@ class GrpcServer:
         self._started.set()
         await stopping.wait()
         review.cancel()
-        for link, _ in list(self._links.values()):
+        for link in self._transport.links.values():
             link.close("the coordinator stops", 2.0)
         await server.stop(grace=2.0)
         gate.close()
@@ -324,7 +315,7 @@ class GrpcServer:
 
     async def _stream(self, peer: Peer, hello: wire.Hello, context: Any) -> None:
         software = printable(hello.software, 80)
-        link = Link(hello.boot)
+        link = Link(peer, hello.boot)
         shared = hello.HasField("epsilon_left") and math.isfinite(hello.epsilon_left)
         await asyncio.to_thread(
             self._registry.seen,
@@ -343,9 +334,7 @@ class GrpcServer:
         welcome = self._welcome(held=box.reassembler.held())
         await context.write(wire.ToParty(welcome=welcome).SerializeToString())
         box.attach(link, framing.held_by(hello.held))
-        self._links[peer.name] = (link, peer)
         self._metrics.streams.labels(party=peer.name).inc()
-        self._metrics.connections.set(len(self._links))
         log.info("%s connected from %s (%s)", peer.name, peer.source, software)
         if hello.software != SOFTWARE:
             log.warning("%s runs %s, this coordinator %s", peer.name, software, SOFTWARE)
@@ -359,9 +348,6 @@ class GrpcServer:
                 await asyncio.wait([writer], timeout=GOODBYE_S)
         finally:
             box.detach(link)
-            if self._links.get(peer.name, (None,))[0] is link:
-                del self._links[peer.name]
-            self._metrics.connections.set(len(self._links))
             log.info("%s disconnected%s", peer.name, f": {link.closed}" if link.closed else "")
             # Last: gRPC ends a read that was cancelled when it likes, and the party is gone already.
             for task in (reader, writer, ending, watcher):
@@ -385,18 +371,15 @@ class GrpcServer:
 
     async def _read(self, peer: Peer, link: Link, context: Any) -> None:
         box = self._transport.mailbox(peer.name)
-        tokens, refilled = FRAMES_AT_ONCE, time.monotonic()
         while not link.closed:
             link.awaited_since = time.monotonic()
             data = await context.read()
             link.awaited_since = math.inf
             if data is grpc.aio.EOF:
                 return
-            now = time.monotonic()
-            tokens, refilled = min(FRAMES_AT_ONCE, tokens + (now - refilled) * FRAMES_A_SECOND) - 1.0, now
-            if tokens < 0:
-                await asyncio.sleep(-tokens / FRAMES_A_SECOND)
-            box.heard_at = now
+            box.heard_at = time.monotonic()
+            while not self._frame_rate.allows(peer.name, time.monotonic()):
+                await asyncio.sleep(1.0 / FRAMES_A_SECOND)
             try:
                 await self._frame(peer, link, _parsed(data, peer.name))
             except PeerFault as fault:
@@ -491,13 +474,12 @@ class GrpcServer:
             await asyncio.sleep(REVIEW_S)
             try:
                 now = self._clock()
-                links = dict(self._links)
-                presented = {name: peer.serial for name, (_, peer) in links.items()}
+                links = self._transport.links
+                presented = {name: link.peer.serial for name, link in links.items()}
                 refused = await asyncio.to_thread(self._registry.refusals, presented, now=now)
                 for name, problem in refused.items():
-                    link, peer = links[name]
-                    self._refusals.note(peer.source, NOT_ALLOWED, problem)
-                    link.close(problem, -1.0 if "revoked" in problem else 0.0)
+                    self._refusals.note(links[name].peer.source, NOT_ALLOWED, problem)
+                    links[name].close(problem, -1.0 if "revoked" in problem else 0.0)
                 if links and int(now) % 10 == 0:
                     ago = now - time.monotonic()
                     boxes = map(self._transport.mailbox, links)

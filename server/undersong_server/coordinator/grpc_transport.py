@@ -68,10 +68,20 @@ class _Exchange:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
 
+@dataclass(frozen=True)
+class Peer:
+    """A verified party at the other end: its name, its certificate's serial number (hex), and its address."""
+
+    name: str
+    serial: str
+    source: str
+
+
 class Link:
     """One live stream of a party, as its mailbox sees it: a queue of frames that the stream's writer empties."""
 
-    def __init__(self, boot: bytes) -> None:
+    def __init__(self, peer: Peer, boot: bytes) -> None:
+        self.peer = peer
         self.boot = boot
         self.number = next(_numbers)  # a later stream has a higher one
         self.queue: asyncio.Queue[Iterable[Any] | None] = asyncio.Queue()
@@ -195,6 +205,11 @@ class GrpcTransport:
         # A field behind a message's bytes is a field of the message.
         self._epoch = federation_pb2.Request(epoch=epoch).SerializeToString()
         self.mailboxes: dict[str, Mailbox] = {}
+
+    @property
+    def links(self) -> dict[str, Link]:
+        """The live streams by party; from any thread."""
+        return {name: box.link for name, box in sorted(self.mailboxes.copy().items()) if box.link is not None}
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Sets the event loop in which the mailboxes live; called once, before any exchange."""

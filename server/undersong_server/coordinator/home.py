@@ -289,7 +289,7 @@ class CoordinatorHome:
         now: float,
         days: float | None = None,
         stream_serial: str | None = None,
-        replaces: bytes | None = None,
+        replaces: str | None = None,
     ) -> bytes:
         """Enrols or renews a party, and returns the grant's bytes.
 
@@ -299,7 +299,7 @@ class CoordinatorHome:
             days: life of the certificate; None is the usual one.
             stream_serial: serial number (hex) of the certificate whose stream carried the renewal; None if the
                 operator signs.
-            replaces: the identity key, 32 bytes, that the party had until now; None where no key may be replaced.
+            replaces: fingerprint of the identity key that the party had until now; None where no key may be replaced.
 
         Raises ConfigurationError if the request fits neither; it names the mismatch.
         """

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_server.authority import Issued
 from undersong_server.storage import LEASE, Database, Sqlite, Statements
 
@@ -152,20 +153,20 @@ class Registry:
         *,
         now: float,
         stream_serial: str | None = None,
-        replaces: bytes | None = None,
+        replaces: str | None = None,
         renewal: bool = False,
     ) -> None:
         """Notes a party's identity key and its certificate; a renewal keeps the older one valid until it expires.
 
         Args:
             renewal: True for a renewal by an enrolled party; an invitation that waits for its new keys stays open.
-            replaces: the identity key that the party had until now and that the operator replaces; its certificates
-                are revoked. None where no key may be replaced.
+            replaces: fingerprint of the identity key that the party had until now and that the operator replaces; its
+                certificates are revoked. None where no key may be replaced.
             stream_serial: serial number of the certificate of the stream over which the party asked; None where the
                 operator signs.
 
         Raises ConfigurationError where the name is revoked, was never invited, or has another identity key already,
-        and, for what was asked over a stream, as :meth:`check_renewal` does.
+        where ``replaces`` is not its key's, and, for what was asked over a stream, as :meth:`check_renewal` does.
         """
         with self._changing() as database:
             if stream_serial is not None:
@@ -174,8 +175,17 @@ class Registry:
             known = self._required(name)
             if known["state"] == REVOKED:
                 raise ConfigurationError(f"{name}: was revoked", "invite it under another name", code="party-revoked")
-            if known["identity"] and known["identity"] != identity.hex():
-                if replaces is None or replaces.hex() != known["identity"]:
+            until_now = bytes.fromhex(known["identity"])
+            if replaces is not None and not (
+                until_now and same_fingerprint(replaces, party_fingerprint(name, until_now))
+            ):
+                raise ConfigurationError(
+                    f"{name} is not enrolled with the fingerprint that --replaces names",
+                    "see `undersong parties`",
+                    code="other-fingerprint",
+                )
+            if until_now and until_now != identity:
+                if replaces is None:
                     raise ConfigurationError(
                         f"{name}: is enrolled with another identity key",
                         f"if the hospital has lost its folder: undersong invite {name} --again, then undersong sign"

@@ -97,24 +97,9 @@ def sign(
             "ask the hospital which request file is its own; if it knows of one only, invite it again",
             code="other-fingerprint",
         )
-    opened = CoordinatorHome(home)
-    former = None if replaces is None else _identity(opened, parsed.party, replaces)
-    grant = opened.sign(parsed, now=time.time(), days=days, replaces=former)
+    grant = CoordinatorHome(home).sign(parsed, now=time.time(), days=days, replaces=replaces)
     kind: Literal["enrolled", "replaced", "renewed"] = "renewed" if parsed.renewal else "enrolled"
-    return Enrolled(parsed.party, "replaced" if former is not None else kind, grant, parsed.fingerprint)
-
-
-def _identity(home: CoordinatorHome, party: str, stated: str) -> bytes:
-    """The identity key of an enrolled party, which the operator has named by its fingerprint."""
-    with closing(home.registry()) as registry:
-        identity = bytes.fromhex(registry.party(party).identity)
-    if not identity or not same_fingerprint(stated, party_fingerprint(party, identity)):
-        raise ConfigurationError(
-            f"{party} is not enrolled with the fingerprint that --replaces names",
-            "see `undersong parties`",
-            code="other-fingerprint",
-        )
-    return identity
+    return Enrolled(parsed.party, "replaced" if replaces is not None else kind, grant, parsed.fingerprint)
 
 
 def revoke(home: Path, party: str, reason: str = "") -> None:

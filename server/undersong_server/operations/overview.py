@@ -10,7 +10,7 @@ import os
 import platform
 import time
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -430,25 +430,30 @@ def generator_usage(home: Path, runs: Sequence[str]) -> tuple[GeneratorUsage, ..
     Args:
         runs: newest first.
     """
-    found: dict[str, GeneratorUsage] = {}
-    for run in runs:
-        folder = CoordinatorHome(home).run(run)
-        used = folder.usage()
-        for table in folder.planned().task.get("generators", ()):
-            name = str(table.get("name", ""))
-            new = GeneratorUsage(name, str(table.get("kind", "")), run, 0, Counter(), Counter(), Counter())
-            before, more = found.get(name, new), used.get(name, {})
-            own = {key.replace("_", " "): count for key, count in more.get("counted", {}).items() if key != "calls"}
-            found[name] = GeneratorUsage(
-                *(name, before.kind, before.run, before.runs + (name in used)),
-                counts=_sum(before.counts, more),
-                faults=_sum(before.faults, more.get("faults", {})),
-                counted=_sum(before.counted, own),
-            )
-    return tuple(found[name] for name in sorted(found))
+    folders = [CoordinatorHome(home).run(run) for run in runs]
+    used = [folder.usage() for folder in folders]
+    newest = {
+        str(table.get("name", "")): (str(table.get("kind", "")), folder.name)
+        for folder in reversed(folders)
+        for table in folder.planned().task.get("generators", ())
+    }
+    return tuple(
+        _usage_of(name, kind, run, [each[name] for each in used if name in each])
+        for name, (kind, run) in sorted(newest.items())
+    )
 
 
-def _sum(total: Mapping[str, float], more: Mapping[str, object]) -> dict[str, float]:
-    """Adds the numbers of ``more`` to those of ``total``; values of other types are left out."""
-    numbers = {key: value for key, value in more.items() if isinstance(value, (int, float))}
-    return {key: total.get(key, 0) + numbers.get(key, 0) for key in [*total, *(numbers.keys() - total.keys())]}
+def _usage_of(name: str, kind: str, run: str, used: Sequence[Mapping[str, Any]]) -> GeneratorUsage:
+    own = [{key.replace("_", " "): n for key, n in each.get("counted", {}).items() if key != "calls"} for each in used]
+    faults = [each.get("faults", {}) for each in used]
+    return GeneratorUsage(name, kind, run, len(used), counts=_sum(used), faults=_sum(faults), counted=_sum(own))
+
+
+def _sum(parts: Sequence[Mapping[str, object]]) -> dict[str, float]:
+    """Adds the numbers of ``parts`` by key; values of other types are left out."""
+    total: dict[str, float] = defaultdict(int)
+    for part in parts:
+        for key, value in part.items():
+            if isinstance(value, int | float):
+                total[key] += value
+    return dict(total)

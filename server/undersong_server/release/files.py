@@ -366,7 +366,7 @@ def publish(
     outcome: Outcome,
     report: ReportData,
     *,
-    signer: Signer | SimulationSigner | None = None,
+    signer: Signer | SimulationSigner,
 ) -> None:
     """Writes every output file of a run into ``folder``, all or none.
 
@@ -376,8 +376,7 @@ def publish(
     Args:
         signer: the coordinator, or the simulation, that signs it.
     """
-    if signer is not None:
-        report = replace(report, publisher=signer.publisher)
+    report = replace(report, publisher=signer.publisher)
     hashed = {
         **corpus_files(outcome.samples),
         **_sequences(outcome),
@@ -385,16 +384,9 @@ def publish(
         CARD_NAME: render_card(report),
         REPORT_NAME: render_html(report),
     }
-    manifest = {**_manifest(outcome, report), "files": {name: _sha256(content) for name, content in hashed.items()}}
-    if signer is not None:
-        manifest = signer.sign(manifest)
-    write_files(
-        folder,
-        {
-            **hashed,
-            MANIFEST_NAME: json.dumps(manifest, indent=2, ensure_ascii=False) + "\n",
-        },
-    )
+    papers = {**_manifest(outcome, report), "files": {name: _sha256(content) for name, content in hashed.items()}}
+    manifest = json.dumps(signer.sign(papers), indent=2, ensure_ascii=False) + "\n"
+    write_files(folder, {**hashed, MANIFEST_NAME: manifest})
 
 
 def _manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:

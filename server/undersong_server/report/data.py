@@ -4,6 +4,7 @@ Everything here is public or synthetic. No count, text or statistic of private r
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -216,12 +217,9 @@ class ReportData:
 
     def counts(self) -> Int64:
         """Number of samples by label name and generator, int64 [labels, generators]."""
-        label = {name: index for index, name in enumerate(self.label_names)}
-        generator = {name: index for index, name in enumerate(self.generators)}
-        found = np.zeros((len(label), len(generator)), dtype=np.int64)
-        for sample in self.samples:
-            found[label[sample.label], generator[sample.generator]] += 1
-        return found
+        found = Counter((sample.label, sample.generator) for sample in self.samples)
+        rows = [[found[label, generator] for generator in self.generators] for label in self.label_names]
+        return np.array(rows, dtype=np.int64).reshape(len(rows), len(self.generators))
 
 
 number = partial(printable.number, nothing="–", infinite="infinity")
