@@ -1,7 +1,6 @@
 """Checks each request before the application: Host header, session's address, size of the body. Adds safe headers."""
 
 import asyncio
-import json
 import logging
 import math
 import re
@@ -208,7 +207,6 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         "when": when,
         "number": _exactly(number),
         "plural": _exactly(plural),
-        "json": _exactly(json.dumps),
         "bytes": size,
         # A number stays beside its unit.
         "duration": _exactly(lambda seconds: duration(seconds).replace(" min", "\xa0min").replace(" s", "\xa0s")),

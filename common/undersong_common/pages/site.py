@@ -37,8 +37,6 @@ ASSETS = {
     "page.css": "text/css",
     "page.js": "text/javascript",
     "htmx.min.js": "text/javascript",
-    "uPlot.iife.min.js": "text/javascript",
-    "uPlot.min.css": "text/css",
     "icon.svg": "image/svg+xml",
 }
 Part = Callable[[], Mapping[str, Any]]

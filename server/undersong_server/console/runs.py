@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -12,12 +12,14 @@ from typing import Any
 from urllib.parse import quote
 
 from fastapi.responses import Response
+from markupsafe import Markup
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import coordinator, drafts, enrolment, overview, releases, runs
+from undersong_server.report.html import NARROW, epsilon_chart, shares_chart
 
 # Shared state of the console's screens: the coordinator's folder, its runs and their plans.
 
@@ -70,7 +72,6 @@ ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], st
     "put-away": (runs.put_away, "Put away: Home does not list it any more. It can still be resumed."),
 }
 TEXTS_SHOWN = 12
-NOISE_DEVIATIONS = 2.0  # half height of a chart's noise band, in standard deviations
 WHERE = re.compile(r"(^|; )(?:[\w .\[\]]+: )+")  # the key of a fault, which its field says
 REPORT_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
@@ -296,9 +297,7 @@ class RunScreens:
                 "caps": _caps(plan().planned.task),
                 "rate": overview.answer_rate,
                 "latency": overview.mean_latency_s,
-                "weights": weights_chart(found()),
-                "votes": votes_chart(found()),
-                "epsilon": epsilon_chart(found(), plan()),
+                **_charts(found(), plan()),
             },
             "texts": lambda: {"live": found(), "rows": found().texts[:TEXTS_SHOWN]},
             "run_plan": lambda: {"figures": plan().figures, "planned": plan().planned},
@@ -386,54 +385,13 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _series(
-    names: Sequence[str], rows: Sequence[Sequence[float]], noise: Sequence[Sequence[float]]
-) -> list[dict[str, Any]]:
-    """Each name's column of ``rows``, with a band of what the noise alone may add or take.
-
-    The band ends at 0 and 1, but holds the value: noise can take a share of votes beyond these.
-    """
-    found: list[dict[str, Any]] = []
-    for name, values, deviations in zip(names, zip(*rows, strict=True), zip(*noise, strict=True), strict=True):
-        ends = [(value, NOISE_DEVIATIONS * each) for value, each in zip(values, deviations, strict=True)]
-        low = [min(value, max(0.0, value - each)) for value, each in ends]
-        high = [max(value, min(1.0, value + each)) for value, each in ends]
-        found.append({"name": name, "unit": "%", "values": list(values), "low": low, "high": high})
-    return found
-
-
-def weights_chart(live: overview.LiveRun) -> dict[str, Any] | None:
-    """Values of the chart of each generator's weight by round, with noise bands (flat if the method reports no noise).
-
-    None before there are two rounds of several generators.
-    """
-    if len(live.weights) < 2 or len(live.generators) < 2:
-        return None
-    rounds, none = range(len(live.weights)), (0.0,) * len(live.generators)
-    noise = [live.weights_noise.get(number, none) for number in rounds]
-    return {"across": "round", "x": list(rounds), "series": _series(live.generators, live.weights, noise)}
-
-
-def votes_chart(live: overview.LiveRun) -> dict[str, Any] | None:
-    """Values of the chart of each generator's fraction of the votes by private sum; None without such votes."""
+def _charts(live: overview.LiveRun, plan: overview.RunPlanFacts) -> dict[str, Markup]:
+    """Weights of the generators, their shares of the votes, and epsilon; "" for what a run does not have."""
+    noise = [live.weights_noise.get(number, ()) for number in range(len(live.weights))]
     voted = [each for each in live.sums if each.vote_fractions]
-    if not voted or len(live.generators) < 2:
-        return None
-    series = _series(live.generators, [each.vote_fractions for each in voted], [each.noise for each in voted])
-    return {"across": "private sum with votes", "x": list(range(1, len(voted) + 1)), "series": series}
-
-
-def epsilon_chart(live: overview.LiveRun, plan: overview.RunPlanFacts) -> dict[str, Any] | None:
-    """Values of the chart of epsilon after each private sum, spent and planned; None if the run is not private."""
-    if not plan.epsilon_after:
-        return None
-    spent = [0.0, *(each.epsilon_after for each in live.sums)]
-    planned = [0.0, *plan.epsilon_after]
-    return {
-        "across": "private sum",
-        "x": list(range(len(planned))),
-        "series": [
-            {"name": "spent", "values": [*spent, *[None] * (len(planned) - len(spent))], "steps": True},
-            {"name": "planned", "values": planned, "steps": True, "dash": True, "colour": 9},
-        ],
-    }
+    fractions, deviations = [each.vote_fractions for each in voted], [each.noise for each in voted]
+    weights = shares_chart("Weights", "round", live.generators, live.weights, noise, width=NARROW)
+    votes = shares_chart("Votes", "sum with votes", live.generators, fractions, deviations, first=1, width=NARROW)
+    spent = [each.epsilon_after for each in live.sums if each.epsilon_after is not None]
+    epsilon = epsilon_chart(spent, plan.figures.privacy.epsilon, plan.epsilon_after)
+    return {"weights": weights, "votes": votes, "epsilon": epsilon}

@@ -20,7 +20,7 @@ from undersong_common.printable import duration
 from undersong_common.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
-from undersong_server.report.data import PrivacyStatement, ReportData, number, plain
+from undersong_server.report.data import ReportData, number, plain
 
 SHOWN_TEXTS = 300
 LENGTH_GROUPS = 24
@@ -42,8 +42,10 @@ def render_html(data: ReportData) -> str:
             (name, generator_colour[name], int(n)) for name, n in zip(data.generators, counts.sum(0), strict=True)
         ],
         panel_settings=panel.settings(),
-        weight_chart=_weights(data) if len(data.generators) > 1 else "",
-        epsilon_chart=_spending(data.privacy) if data.privacy.is_private else "",
+        weight_chart=shares_chart("Weight of each generator by round", "round", data.generators, data.weights),
+        epsilon_chart=epsilon_chart(data.privacy.epsilon_after, data.privacy.promise.epsilon)
+        if data.privacy.is_private
+        else "",
         length_chart=_lengths(data),
         shown=[
             {"sample": sample, "colour": generator_colour[sample.generator]}
@@ -70,34 +72,7 @@ def _lengths(data: ReportData) -> Markup:
         least,
         {"texts": [(float(count), 0.0) for count in counts]},
         axis=f"words (median {np.median(words):g})",
-        width=420,
-        height=220,
-    )
-
-
-def _weights(data: ReportData) -> Markup:
-    series = {name: [(row[at], 0.0) for row in data.weights] for at, name in enumerate(data.generators)}
-    last = "; ".join(f"{name} {100 * points[-1][0]:.0f} %" for name, points in series.items() if points)
-    return series_chart(
-        f"Weight of each generator by round. In the last: {last}",
-        [str(number) for number in range(len(data.weights))],
-        series,
-        axis="round",
-        reference=(1 / len(series), "equal share"),
-        percent=True,
-    )
-
-
-def _spending(privacy: PrivacyStatement) -> Markup:
-    after, budget = privacy.epsilon_after, privacy.promise.epsilon
-    spent = f"{after[-1]:.4g}" if after else "0"
-    return series_chart(
-        f"Epsilon spent after each of {len(after)} private sums, ending at {spent} of {budget:.4g}",
-        [str(number + 1) for number in range(len(after))],
-        {"epsilon spent": [(value, 0.0) for value in after]},
-        axis="private sum",
-        reference=(budget, f"budget {budget:.4g}"),
-        width=420,
+        width=NARROW,
         height=220,
     )
 
@@ -199,7 +174,8 @@ def _yaml(text: Any) -> Markup:
 # escaped; numbers are formatted here and hold no markup.
 
 COLOURS = 9  # named colours; whatever comes after them shares the last, grey one
-WIDTH = 720
+WIDTH, NARROW = 720, 420
+NOISE_DEVIATIONS = 2.0  # half of an interval of noise
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 16, 34  # margins around the frame
 MOST_TICKS = 12  # labels below a chart
 ROW = 18  # height of a line of the legend
@@ -238,7 +214,10 @@ def series_chart(
         return Markup("")
     low, high = min(mean - half for mean, half in known), max(mean + half for mean, half in known)
     room = 0.05 * ((high - low) or 1.0)
-    low, high = (0.0, _ceiling(max(high, reference[0] if reference else 0.0))) if joined else (low - room, high + room)
+    if joined:  # noise takes a share of votes below 0
+        low, high = min(0.0, low), _ceiling(max(high, reference[0] if reference else 0.0))
+    else:
+        low, high = low - room, high + room
     right, bottom, several = width - RIGHT, height - BOTTOM, len(series) > 1
 
     def x(place: float) -> float:
@@ -276,6 +255,56 @@ def series_chart(
     return _markup(
         '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>',
         *(width, height + 12 + ROW * len(series) * several, description, Markup("").join(parts)),
+    )
+
+
+def shares_chart(
+    description: str,
+    axis: str,
+    generators: Sequence[str],
+    rows: Sequence[Sequence[float]],
+    noise: Sequence[Sequence[float]] = (),
+    *,
+    first: int = 0,
+    width: int = WIDTH,
+) -> Markup:
+    """Draws each generator's share by round or sum; "" for fewer than two generators, or before the first row.
+
+    Args:
+        rows: one share per generator in each row; the rows are counted from ``first``.
+        noise: standard deviation of each share's noise; a row without any has exact shares.
+    """
+    if len(generators) < 2:
+        return Markup("")
+    known = noise or ((),) * len(rows)
+    series = {
+        name: [(row[at], NOISE_DEVIATIONS * own[at] if own else 0.0) for row, own in zip(rows, known, strict=True)]
+        for at, name in enumerate(generators)
+    }
+    last = "; ".join(f"{name} {100 * points[-1][0]:.0f} %" for name, points in series.items() if points)
+    return series_chart(
+        f"{description}. In the last: {last}",
+        [str(first + number) for number in range(len(rows))],
+        series,
+        axis=axis,
+        reference=(1 / len(series), "equal share"),
+        percent=True,
+        width=width,
+    )
+
+
+def epsilon_chart(spent: Sequence[float], budget: float, planned: Sequence[float] = ()) -> Markup:
+    """Draws epsilon after each private sum beside its budget, and as it is planned; "" if there is neither."""
+    known = {"planned": planned, "epsilon spent": spent}  # what is drawn last lies above
+    last = spent[-1] if spent else 0.0
+    return series_chart(
+        f"Epsilon spent after each of {len(spent)} private sums, ending at {last:.4g} of {budget:.4g}",
+        [str(number + 1) for number in range(max(len(spent), len(planned)))],
+        {name: [(value, 0.0) for value in values] for name, values in known.items() if values},
+        axis="private sum",
+        reference=(budget, f"budget {budget:.4g}"),
+        width=NARROW,
+        height=220,
     )
 
 

@@ -18,7 +18,7 @@ from undersong_common.pages.stream import Pulse, Stream
 
 pytestmark = pytest.mark.heavy
 
-ASSET = b"GET /assets/0/uPlot.iife.min.js HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n\r\n"
+ASSET = b"GET /assets/0/htmx.min.js HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n\r\n"
 
 
 @pytest.fixture

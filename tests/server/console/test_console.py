@@ -647,27 +647,20 @@ def test_a_chart_has_the_runs_numbers(console, home, tasks):
         told = {"name": f"votes/{number}", "sigma": 2.0, "survivors": ["alpha"], "shares": shares, "noise": [0.1, 0.1]}
         folder.tell("sum", told)
     text = console.get("/runs/one/drawn").text
-    import html
-
-    charts = [json.loads(html.unescape(found)) for found in re.findall(r'data-chart="([^"]+)"', text)]
-    weights = next(each for each in charts if each["across"] == "round")
-    assert [each["values"] for each in weights["series"]] == [[0.5, 0.7], [0.5, 0.3]]
-    assert weights["series"][0]["low"] == pytest.approx([0.5, 0.6])
-    assert weights["series"][1]["high"] == pytest.approx([0.5, 0.7])
+    weights, votes, epsilon = re.findall(r'role="img" aria-label="[^"]+">(.*?)</svg>', text, re.DOTALL)
+    points = r"<title>(.*?)</title>"
+    assert re.findall(points, weights) == [
+        *("good, 0: 50.0 %", "good, 1: 70.0 %", "good", "poor, 0: 50.0 %", "poor, 1: 30.0 %", "poor")
+    ]
+    assert len(re.findall('<line class="interval"', weights)) == 4
+    assert re.findall(points, votes)[2] == "good, 3: 150.0 %"
+    assert re.findall(points, votes)[6] == "poor, 3: -50.0 %"
     speed = re.search(r'data-name="Answers/s".*?</td>', text)[0]
     assert ">2<" in speed
     assert "1.25 s a call" in speed
     assert "/generators/test" in console.get("/generators").text
-    shares = next(each for each in charts if each["across"] == "private sum with votes")
-    bands = [(each["low"], each["values"], each["high"]) for each in shares["series"]]
-    assert bands[0] == (
-        [pytest.approx(0.4), pytest.approx(0.75), 1.3],
-        [0.6, 0.95, 1.5],
-        [pytest.approx(0.8), 1.0, 1.5],
-    )
-    assert bands[1][0] == [pytest.approx(0.2), 0.0, -0.5]
-    spent = next(each for each in charts if each["across"] == "private sum")
-    assert spent["series"][0]["values"][1] == pytest.approx(spent["series"][1]["values"][1])
+    spent, planned = re.findall(r"<title>(?:epsilon spent|planned), 1: (.*?)</title>", epsilon)
+    assert spent == planned
 
 
 @pytest.mark.parametrize(("minutes", "said"), [(14, []), (16, ["has never connected"])])

@@ -1,4 +1,4 @@
-/* What a page does beyond showing itself: times in the reader's zone, renewing its parts, saying when it cannot, charts. */
+/* What a page does beyond showing itself: times in the reader's zone, renewing its parts, saying when it cannot. */
 "use strict";
 (() => {
   const stale = document.getElementById("stale");
@@ -136,7 +136,7 @@
     const spot = kept.get(root.id);
     kept.delete(root.id);
     if (spot && document.activeElement === document.body) focusAgain(root, spot);
-    prepare(root);
+    localise(root);
   });
 
   /* The secret of a one-time link stands behind the #, which no server and no log ever sees, and leaves the address here. */
@@ -213,46 +213,6 @@
     if (event.target.closest("[data-print]")) { event.preventDefault(); print(); }
   });
 
-  function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
-
-  function draw(figure) {
-    const place = figure.querySelector(".chart");
-    if (!place || place.firstChild || typeof uPlot === "undefined") return;
-    const told = JSON.parse(figure.dataset.chart);
-    if (!told.x.length) return;
-    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { stroke: colour("--rule") } };
-    const series = [{ label: told.across }];
-    const data = [told.x];
-    const bands = [];
-    told.series.forEach((each, index) => {
-      const hue = colour("--c" + Math.min(each.colour ?? index, 9));
-      series.push({ label: each.name, stroke: hue, width: 2, spanGaps: true, points: { show: told.x.length < 40, size: 6, fill: colour("--card") },
-        paths: each.steps ? uPlot.paths.stepped({ align: 1 }) : undefined, dash: each.dash ? [5, 4] : undefined,
-        value: (_, value) => value == null ? "–" : each.unit === "%" ? (100 * value).toFixed(1) + " %" : value.toPrecision(3) + (each.unit ? " " + each.unit : "") });
-      data.push(each.values);
-      if (each.low) {
-        const at = series.length;
-        series.push({ label: each.name + ", high", stroke: "transparent", points: { show: false } }, { label: each.name + ", low", stroke: "transparent", points: { show: false } });
-        data.push(each.high, each.low);
-        bands.push({ series: [at, at + 1], fill: hue + "33" });
-      }
-    });
-    const share = told.series.some((each) => each.unit === "%");
-    const width = () => Math.max(240, figure.clientWidth - 10);  // without padding and border
-    const plot = new uPlot({
-      width: width(), height: 200, series, bands, legend: { live: false, markers: { width: 3 } },
-      scales: { x: { time: false }, y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1] } },
-      axes: [{ ...axis, label: told.across, labelSize: 22, size: 32, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { ...axis, size: 54, values: (_, all) => all.map((value) => share ? Math.round(100 * value) + " %" : value) }],
-    }, data, place);
-    new ResizeObserver(() => { if (plot.width !== width()) plot.setSize({ width: width(), height: 200 }); }).observe(figure);
-    place.querySelectorAll(".u-legend .u-series").forEach((row) => { row.hidden = /, (high|low)$/.test(row.textContent.trim()); });
-  }
-
-  function prepare(root) {
-    localise(root);
-    for (const each of root.querySelectorAll("[data-chart]")) draw(each);
-    if (root.matches && root.matches("[data-chart]")) draw(root);
-  }
-  prepare(document);
+  localise(document);
   arrive();
 })();
