@@ -1,16 +1,48 @@
-"""Records for tests of statistics: any texts, labels and embeddings, each its own unit with a hash of its own."""
+"""Records for tests of statistics: written down, or any texts, labels and embeddings; each its own unit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from undersong_common.arrays import Float32, Int64, UInt64
+from undersong_common.arrays import Float32, Float64, Int64, UInt64
 from undersong_common.embedding import GRID, quantise
+from undersong_protocol.statistics import Rows
 from undersong_protocol.statistics.examples import WORDS
 
 ODD_TEXTS = ("", " \n\t", "PAIN pain  Pain, chest-pain", "\ud800 lone surrogate", "ﬁne ½ Ⅷ", "word " * 400, "\0")
+
+
+class Records:
+    """Implements ``undersong_protocol.statistics.RecordView`` over what a test writes down; no label is -1."""
+
+    local_model = ""
+
+    def __init__(
+        self,
+        texts: Sequence[str] = (),
+        labels: Any = None,
+        embeddings: Any = (),
+        columns: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        count = max(len(texts), len(embeddings), 0 if labels is None else len(labels))
+        self.texts = texts
+        self.labels: Int64 = np.full(count, -1) if labels is None else np.asarray(labels, dtype=np.int64)
+        self.embeddings: Float32 = np.asarray(embeddings, dtype=np.float32)
+        self.units: Int64 = np.arange(count)
+        self.unit_hashes: UInt64 = self.units.astype(np.uint64)
+        self.columns = columns or {}
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def dense(rows: Rows) -> Float64:
+    """All rows as one matrix."""
+    matrix = rows.take(np.arange(len(rows)))
+    return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
 
 
 class ExampleRecords:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.doubles.example_records import Records
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.histogram import AttributeMarginals
@@ -15,20 +16,7 @@ VALUES = LabelledEmbeddings(DIRECTIONS, np.array([0, 0, 1, 1]))
 FACTS = PublicFacts(embedding_size=2, labels=3)
 
 
-class Records:
-    """What the statistics read."""
-
-    def __init__(self, embeddings, labels, columns=None):
-        self.columns = columns or {}
-        self.embeddings = np.array(embeddings, dtype=np.float32)
-        self.labels = np.array(labels)
-        self.units = np.arange(len(labels))
-
-    def __len__(self):
-        return len(self.labels)
-
-
-RECORDS = Records([[0.5, 0.25], [0.5, -0.25], [-0.5, 0.25], [0.5, 0.25]], [0, 2, 2, -1])
+RECORDS = Records(labels=[0, 2, 2, -1], embeddings=[[0.5, 0.25], [0.5, -0.25], [-0.5, 0.25], [0.5, 0.25]])
 
 
 def counted(statistic):
@@ -71,7 +59,7 @@ def test_a_peer_s_many_attributes_are_refused_before_they_are_counted(lists):
 
 def test_a_column_s_value_counts_and_a_missing_one_is_a_value():
     columns = {"sex": ["Female", "male", "", "?"], "age": ["1", "2", "3", "1"]}
-    records = Records([[0.5, 0.25]] * 4, [0, 1, 2, -1], columns)
+    records = Records(labels=[0, 1, 2, -1], embeddings=[[0.5, 0.25]] * 4, columns=columns)
     public = PublicInputs(texts={"columns": ("sex", "female", "male", "ward", "a", "b")})
     statistic = AttributeMarginals(3, columns=(3, 3))
     statistic.check_inputs(public, FACTS)

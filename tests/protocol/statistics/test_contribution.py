@@ -13,8 +13,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.example_records import Records
 from tests.doubles.pace import examples
-from undersong_common.arrays import Bools, Float32, Float64, Int64, UInt64
+from undersong_common.arrays import Bools, Float64, Int64
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol import statistics
 from undersong_protocol.statistics import (
@@ -44,32 +45,6 @@ class Anything:
 
 def anything(dimension: int, sensitivity: Sensitivity) -> Any:
     return Anything(dimension, sensitivity)
-
-
-@dataclass(frozen=True)
-class Records:
-    texts: list[str]
-    labels: Int64
-    units: Int64
-
-    @property
-    def embeddings(self) -> Float32:
-        raise AssertionError("a histogram needs no embedding")
-
-    @property
-    def unit_hashes(self) -> UInt64:
-        raise AssertionError("a histogram deals no units")
-
-    @property
-    def columns(self) -> Any:
-        raise AssertionError("a histogram of labels reads no column")
-
-    @property
-    def local_model(self) -> str:
-        raise AssertionError("a histogram trains nothing")
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 Form = Callable[[Float64], Any]
@@ -264,7 +239,7 @@ def test_rows_are_shown_to_nobody() -> None:
 
 
 def test_label_histogram() -> None:
-    records = Records([""] * 5, np.array([0, 2, -1, 2, 7]), np.arange(5))
+    records = Records(labels=[0, 2, -1, 2, 7])
     histogram = LabelHistogram(3)
     values = contribute(histogram, histogram.rows(records, PublicInputs(), {}), scale=256).values
     assert values.tolist() == [256, 0, 512]
@@ -273,7 +248,7 @@ def test_label_histogram() -> None:
 
 def test_length_histogram() -> None:
     lengths = [0, 1, 4, 5, 9, 10, 25]
-    records = Records([" word\n" * n for n in lengths], np.zeros(7, dtype=np.int64), np.arange(7))
+    records = Records([" word\n" * n for n in lengths])
     histogram = LengthHistogram((1, 5, 10, 20))
     values = contribute(histogram, histogram.rows(records, PublicInputs(), {}), scale=1).values
     assert values.tolist() == [3, 2, 2]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.doubles.example_records import Records
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import PublicFacts, PublicInputs
@@ -13,19 +14,9 @@ LABELS, WIDTH = 3, 4
 FACTS = PublicFacts(WIDTH, LABELS)
 
 
-class Records:
+def records(texts, labels):
     """Records that the first label's classifiers get right, or not."""
-
-    local_model = ""
-
-    def __init__(self, texts, labels):
-        self.texts, self.labels = texts, np.array(labels)
-        self.embeddings = quantise(np.eye(WIDTH)[np.arange(len(texts)) % WIDTH])
-        self.units = np.arange(len(texts))
-        self.unit_hashes = self.units.astype(np.uint64)
-
-    def __len__(self):
-        return len(self.texts)
+    return Records(texts, labels, quantise(np.eye(WIDTH)[np.arange(len(texts)) % WIDTH]))
 
 
 def always(label, size):
@@ -56,13 +47,13 @@ def public(heads, by_words):
     ],
 )
 def test_the_gain_is_the_mean_of_both_kinds_of_classifiers(heads, by_words, gain):
-    rows = CorpusComparison(LABELS).rows(Records(["one text"], [1]), public(heads, by_words), {})
+    rows = CorpusComparison(LABELS).rows(records(["one text"], [1]), public(heads, by_words), {})
     assert np.asarray(rows.take(np.array([0]))).tolist() == [[gain, 0.5 * gain**2]]
 
 
 def test_a_record_without_label_casts_nothing_and_no_row_exceeds_the_bound():
     statistic = CorpusComparison(LABELS)
-    rows = statistic.rows(Records(["a", "b", "", "d"], [-1, 1, 9, 0]), public((0, 1), (0, 1)), {})
+    rows = statistic.rows(records(["a", "b", "", "d"], [-1, 1, 9, 0]), public((0, 1), (0, 1)), {})
     found = np.asarray(rows.take(np.arange(4)))
     assert found.tolist() == [[0.0, 0.0], [1.0, 0.5], [0.0, 0.0], [-1.0, 0.5]]
     assert np.linalg.norm(found, axis=1).max() == pytest.approx(statistic.sensitivity.l2)

@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tests.doubles.example_records import Records, dense
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
@@ -19,17 +20,6 @@ from undersong_protocol.statistics.votes import (
 )
 
 FACTS = PublicFacts(embedding_size=12, labels=3)
-
-
-class Records:
-    def __init__(self, embeddings, labels):
-        self.texts = ()
-        self.embeddings = embeddings
-        self.labels = labels
-        self.units = np.arange(len(labels))
-
-    def __len__(self):
-        return len(self.labels)
 
 
 def unit(rng, count, width=12):
@@ -47,12 +37,7 @@ def made(seed, records=20, candidates=30, generators=3, labels=3):
             "blocks": rng.integers(0, labels, labels).astype(np.float64),
         },
     )
-    return Records(unit(rng, records), rng.integers(-1, labels, records)), public
-
-
-def dense(rows):
-    matrix = rows.take(np.arange(len(rows)))
-    return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+    return Records(embeddings=unit(rng, records), labels=rng.integers(-1, labels, records)), public
 
 
 @pytest.mark.parametrize("k", [2, 3, 4, 5, 6, 7])
@@ -144,7 +129,7 @@ def test_a_hub_loses_votes_to_what_is_nearest_for_its_own_sake():
         {"candidates": LabelledEmbeddings(shown, np.zeros(4, dtype=np.int64))},
         {"hubness correction": hubness_correction(shown, np.zeros(4, dtype=np.int64), neighbours=3)},
     )
-    records = Records(quantise(np.array([[0.94, 0.34, 0.0]])), np.zeros(1, dtype=np.int64))
+    records = Records(labels=[0], embeddings=quantise(np.array([[0.94, 0.34, 0.0]])))
     plain = PublicInputs(public.embeddings, {"hubness correction": np.zeros(4)})
     assert (
         nearest(records.embeddings, records.labels, plain, 1)[0, 0] == 0

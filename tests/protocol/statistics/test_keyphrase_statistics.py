@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.doubles.example_records import Records, dense
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
@@ -12,17 +13,6 @@ from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram, Terms
 
 TERMS = ("heart", "heart failure", "pain", "Chest  Pain", "fever", "x-ray")
-
-
-class Records:
-    def __init__(self, texts, labels=None, units=None):
-        self.texts = texts
-        self.labels = np.array(labels if labels is not None else [-1] * len(texts), dtype=np.int64)
-        self.units = np.array(units if units is not None else range(len(texts)), dtype=np.int64)
-        self.embeddings = np.zeros((len(texts), 3), dtype=np.float32)
-
-    def __len__(self):
-        return len(self.texts)
 
 
 def vectors(count, dimension=24, seed=0):
@@ -39,10 +29,8 @@ def published(terms=TERMS, seed=0):
     )
 
 
-def dense(statistic, records):
-    rows = statistic.rows(records, published(), {})
-    matrix = rows.take(np.arange(len(rows)))
-    return (matrix if isinstance(matrix, np.ndarray) else matrix.toarray()), rows.units
+def rows_of(statistic, records):
+    return statistic.rows(records, published(), {})
 
 
 @pytest.mark.parametrize(
@@ -64,8 +52,12 @@ def test_longest_terms_in_order_case_and_spaces_folded(text, found):
 
 def test_only_the_first_distinct_terms_count():
     records = Records(["fever fever heart pain", "nothing of that", "pain"])
-    matrix, _ = dense(TermHistogram(vocabulary=6, distinct=2), records)
-    assert matrix.tolist() == [[1, 0, 0, 0, 1, 0], [0] * 6, [0, 0, 1, 0, 0, 0]]
+    found = dense(rows_of(TermHistogram(vocabulary=6, distinct=2), records))
+    assert found.tolist() == [
+        [1, 0, 0, 0, 1, 0],
+        [0] * 6,
+        [0, 0, 1, 0, 0, 0],
+    ]
     total = contribute(
         TermHistogram(vocabulary=6, distinct=2),
         TermHistogram(vocabulary=6, distinct=2).rows(records, published(), {}),
@@ -91,8 +83,9 @@ def test_bad_vocabularies_are_refused_by_name(terms, message):
 
 def test_a_record_is_one_vector_of_norm_exactly_sqrt_m_in_its_class_only():
     statistic = FourierFeatures(pairs=6, classes=3, lengths=(1, 2), phrases=2)
-    matrix, units = dense(statistic, Records(["fever and pain", "heart", "no term", "pain"], [2, 0, 1, -1]))
-    assert units.tolist() == [0, 1]  # neither the record without a term nor the one without a label
+    rows = rows_of(statistic, Records(["fever and pain", "heart", "no term", "pain"], [2, 0, 1, -1]))
+    matrix = dense(rows)
+    assert rows.units.tolist() == [0, 1]  # neither the record without a term nor the one without a label
     assert np.linalg.norm(matrix[:, :]) == pytest.approx(math.sqrt(2 * 2 * 6))
     blocks = matrix.reshape(2, 3, 24)
     assert np.flatnonzero(np.abs(blocks[0]).sum(axis=1)).tolist() == [2]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.example_records import Records
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol import statistics
@@ -15,16 +16,6 @@ from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.histogram import MetadataHistograms
 
 EDGES = np.array([2.0, 4.0, 10.0])
-
-
-class Records:
-    def __init__(self, texts, labels, embeddings):
-        self.texts, self.labels = texts, np.array(labels, dtype=np.int64)
-        self.embeddings = np.asarray(embeddings, dtype=np.float32)
-        self.units = np.arange(len(labels))
-
-    def __len__(self):
-        return len(self.labels)
 
 
 def counts(statistic, records, public):
@@ -76,12 +67,23 @@ def unit(x):
 def test_the_embedding_sum_gives_the_mean_pairwise_cosine():
     x = quantise(unit(np.random.default_rng(0).normal(size=(40, 8)) + 1))
     statistic = EmbeddingSum(8)
-    rows = statistic.rows(Records([""] * 40, [-1] * 40, x), PublicInputs(), {})
+    rows = statistic.rows(Records(embeddings=x), PublicInputs(), {})
     total = contribute(statistic, rows, scale=statistic.base_scale).values / statistic.base_scale
     assert total == pytest.approx(x.sum(axis=0), abs=1e-9)  # the grid holds every coordinate exactly
     products = x.astype(float) @ x.T
     mean = (products.sum() - np.trace(products)) / (40 * 39)
     assert (total @ total - 40) / (40 * 39) == pytest.approx(mean, abs=1e-4)
+
+
+def test_each_label_has_its_own_sum_and_no_label_has_none():
+    rng = np.random.default_rng(0)
+    records = Records(embeddings=quantise(rng.normal(size=(30, 6))), labels=rng.integers(-1, 3, 30))
+    statistic = EmbeddingSum(size=6, labels=3)
+    expected = np.stack([records.embeddings[records.labels == label].sum(axis=0) for label in range(3)])
+    opened = contribute(statistic, statistic.rows(records, PublicInputs(), {}), scale=statistic.base_scale).values
+    assert np.array_equal(opened.reshape(3, 6), expected * statistic.base_scale)
+    assert statistic.sensitivity == EmbeddingSum(size=6).sensitivity
+    assert statistics.build("embedding_sum", {"size": 6}) == EmbeddingSum(size=6)
 
 
 @pytest.mark.parametrize(

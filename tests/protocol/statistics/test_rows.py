@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from tests.doubles.example_records import ExampleRecords
+from tests.doubles.example_records import ExampleRecords, dense
 from tests.doubles.pace import examples
 from tests.doubles.tiny_bert import write_bert
 from tests.noninterference.public_examples import FINE_TUNED, labels_of, malformed, names, well_formed
@@ -62,10 +62,8 @@ def threads(count: int) -> Iterator[None]:
 def rows_by_unit(statistic: Statistic, records: ExampleRecords, public: PublicInputs) -> dict[int, bytes]:
     """Each row's bits; a zero row is no row, for a record that contributes nothing may have either."""
     rows = statistic.rows(records, public, {})
-    matrix = rows.take(np.arange(len(rows)))
-    dense = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
-    dense = dense + 0.0  # minus zero is zero
-    return {int(unit): row.tobytes() for unit, row in zip(rows.units, dense, strict=True) if row.any()}
+    matrix = dense(rows) + 0.0  # minus zero is zero
+    return {int(unit): row.tobytes() for unit, row in zip(rows.units, matrix, strict=True) if row.any()}
 
 
 def units_of(statistic: Statistic, records: ExampleRecords, rows: Int64) -> set[int]:
@@ -88,14 +86,11 @@ def test_well_formed_inputs_are_taken_and_every_record_has_a_row(name: str, mode
     records = records_for(data, count, facts, model)
     statistic = example.statistic
     assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic
-    rows = statistic.rows(records, public, {})
-    matrix = rows.take(np.arange(len(rows)))
-    dense = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
-    bound = statistic.sensitivity
-    assert np.isfinite(dense).all()
-    assert (np.abs(dense).sum(axis=1) <= bound.l1 * (1 + 1e-9)).all()
-    assert (np.linalg.norm(dense, axis=1) <= bound.l2 * (1 + 1e-9)).all()
-    assert np.abs(dense).max(initial=0.0) <= bound.linf * (1 + 1e-9)
+    matrix, bound = dense(statistic.rows(records, public, {})), statistic.sensitivity
+    assert np.isfinite(matrix).all()
+    assert (np.abs(matrix).sum(axis=1) <= bound.l1 * (1 + 1e-9)).all()
+    assert (np.linalg.norm(matrix, axis=1) <= bound.l2 * (1 + 1e-9)).all()
+    assert np.abs(matrix).max(initial=0.0) <= bound.linf * (1 + 1e-9)
 
 
 @pytest.mark.heavy

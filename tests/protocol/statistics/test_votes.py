@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.example_records import Records
 from tests.doubles.pace import examples
 from tests.doubles.votes import top_q_votes
 from undersong_common.errors import ConfigurationError
@@ -18,23 +19,6 @@ from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, TopQVotes, nearest
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.nearest import Candidates, NearestFurthest
-
-
-class Records:
-    """A RecordView over arrays."""
-
-    def __init__(self, embeddings: Any, labels: Any = None, units: Any = None, texts: Any = ()) -> None:
-        count = len(embeddings) if len(embeddings) else len(texts)
-        self.embeddings = np.asarray(embeddings, dtype=np.float32)
-        self.labels = np.zeros(count, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
-        self.units = np.arange(count) if units is None else np.asarray(units, dtype=np.int64)
-        self.texts = list(texts)
-        self.unit_hashes = self.units.astype(np.uint64)
-        self.local_model = ""
-        self.columns: dict[str, list[str]] = {}
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 def reference(private: Any, private_labels: Any, candidates: Any, candidate_labels: Any, q: int) -> tuple[Any, Any]:
@@ -146,7 +130,7 @@ def test_a_contribution_is_the_votes_and_no_record_exceeds_the_bound(
     given_labels = np.zeros(len(c), dtype=np.int64) if candidate_labels is None else candidate_labels
     votes = TopQVotes(q=q, candidates=len(c) + spare, labels=0 if labels is None else 3, furthest=furthest)
     public = PublicInputs(embeddings={"candidates": LabelledEmbeddings(c, given_labels)})
-    rows = votes.rows(Records(x, labels), public, {})
+    rows = votes.rows(Records(embeddings=x, labels=labels), public, {})
     values = contribute(votes, rows, scale=votes.base_scale).values
     near, far = top_q_votes(x, labels, c, candidate_labels, q)
     expected = np.zeros(votes.dimension, dtype=np.int64)
@@ -164,7 +148,7 @@ def test_memory_saves_work_and_never_changes_the_result() -> None:
     rng = np.random.default_rng(5)
     x, c = (rng.integers(-9, 10, (rows, 6)).astype(np.float32) for rows in (50, 400))
     private_labels, labels = rng.integers(0, 2, 50), rng.integers(0, 2, 400)
-    records, memory = Records(x, private_labels), {}  # type: ignore[var-annotated]
+    records, memory = Records(embeddings=x, labels=private_labels), {}  # type: ignore[var-annotated]
     shuffled = rng.permutation(400)
     requests = [np.arange(100), np.arange(250), np.arange(400), np.arange(400), np.arange(90), shuffled, shuffled[:200]]
     for chosen in requests:
@@ -173,7 +157,7 @@ def test_memory_saves_work_and_never_changes_the_result() -> None:
         with_memory = contribute(votes, votes.rows(records, public, memory), scale=8).values
         without = contribute(votes, votes.rows(records, public, {}), scale=8).values
         np.testing.assert_array_equal(with_memory, without)
-    other = Records(x[::-1].copy(), private_labels)
+    other = Records(embeddings=x[::-1].copy(), labels=private_labels)
     with_memory = contribute(votes, votes.rows(other, public, memory), scale=8).values
     np.testing.assert_array_equal(with_memory, contribute(votes, votes.rows(other, public, {}), scale=8).values)
 
@@ -188,7 +172,8 @@ def test_later_requests_compare_new_candidates_only(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(NearestFurthest, "add", add)
     rng = np.random.default_rng(6)
-    records, c, memory = Records(rng.integers(-3, 4, (5, 4))), rng.integers(-3, 4, (60, 4)).astype(np.float32), {}  # type: ignore[var-annotated]
+    records, memory = Records(embeddings=rng.integers(-3, 4, (5, 4))), dict[str, Any]()
+    c = rng.integers(-3, 4, (60, 4)).astype(np.float32)
     for count in (20, 20, 60):
         public = PublicInputs(embeddings={"candidates": LabelledEmbeddings(c[:count], np.full(count, -1))})
         TopQVotes(q=3, candidates=count).rows(records, public, memory)
@@ -206,7 +191,10 @@ def test_parties_that_are_shown_the_same_candidates_make_them_ready_once(monkeyp
     monkeypatch.setattr(nearest, "_with_norms", with_norms)
     rng = np.random.default_rng(7)
     c, labels = rng.integers(-3, 4, (60, 4)).astype(np.float32), np.arange(60) % 3
-    parties = [Records(rng.integers(-3, 4, (9, 4)), own) for own in (np.ones(9), np.arange(9) % 3, np.arange(9) % 2)]
+    parties = [
+        Records(embeddings=rng.integers(-3, 4, (9, 4)), labels=own)
+        for own in (np.ones(9), np.arange(9) % 3, np.arange(9) % 2)
+    ]
 
     def votes(records: Records, public: PublicInputs) -> Any:
         rows: Any = TopQVotes(q=3, candidates=60, labels=3).rows(records, public, {}).take(np.arange(9))
