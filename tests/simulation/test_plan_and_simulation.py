@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.doubles.chat_server import ChatServer, completion, serving
+from tests.doubles.delivery import delivered
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.steerable import steer_by_packaged
-from tests.examples.test_task_files import CLINIC, TASKS
-from tests.simulation.test_shipped_tasks import A_LABEL, SMALL, simulated, with_texts
+from tests.examples.test_task_files import CLINIC, TASKS, public_files
 from undersong.deliver import Delivered
 from undersong_common import embedders
 from undersong_common.privacy import accounting
@@ -24,6 +26,43 @@ from undersong_server.operations import tasks as task_files
 from undersong_server.runs import task as tasks
 
 pytestmark = pytest.mark.slow
+
+A_LABEL = 40  # rows of every file
+SMALL = {  # what a small run of a shipped task's method needs beside its number of texts
+    "discriminator": ("method.queries=16", f"method.embedding_size={HashedEmbedder.dimension}"),
+    "dpkps": ("method.pairs=32", "method.length=3", "method.false_terms=1"),
+    "wasp": ("method.rounds=2",),
+}
+
+
+def with_texts(path: Path, folder: Path, url: str) -> Path:
+    """The task, its endpoints at ``url``, with made-up rows in all its files below ``folder``."""
+    written = folder / "task.toml"
+    text = path.read_text(encoding="utf-8").replace('root = ""', f"root = {json.dumps(str(folder))}")
+    for port in (8001, 8002):
+        text = text.replace(f'"http://localhost:{port}/v1"', json.dumps(url))
+    text = re.sub(r'model = "(first|second|writer)"', 'model = "tiny"', text)
+    written.write_text(text, encoding="utf-8")
+    loaded = tasks.load(written)
+    for number, file in enumerate(dict.fromkeys([*loaded.files, *public_files(loaded)])):
+        rows = [
+            {loaded.data.text: f"{label} of file {number}, row {row} and more", str(loaded.data.label): label}
+            for label in loaded.task.labels
+            for row in range(A_LABEL)
+        ]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        table = pd.DataFrame(rows)
+        if file.suffix == ".csv":
+            table.to_csv(file, index=False)
+        else:
+            named = table.assign(text=table[loaded.data.text], label=table[str(loaded.data.label)])
+            named.to_json(file, orient="records", lines=True)
+    return written
+
+
+def simulated(path: Path, folder: Path, *assignments: str) -> Delivered:
+    return delivered(tasks.load(path, assignments), folder / "out", fresh=True)
+
 
 TOKENS_PER_WORD = 1.5  # of this endpoint's model
 GENERATORS = "".join(
@@ -92,6 +131,8 @@ def check(path: Path, done: Delivered, *assignments: str) -> None:
     """The run's own files and counts beside the plan that anybody could have asked for before."""
     planned = task_files.plan(path, assignments)
     figures, report = planned.figures, done.report
+    assert {sample.generator for sample in report.samples} == set(figures.generators)
+    assert report.privacy.is_private is False  # the noise is reproducible here
     manifest = json.loads((done.folder / "manifest.json").read_text(encoding="utf-8"))
     promised = [size for each in figures.sums for size in each.dimension]
     signed = manifest["manifest"]["plan"]["sums"]
