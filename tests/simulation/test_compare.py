@@ -223,15 +223,6 @@ def test_precision_recall_and_f1_stand_for_every_method():
     assert "Precision" not in markdown("t", shape, summary(shape, unlabelled), "c")
 
 
-def test_a_single_seed_has_no_interval():
-    shape = grid(seeds=[4])
-    values = {cell: figures(0.5, None) for cell in shape.cells()}
-    table = compare_table.summary(shape, values)
-    assert table["accuracy_deviation"].isna().all()
-    assert "none shown" in compare_table.markdown("t", shape, table, "c")
-    assert compare_table.page("t", shape, table, "c")
-
-
 def test_known_cells_are_not_measured_again_and_failed_ones_are(bench, tmp_path, monkeypatch):
     shape = grid(methods=["wasp", "mixture"], parties=[], records=[])
     asked = []

@@ -226,22 +226,11 @@ def test_ctrl_c_says_that_nothing_is_lost(tmp_path):
 
 
 BAD = {
-    "an unknown key": (["method.rouns=3"], "did you mean 'rounds'"),
-    "an unknown section": (["methods.rounds=3"], "did you mean 'method'"),
-    "an unknown method": (["method.name=wapp"], "did you mean 'wasp'"),
-    "a missing file": (["data.path=nowhere.jsonl"], "no such file"),
-    "a missing column": (["data.text=note"], "has no column 'note'"),
-    "a label that is not listed": (['task.labels=["kitchen"]'], "row 2: its label is not in task.labels"),
     "no budget": (["privacy.epsilon=0"], "privacy.epsilon"),
-    "a negative budget": (["privacy.epsilon=-1"], "privacy.epsilon"),
     "a delta of one": (["privacy.delta=1"], "privacy.delta"),
     "more parties than files": (["federation.parties=4"], "names 3 files"),
     "more dropouts than the quorum holds": (["federation.tolerated_dropouts=2"], "tolerated_dropouts"),
     "a Q too large": (["method.votes=99"], "votes"),
-    "a missing key variable": (
-        ["generators.0.kind=openai", "generators.0.model=m", "generators.0.api_key_env=NO_SUCH_API_KEY"],
-        "corpus|NO_SUCH_API_KEY",
-    ),
     "two generators of one name": (["generators.1.name=good"], "share a name|occurs twice"),
     "a user unit without users": (["privacy.unit=user", "data.user="], "user"),
 }
