@@ -93,8 +93,7 @@ class PostgresServer:
 class Line:
     """A socket before the server's. A connection is cut, unanswered, where it carries the text ``cut``: once.
 
-    With ``every`` it is cut each so many times that the text is carried, on whatever connection. The server reads the
-    text unless ``forwarded`` is False.
+    The server reads the text unless ``forwarded`` is False.
     """
 
     def __init__(self, server: PostgresServer, target: str) -> None:
@@ -106,8 +105,6 @@ class Line:
         self._listener.listen(16)
         self.cut: bytes | None = None
         self.forwarded = True
-        self.every = 0
-        self.carried = 0
         self.cuts = 0
         self.flows = threading.Event()  # while it is not set, both ends stay connected and hear nothing
         self.flows.set()
@@ -135,10 +132,7 @@ class Line:
     def _cuts(self, data: bytes) -> bool:
         if self.cut is None or self.cut not in data:
             return False
-        self.carried += 1
-        if self.every and self.carried % self.every:
-            return False
-        self.cut = self.cut if self.every else None
+        self.cut = None
         self.cuts += 1
         return True
 

@@ -16,7 +16,7 @@ from tests.doubles.alliance import Hospital
 from tests.doubles.hospitals import operator, simulated
 from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder
-from tests.doubles.postgres import Line, PostgresServer
+from tests.doubles.postgres import PostgresServer
 from tests.doubles.processes import Process, free_port
 from tests.doubles.tasks import make_task
 from undersong_client.link.connection import Connection
@@ -76,7 +76,7 @@ class Machine:
 class Two:
     """Two machines, and four hospitals in this process; ends with its context."""
 
-    def __init__(self, folder, storage, *settings, elsewhere=None):
+    def __init__(self, folder, storage, *settings):
         self.folder = folder
         self.one, self.two = (Machine(folder / name, free_port()) for name in ("one", "two"))
         self.task = make_task(folder / "task", parties=len(NAMES), records=10)
@@ -87,7 +87,7 @@ class Two:
         shutil.copytree(self.one.home / "authority", self.two.home / "authority")
         settings = json.loads((self.one.home / "coordinator.json").read_text())
         settings["bind"] = f"127.0.0.1:{self.two.port}"
-        settings["storage"] = elsewhere or storage
+        settings["storage"] = storage
         (self.two.home / "coordinator.json").write_text(json.dumps(settings))
         self.hospitals = {name: Hospital(name, folder, 0.0) for name in NAMES}
         self.coordinator = self.one  # whose log is searched for notes
@@ -145,43 +145,6 @@ def hashed(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     monkeypatch.setattr(Connection.wait_welcome, "__defaults__", (lambda: False, 2.0))
-
-
-def test_a_line_to_the_database_that_is_cut_again_and_again_costs_no_charge_and_no_byte(hashed, tmp_path):
-    with PostgresServer() as server:
-        storage = server.database()
-        with contextlib.closing(Line(server, storage)) as line, Two(tmp_path, line.target) as federation:
-            line.cut, line.every = b"COMMIT", 3
-            federation.start(federation.one, "cut")
-            wait_for(lambda: line.cuts > 10, 60.0)
-            server.stop()
-            server.start()
-            wait_for(lambda: federation.one.status("cut").get("state") in ("finished", "failed"), 120.0)
-            line.cut = None
-            assert federation.one.status("cut")["state"] == "finished", federation.one.text()
-            (tmp_path / "cut").mkdir()
-            federation.check(federation.one, "cut", tmp_path / "cut")
-            assert not federation.two.listens
-            print(f"{line.cuts} cuts")
-
-
-def test_a_holder_whose_database_hangs_ends_and_the_standby_that_reaches_it_finishes_the_run(hashed, tmp_path):
-    with PostgresServer() as server:
-        storage = server.database()
-        with contextlib.closing(Line(server, storage)) as line, Two(tmp_path, line.target, elsewhere=storage) as both:
-            both.start(both.one, "hung")
-            wait_for(lambda: both.one.status("hung").get("charged"), 60.0)
-            line.flows.clear()
-            since = time.monotonic()
-            wait_for(lambda: both.two.listens, 30.0)
-            wait_for(lambda: not both.one.process.running, 90.0)
-            took = time.monotonic() - since
-            assert "the lease was not renewed: PostgreSQL does not answer" in both.one.text()
-            line.flows.set()
-            wait_for(lambda: both.two.status("hung").get("state") in ("finished", "failed"), 120.0)
-            (tmp_path / "hung").mkdir()
-            both.check(both.two, "hung", tmp_path / "hung")
-            print(f"the holder ended after {took:.1f} s")
 
 
 STAGES = {

@@ -574,7 +574,7 @@ except UndersongError as error:
 
 
 @pytest.mark.slow
-def test_a_holder_stopped_for_half_a_minute_at_any_step_of_a_write_keeps_nothing(server):
+def test_a_holder_stopped_at_any_step_of_a_write_until_another_writes_keeps_nothing(server):
     places = {}
     for step in ("idle", "begun", "fenced", "committing"):
         target = server.database()
@@ -595,7 +595,6 @@ def test_a_holder_stopped_for_half_a_minute_at_any_step_of_a_write_keeps_nothing
     assert max(took.values()) < 10.0, took
     assert min(took.values()) > LEASE_S - 2.0
     assert STALLED_MS < 10_000
-    time.sleep(max(0.0, 30.0 - (time.monotonic() - max(stopped_at.values()))))
     for step, (target, process) in places.items():
         process.send_signal(signal.SIGCONT)
         said, _ = process.communicate(timeout=60)
