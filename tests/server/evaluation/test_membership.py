@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
-from undersong_common.intervals import auc_interval, clopper_pearson
+from undersong_common.intervals import auc_interval
 from undersong_common.table import Table
-from undersong_server.cli.app import app
 from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation import evaluate as attacks
 from undersong_server.evaluation.evaluate import evaluate_tables, membership
@@ -63,18 +61,6 @@ def test_a_model_that_does_not_is_not():
     assert 1 <= missed <= 22
     found = membership("x", Memory(set(), 0.0), records("member", 400), records("other", 400))
     assert found.attacks[0].accuracy.low < 0.5 < found.attacks[0].accuracy.high
-
-
-def test_auc_counts_pairs_and_halves_ties():
-    rng = np.random.default_rng(0)
-    one, two = rng.integers(0, 5, 30).astype(float), rng.integers(0, 4, 20).astype(float)
-    pairs = np.mean([(a > b) + 0.5 * (a == b) for a in one for b in two])
-    assert auc_interval(one, two).value == pytest.approx(pairs)
-
-
-def test_binomial_intervals_are_exact():
-    assert clopper_pearson(5, 5).high == 1.0
-    assert clopper_pearson(5, 5).low == pytest.approx(0.025 ** (1 / 5))
 
 
 def test_a_threshold_is_judged_on_other_records_than_chose_it():
@@ -140,12 +126,6 @@ def test_a_corpus_without_labels_has_no_model_to_attack(run):
     with pytest.raises(ConfigurationError) as refused:
         evaluate_tables("run", unlabelled, EvaluationOptions(membership=pair), embed=hashed)
     assert refused.value.code == "labels-missing"
-
-
-def test_the_command_takes_two_files():
-    result = CliRunner().invoke(app, ["evaluate", "nowhere", "--membership", "one.jsonl"])
-    assert result.exit_code != 0
-    assert "--membership" in result.output or "requires 2" in str(result.output)
 
 
 def test_the_area_is_scikit_learn_s_and_its_variance_de_long_s() -> None:
