@@ -1,6 +1,5 @@
 """The private discriminator: what its plan refuses and chooses, what a run asks, and which candidates it keeps."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ import pytest
 
 from tests.doubles.bench import run_method
 from tests.doubles.parties import embed
+from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_bert import write_bert
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, plan_sums
@@ -119,20 +119,19 @@ def write_task(folder, records=600, epsilon=8.0, labels=("a", "b"), **method):
     rows = [{"text": f"near {label}", "label": label} for _ in range(records // 4) for label in "aaab"]
     for number, row in enumerate(rows):
         row["text"] += f" {number}"
-    (folder / "private.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pool = [{"text": f"{rng.choice(['near', 'far', 'far', 'far'])} {label} p{n}", "label": label}
             for n in range(400) for label in "ab"]  # fmt: skip
-    (folder / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pool))
     keys = {"samples": 400, "queries": 80, "contrast": 100, "teachers": 60, "embedding_size": 48, **method}
-    lines = [
-        f'[task]\nname = "t"\ndescription = "a note"\nlabels = {json.dumps(list(labels))}',
-        '[data]\npath = "private.jsonl"\ntext = "text"\nlabel = "label"',
-        f"[privacy]\nepsilon = {epsilon}\ndelta = 1e-5\n[federation]\nparties = 1",
-        '[method]\nname = "discriminator"\n' + "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items()),
-        *(f'[[generators]]\nname = "g{n}"\nkind = "replay"\npath = "pool.jsonl"' for n in range(2)),
-    ]
-    (folder / "task.toml").write_text("\n".join(lines))
-    return tasks.load(folder / "task.toml")
+    path = make_replay_task(
+        folder,
+        rows,
+        generators={"g0": pool, "g1": pool},
+        task={"labels": list(labels)},
+        privacy={"epsilon": epsilon},
+        federation={"parties": 1},
+        method={"name": "discriminator", **keys},
+    )
+    return tasks.load(path)
 
 
 @pytest.fixture(autouse=True)

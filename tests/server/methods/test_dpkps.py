@@ -1,12 +1,12 @@
 """DP-KPS: its plan's figures, what a run asks and writes, and bad input refused by name."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 
 from tests.doubles.bench import run_method
+from tests.doubles.tasks import make_replay_task
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_server.generators.orders import Requests
@@ -47,28 +47,25 @@ def test_the_split_divides_mu_squared_and_an_ensemble_costs_the_root_of_its_stru
 
 def write_task(folder, records=300, generators=1, terms=None, **method):
     rng = np.random.default_rng(0)
-    texts = folder / "private.jsonl"
     rows = [
         {"text": f"note {n} on {rng.choice(TOPICS[y])} and {rng.choice(TOPICS[y])}", "label": y}
         for n in range(records)
         for y in ["ab"[n % 2]]
     ]
-    texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "terms.txt").write_text(
         terms or "".join(f"{term}\n" for topic in TOPICS.values() for term in topic) + "pie\nApple\n"
     )
     pool = [{"text": f"public {y} text {n} {TOPICS[y][n % 3]}", "label": y} for n in range(60) for y in "ab"]
-    (folder / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pool))
     keys = {"samples": 20, "vocabulary": "terms.txt", "length": 2, "pairs": 64, "document_terms": 3, **method}
-    lines = [
-        '[task]\nname = "t"\ndescription = "a note"\nlabels = ["a", "b"]',
-        '[data]\npath = "private.jsonl"\ntext = "text"\nlabel = "label"',
-        "[privacy]\nepsilon = 8.0\ndelta = 1e-5\n[federation]\nparties = 1",
-        '[method]\nname = "dpkps"\n' + "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items()),
-        *(f'[[generators]]\nname = "g{n}"\nkind = "replay"\npath = "pool.jsonl"' for n in range(generators)),
-    ]
-    (folder / "task.toml").write_text("\n".join(lines))
-    return tasks.load(folder / "task.toml")
+    path = make_replay_task(
+        folder,
+        rows,
+        generators={f"g{n}": pool for n in range(generators)},
+        privacy={"epsilon": 8.0},
+        federation={"parties": 1},
+        method={"name": "dpkps", **keys},
+    )
+    return tasks.load(path)
 
 
 @pytest.mark.parametrize("sampler", ["independent", "iterative"])

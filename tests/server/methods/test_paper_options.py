@@ -70,19 +70,6 @@ def test_without_contrast_prompts_show_as_many_examples_and_no_bad_one(ran):
         assert all(one.parameters["furthest"] for one in plan.plan.sums)
 
 
-def test_prompts_name_label_and_attribute(ran):
-    attributes = {"stars": ["one star", "five stars"]}
-    path_task = {"task": {"name": "small", "description": "a review", "labels": list(LABELS)}}
-    asked, _, _, _ = ran("wasp", ['task.attributes={stars = ["one star", "five stars"]}'], **path_task)
-    drawn = Counter()
-    for _, request in asked:
-        (value,) = [value for value in attributes["stars"] if f"stars: {value}" in request.prompt]
-        drawn[request.label, value] += 1
-        assert f'"{request.label}"' in request.prompt
-    assert len(drawn) == 4
-    assert {request.kind for _, request in asked} == {"zero_shot", "contrast"}
-
-
 def test_the_paper_s_sigma_says_which_delta_it_means(tmp_path):
     task = load(make_task(tmp_path), ["method.rounds=5", "privacy.delta=1e-5"])
     run_plan = plan_run(task)
@@ -142,14 +129,6 @@ def test_a_generator_named_for_keywords_proposes_them_and_writes_nothing(ran):
     with pytest.raises(ConfigurationError, match="keyword_generator: no generator is named 'nobody'"):
         dpga.plan(dpga.Options(keyword_generator="nobody"), Setting(("a",), ("one",)))
     assert dpga.Options().keywords_per_label == 50
-
-
-def test_records_vote_among_all_texts_or_their_label_s(ran):
-    for by_label in (True, False):
-        changes = [f"method.label_votes={str(by_label).lower()}", "method.elite_by_label=false"]
-        _, samples, _, plan = ran("dpga", changes)
-        assert plan.plan["votes/1"].parameters["labels"] == (2 if by_label else 0)
-        assert samples
 
 
 @pytest.mark.parametrize("suppression", [True, False])

@@ -237,21 +237,19 @@ def test_the_card_is_safe_markdown_and_states_the_terms():
         "add/remove",
         "4, 1e-5",
         "At most 1 of the 5 parties",
-        "| chest |",
-        "| all |",
+        "| chest | 10 | 10 | 10 | 30 |",
+        "| all | 20 | 20 | 20 | 60 |",
         "**good**",
     ):
         assert piece in card
 
 
 def test_the_card_names_makers_contact_and_the_way_to_verify():
-    terms = PublicationSection(
-        makers="Five <b>clinics", contact="data@clinics.example", licence="CC0-1.0", language="en"
-    )
+    terms = PublicationSection(makers="Five <b>clinics", contact="data@clinics.example")
     card = render_card(run(publication=terms, publisher=("north", "1a2b-3c4d")))
     assert "Made by Five &lt;b&gt;clinics." in card
-    for piece in ("data@clinics.example", "CC0-1.0", 'language: ["en"]', "undersong verify . --fingerprint 1a2b-3c4d"):
-        assert piece in card
+    assert "data@clinics.example" in card
+    assert "undersong verify . --fingerprint 1a2b-3c4d" in card
     unnamed = render_card(run(publisher=("north", "1a2b-3c4d")))
     assert "Made by north." in unnamed
     nobody = render_card(run())
@@ -310,12 +308,6 @@ def test_the_measures_are_those_of_the_corpus_and_the_test_file():
     alone = evaluate_tables("run", corpus, EvaluationOptions(test=test, repeats=2), embed=embed)
     # A private file changes none of them; as text, for a figure that nobody has (NaN) equals none.
     assert repr(measures_of(alone)) == repr(measures_of(report))
-
-
-def test_the_card_counts_the_synthetic_texts():
-    card = render_card(run(60))
-    assert "| chest | 10 | 10 | 10 | 30 |" in card
-    assert "| all | 20 | 20 | 20 | 60 |" in card
 
 
 def printed(data, width=80):
