@@ -47,7 +47,6 @@ from undersong_server.runs.planning import plan_run
 pytestmark = pytest.mark.heavy
 
 METHOD = ('method.name="sentences"', "method.samples=8", "method.keep=6", "method.most=3")
-DROP = ("rounds", "votes", "examples", "shortlist")
 
 
 @pytest.fixture
@@ -179,22 +178,21 @@ def test_an_own_statistic_s_plan_has_no_source(tmp_path):
     assert all("source" not in each for each in plan.to_json()["sums"])
 
 
-def test_a_party_that_does_not_trust_it_refuses_and_imports_nothing(package, tmp_path):
+@pytest.mark.parametrize(
+    ("trusted", "words"),
+    [
+        ((), f"does not trust the statistic '{NAME}'"),
+        ((f"{NAME}={'0' * 64}",), f"trusts the statistic '{NAME}' with the source {'0' * 64}"),
+    ],
+)
+def test_a_party_that_does_not_trust_this_source_refuses_and_imports_nothing(package, tmp_path, trusted, words):
     plan = planned(tmp_path / "task")
     started_anew()
-    refused = answered(tmp_path, plan, hospital().bounds).refusal
-    assert f"does not trust the statistic '{NAME}'" in refused.problem
-    assert plan.sums[0].source in refused.problem
-    assert not foreign_package.is_imported()
-
-
-def test_a_party_that_trusts_another_hash_refuses_and_imports_nothing(package, tmp_path):
-    plan = planned(tmp_path / "task")
-    started_anew()
-    allowed = hospital(trusted_statistics=(f"{NAME}={'0' * 64}",))
+    allowed = hospital(trusted_statistics=trusted)
     party_plugins.load_trusted(allowed)
     refused = answered(tmp_path, plan, allowed.bounds).refusal
-    assert f"trusts the statistic '{NAME}' with the source {'0' * 64}" in refused.problem
+    assert words in refused.problem
+    assert plan.sums[0].source in refused.problem
     assert not foreign_package.is_imported()
 
 
