@@ -527,23 +527,20 @@ def test_numbers_and_labels_of_numpy_are_arguments():
     assert us.try_(made, "good", texts=np.int64(2))["label"].tolist() == list(LABELS)
 
 
-UNFIT_CALLS = [
-    *(functools.partial(each, 3) for each in (us.plan, us.load, us.verify, us.Task.load)),
-    lambda: task().override(3),
-    *(
-        functools.partial(task, **each)
-        for each in ({"epsilon": "4"}, {"generators": [3]}, {"labels": "ab"}, {"parties": 2.5}, {"test": 1})
-    ),
-    *(functools.partial(task, **each) for each in ({"records": 3}, {"options": 3})),
-    *(functools.partial(us.evaluate, ".", **each) for each in ({"test": 3}, {"head": 3}, {"repeats": 0}, {"text": 5})),
-    *(functools.partial(us.evaluate, ".", **each) for each in ({"membership": ("a",)}, {"epochs": "4"})),
+UNFIT_ELSEWHERE: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+    *((each, (3,), {}) for each in (us.plan, us.load, us.verify, us.Task.load)),
+    (lambda each: task().override(each), (3,), {}),
+    *((task, (), each) for each in ({"epsilon": "4"}, {"generators": [3]}, {"labels": "ab"}, {"parties": 2.5})),
+    *((task, (), each) for each in ({"test": 1}, {"records": 3}, {"options": 3})),
+    *((us.evaluate, (".",), each) for each in ({"test": 3}, {"head": 3}, {"repeats": 0}, {"text": 5})),
+    *((us.evaluate, (".",), each) for each in ({"membership": 3}, {"membership": ("a",)}, {"epochs": "4"})),
 ]
 
 
-@pytest.mark.parametrize("call", UNFIT_CALLS)
-def test_other_functions_name_their_unfit_arguments_too(call):
+@pytest.mark.parametrize(("function", "given", "named"), UNFIT_ELSEWHERE)
+def test_other_functions_name_their_unfit_arguments_too(function, given, named):
     with raises(ConfigurationError, "argument"):
-        call()
+        function(*given, **named)
 
 
 def test_an_unfit_frame_is_not_shown(tmp_path):
