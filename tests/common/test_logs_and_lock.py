@@ -1,17 +1,19 @@
-"""A log line is one line and shows no value of an exception; a lock is one process's."""
+"""A log line is one line and shows no value of an exception, alike ones are shown once; a lock is one process's."""
 
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import logging
+import sys
 
 import pytest
 
 from undersong_common import files
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held
-from undersong_common.logs import to_stderr
+from undersong_common.logs import Repeats, to_stderr
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +89,72 @@ def test_who_asks_whether_a_lock_is_held_keeps_nobody_from_it(tmp_path, monkeypa
         monkeypatch.setattr(files.time, "sleep", lambda _s: asking.close())
         with holding(path, RuntimeError("held")):
             assert is_held(path)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_messages_in_a_row_that_differ_in_a_number_are_counted_until_another_comes() -> None:
+    now = [0.0]
+    repeats = Repeats(quiet_s=60.0, clock=lambda: now[0])
+    shown = [line for n in range(5) for line in repeats.lines(f"votes/1: attempt {n} is void")]
+    shown += repeats.lines("beta: disconnected")
+    shown += repeats.lines("beta: connected")
+    shown += repeats.lines("beta: disconnected")
+    now[0] = 61.0
+    shown += repeats.lines("beta: disconnected")
+    assert shown == [
+        "votes/1: attempt 0 is void",
+        "(4 more like it)",
+        "beta: disconnected",
+        "beta: connected",
+        "beta: disconnected",
+        "beta: disconnected",
+    ]
+
+
+def test_names_dates_and_addresses_are_no_mere_numbers() -> None:
+    repeats = Repeats()
+    lines = [
+        "site-1 has approved",
+        "site-2 has approved",
+        "refused 10.0.0.7: no certificate",
+        "refused 10.0.0.8: no certificate",
+        "run 'spring 1' failed",
+        "run 'spring 2' failed",
+        "votes/1 failed",
+        "votes/2 failed",
+        "until 2026-01-02",
+        "until 2026-01-03",
+    ]
+    assert [line for each in lines for line in repeats.lines(each)] == lines
+
+
+def logged_to(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *, as_json: bool) -> list[str]:
+    monkeypatch.setattr(sys, "stderr", stream)
+    own = logging.getLogger("undersong_repeats")
+    to_stderr(("undersong_repeats",), as_json=as_json, debug=False)
+    for seconds in (0.5, 1.0, 2.0):
+        own.warning("cannot connect: %s; next try in %.1f s", "refused", seconds)
+    own.warning("cannot connect: %s; next try in %.1f s", "no route", 4.0)
+    for done in (50, 100):
+        own.info("embedded %d of %d records", done, 100)
+    for attempt in (1, 2):
+        own.info("run %s: %s", "a", f"attempt {attempt}", extra={"alike": ("a", "attempt")})
+    return stream.getvalue().splitlines()
+
+
+def test_a_log_on_a_terminal_shows_once_what_a_file_holds_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = logged_to(monkeypatch, Terminal(), as_json=False)
+    assert [line.partition(" WARNING ")[2] or line.partition(" INFO ")[2] for line in watched] == [
+        "cannot connect: refused; next try in 0.5 s",
+        "(2 more like it)",
+        "cannot connect: no route; next try in 4.0 s",
+        "embedded 50 of 100 records",
+        "embedded 100 of 100 records",
+        "run a: attempt 1",
+    ]
+    assert len(logged_to(monkeypatch, io.StringIO(), as_json=False)) == 8
+    assert len(logged_to(monkeypatch, Terminal(), as_json=True)) == 8

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import io
 import re
+import tomllib
+import zipfile
 
 import pytest
 import yaml
+from flwr.cli.build import build_fab_from_disk
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
 
+from tests.doubles.flower import BUNDLE
 from tests.doubles.processes import ROOT, SOURCES
 from undersong_common.version import VERSION
 
@@ -34,3 +41,25 @@ def test_every_version_of_a_file_is_listed():
     named = re.compile(r"^(?:SCHEMA_)?VERSION = \d", re.MULTILINE)
     files = [path for package in SOURCES[1:] for path in package.rglob("*.py") if named.search(path.read_text("utf-8"))]
     assert {str(path.relative_to(ROOT)).partition("/")[2].removesuffix(".py") for path in files} == listed
+
+
+# The bundle that `flwr run` pushes
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # in Flower's builder
+
+
+def test_the_bundle_holds_no_program():
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(BUNDLE))) as bundle:
+        assert sorted(bundle.namelist()) == [".info/CONTENT", "README.md", "pyproject.toml"]
+
+
+def test_the_bundles_version_is_the_programs():
+    assert tomllib.loads((BUNDLE / "pyproject.toml").read_text())["project"]["version"] == VERSION
+
+
+def test_the_bundles_components_are_installed():
+    components = tomllib.loads((BUNDLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["components"]
+    for name, kind in (("serverapp", ServerApp), ("clientapp", ClientApp)):
+        module, _, attribute = components[name].partition(":")
+        assert isinstance(getattr(importlib.import_module(module), attribute), kind)

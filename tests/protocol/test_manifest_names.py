@@ -1,13 +1,17 @@
-"""No name that a person cannot read whole is ever signed: a manifest with one is refused where it is read."""
+"""No name that a person cannot read whole is ever signed: a manifest with one is refused where it is read. A plan's
+words are always the same for its hash, and each try at other ones costs 16 MiB of scrypt.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 
 import pytest
 
 from tests.doubles.forgeries import FORGERIES, harmless
 from undersong_common.errors import PrivacyRefusal
+from undersong_protocol.agreement import manifest
 from undersong_protocol.agreement.manifest import LONGEST_DESCRIPTION, LONGEST_NAME, Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member
@@ -89,3 +93,14 @@ def test_a_run_s_name_which_people_type_is_of_plain_characters(run):
 def test_names_in_other_scripts_are_names():
     labels = ["\u05e9\u05dc\u05d5\u05dd", "\u5fc3\u81d3", "c\u0153ur", "\u0639\u0627\u062c\u0644"]
     assert read(dataclasses.replace(GOOD, task={**TASK, "labels": labels})).task["labels"] == labels
+
+
+def test_words_follow_from_the_hash_at_the_stated_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "hashlib", hashlib)  # the suite makes it cheap (tests/conftest.py)
+    assert manifest.plan_words(bytes(32)) == "weasel pencil avocado blend bracket wicker east ripple badge"
+    assert 128 * manifest._COST["n"] * manifest._COST["r"] == 16 * 2**20
+
+
+def test_typed_words_are_compared_without_case_and_marks() -> None:
+    assert manifest.same_words("Acid, ACORN-action", "acid acorn action")
+    assert not manifest.same_words("acid acorn", "acid acorn action")

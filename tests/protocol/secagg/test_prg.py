@@ -1,4 +1,4 @@
-"""Masks: the definition, cancelling, bounded chunks, refusals."""
+"""Masks: the definition, cancelling, bounded chunks, refusals; derived keys are those of the library."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from undersong_common.errors import InternalError
 from undersong_common.privacy.stream import CHUNK_BYTES, KeyStream
-from undersong_protocol.secagg import masking
+from undersong_protocol.secagg import keys, masking
 from undersong_protocol.secagg.masking import add_masks
 
 KEYS = st.binary(min_size=32, max_size=32)
@@ -90,3 +92,10 @@ def test_a_wrong_argument_is_refused_before_anything_is_added(accumulator: np.nd
     with pytest.raises(InternalError):
         add_masks(accumulator, [(b"\x01" * 32, 1), (key, sign)])  # type: ignore[list-item]
     assert not accumulator.any()
+
+
+@pytest.mark.parametrize("salt", [b"", bytes(range(32)), bytes(range(200))])
+def test_keys_are_derived_as_the_library_derives_them(salt: bytes) -> None:
+    secret, infos = bytes(range(96)), (b"", b"mask" + bytes(40))
+    expected = [HKDF(SHA256(), length=32, salt=salt or None, info=info).derive(secret) for info in infos]
+    assert [keys.hkdf(salt, secret, info) for info in infos] == expected
