@@ -113,24 +113,24 @@ def transfer(data: bytes = b"abc", **changes) -> wire.Transfer:
 
 
 @pytest.mark.parametrize(
-    ("frame", "words"),
+    ("frame", "code"),
     [
-        (transfer(id=b"short"), "without an id"),
-        (transfer(content=b""), "without an id or a content hash"),
-        (transfer(content=b"x" * 32), "not those it announced"),
-        (transfer(whole=b"abd"), "not those it announced"),
-        (transfer(size=4, plain_size=4), "not those it announced"),
-        (transfer(plain_size=4), "two sizes"),
-        (transfer(size=2**40, plain_size=2**40), "are allowed"),
-        (transfer(deflated=True, plain_size=2**40), "are allowed"),
-        (transfer(deflated=True), "does not inflate"),
-        (transfer(size=CHUNK_BYTES + 1, plain_size=CHUNK_BYTES + 1), "long message in one frame"),
+        (transfer(id=b"short"), "no-id"),
+        (transfer(content=b""), "no-id"),
+        (transfer(content=b"x" * 32), "other-bytes"),
+        (transfer(whole=b"abd"), "other-bytes"),
+        (transfer(size=4, plain_size=4), "other-bytes"),
+        (transfer(plain_size=4), "two-sizes"),
+        (transfer(size=2**40, plain_size=2**40), "too-large"),
+        (transfer(deflated=True, plain_size=2**40), "too-large"),
+        (transfer(deflated=True), "not-deflated"),
+        (transfer(size=CHUNK_BYTES + 1, plain_size=CHUNK_BYTES + 1), "long-frame"),
     ],
 )
-def test_a_malformed_transfer_is_laid_at_its_senders_door(frame: wire.Transfer, words: str) -> None:
-    with pytest.raises(PeerFault, match=words) as raised:
+def test_a_malformed_transfer_is_laid_at_its_senders_door(frame: wire.Transfer, code: str) -> None:
+    with raises(PeerFault, code) as raised:
         opened(Reassembler("hospital"), frame)
-    assert raised.value.party == "hospital"
+    assert raised.value.problem.startswith("hospital: ")
 
 
 def deflated(data: bytes, plain_size: int) -> wire.Transfer:
@@ -163,15 +163,15 @@ def test_a_bomb_is_not_inflated_beyond_what_it_states() -> None:
 def test_chunks_out_of_place_are_refused() -> None:
     data = os.urandom(2 * CHUNK_BYTES + 7)
     transfer_frame, first, _, last = frames(Outgoing(ID, data))
-    for wrong, words in [
-        (wire.Chunk(content=b"y" * 32, index=0, data=b""), "did not announce"),
-        (wire.Chunk(content=first.content, index=3, data=first.data), "length or place"),
-        (wire.Chunk(content=first.content, index=0, data=first.data[:-1]), "length or place"),
-        (wire.Chunk(content=first.content, index=0, data=last.data), "length or place"),
+    for wrong, code in [
+        (wire.Chunk(content=b"y" * 32, index=0, data=b""), "unannounced"),
+        (wire.Chunk(content=first.content, index=3, data=first.data), "wrong-chunk"),
+        (wire.Chunk(content=first.content, index=0, data=first.data[:-1]), "wrong-chunk"),
+        (wire.Chunk(content=first.content, index=0, data=last.data), "wrong-chunk"),
     ]:
         receiver = Reassembler("peer")
         receiver.transfer(transfer_frame)
-        with pytest.raises(PeerFault, match=words):
+        with raises(PeerFault, code):
             receiver.chunk(wrong)
 
 
@@ -308,7 +308,7 @@ def test_what_inflates_too_much_is_refused_before_it_is_inflated_and_never_sent(
     zeros = bytes(2**26)
     frame = deflated(zeros, len(zeros))
     assert frame.size < CHUNK_BYTES
-    with pytest.raises(PeerFault, match="inflates to more than 64 times"):
+    with raises(PeerFault, "inflates-too-much"):
         Reassembler("peer").transfer(frame)
     assert deliver(Reassembler("peer"), Outgoing(ID, zeros).frames())[0].data == zeros
 

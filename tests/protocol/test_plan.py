@@ -183,10 +183,10 @@ def test_the_samplers_own_distance_is_paid_from_delta_before_the_noise_spends_an
     assert plan.privacy.delta * (1 - 1e-12) < plan.usable_delta < plan.privacy.delta
     assert plan.epsilon() <= 4 * (1 + 1e-9)
     # 4 sums of 12 000 numbers, 2^-110 each, (1 + e^60) times: nothing is left of delta
-    with pytest.raises(PrivacyRefusal, match="does not cover the noise sampler"):
+    with raises(PrivacyRefusal, "delta-too-small"):
         wasp_plan(Privacy(60, 1e-5))
     # a manifest's own figures are checked the same way
-    with pytest.raises(PrivacyRefusal, match="does not cover the noise sampler"):
+    with raises(PrivacyRefusal, "delta-too-small"):
         dataclasses.replace(plan, privacy=Privacy(60, 1e-5)).verify()
 
 
@@ -195,7 +195,7 @@ def test_a_roster_that_no_mask_graph_withstands_is_refused_before_anything_is_as
     plan = wasp_plan(Privacy(4, 1e-5), quorum, releases=1)
     roster = tuple(Member(f"p{number:03}", (number + 2).to_bytes(32, "little")) for number in range(201))
     manifest = Manifest("a run", {"labels": []}, "wasp", "00" * 32, roster, plan)
-    with pytest.raises(PrivacyRefusal, match="no neighbourhood of 201 parties") as refused:
+    with raises(PrivacyRefusal, "no-neighbourhood") as refused:
         manifest.verify()
     assert "federation.colluders" in refused.value.remedy
     feasible = dataclasses.replace(quorum, threshold=102, tolerated_dropouts=1, colluders=1)

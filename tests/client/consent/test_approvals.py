@@ -211,7 +211,7 @@ def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consen
 def test_a_name_takes_some_plans_and_no_more(home, consent):
     for number in range(MOST_PLANS):
         consent.decide(manifest(epsilon=1.0 + number / 10))
-    with pytest.raises(PrivacyRefusal, match="under a new name"):
+    with raises(PrivacyRefusal, "too-many-plans"):
         consent.decide(manifest(epsilon=9.0))
     kept = [
         each.number for each in Requests(home).under("first") if (home.requests / f"{each.manifest}.manifest").exists()

@@ -111,7 +111,7 @@ def test_a_reinstalled_party_is_refused_until_its_ledger_is_restored(home, notes
     if renamed:
         notes = notes.rename(tmp_path / "other.jsonl")
     fresh = make_home(home.path)
-    with pytest.raises(PrivacyRefusal, match="their ledger is not here") as raised:
+    with raises(PrivacyRefusal, "ledger-missing") as raised:
         add(fresh, notes, tmp_path)
     assert "--restore-ledger" in raised.value.remedy
     assert not fresh.ledger.exists()

@@ -438,7 +438,7 @@ def test_a_root_is_answered_with_one_draw_and_no_other() -> None:
     drew = machine.receive(request)
     assert machine.receive(request) == drew
     assert machine.snapshot() != before
-    with pytest.raises(PrivacyRefusal, match="a second, different request"):
+    with raises(PrivacyRefusal, "second-request"):
         machine.receive(without)
     assert machine.phase is Phase.TOMBSTONED
     # A party that lost power before it answered draws the same again, and other coins draw others under this root.
