@@ -1,4 +1,4 @@
-"""Both programs as a shell meets them: version, help without delay, completion, quiet commands."""
+"""Both programs as a shell meets them: help without delay, completion, quiet commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import typer.main
 from tests.documents import programs
 from tests.doubles.pace import examples
 from tests.doubles.processes import HOSPITAL, OPERATOR, command
-from undersong_common.version import SOFTWARE
 
 pytestmark = pytest.mark.heavy
 
@@ -56,13 +55,9 @@ def test_no_commands_help_loads_what_takes_long(program):
     )
     printed, modules = json.loads(done.stdout)
     assert [words for words in every if f"Usage: {words} " not in printed[words]] == []
+    assert "--install-completion" in printed[program]
     assert {module.partition(".")[0] for module in modules} & HEAVY == set()
     assert len(modules) < LARGEST_MODULES
-
-
-@pytest.mark.parametrize("program", MODULES)
-def test_the_version_is_told(program):
-    assert command(MODULES[program], ["--version"]).stdout == f"{SOFTWARE}\n"
 
 
 def completed(program: str, words: str, **environment: str) -> list[str]:
@@ -94,4 +89,3 @@ def test_a_shell_completes_the_names_of_runs(tmp_path):
 def test_completion_can_be_installed(program):
     shown = command(MODULES[program], [], env={f"_{program.upper().replace('-', '_')}_COMPLETE": "source_bash"})
     assert f"complete -o default -F _{program.replace('-', '_')}_completion {program}" in shown.stdout
-    assert "--install-completion" in command(MODULES[program], ["--help"]).stdout

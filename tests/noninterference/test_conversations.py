@@ -29,7 +29,7 @@ def test_the_conversations_went_far_enough_to_mean_something() -> None:
     assert all(TRIED[what] >= count for what, count in least.items()), TRIED
 
 
-@settings(QUIET, max_examples=3)
+@settings(QUIET, max_examples=2)
 @given(data=st.data())
 def test_the_coins_of_a_subsample_change_the_vector_and_nothing_else(make_pair: MakePair, data: st.DataObject) -> None:
     assert one_subsample(make_pair, data.draw)["different vectors"] == 1

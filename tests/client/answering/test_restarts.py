@@ -235,7 +235,7 @@ def check_mixture(history: History, present: str, mixed: tuple[str, ...], change
     )
 
 
-SAMPLE = 6
+SAMPLE = 4
 CHANGED = ("nothing", "data", "question", "store key", "journal lost", "store key, journal lost")
 
 
