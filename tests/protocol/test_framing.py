@@ -190,7 +190,7 @@ def test_a_forged_chunk_spoils_the_message_and_all_of_it_is_asked_for_again() ->
 def test_promises_do_not_pile_up() -> None:
     limits = Limits(message_bytes=10 * CHUNK_BYTES, held_bytes=20 * CHUNK_BYTES)
     receiver = Reassembler("peer", limits)
-    for number in range(100):
+    for number in range(20):
         outgoing = Outgoing(number.to_bytes(16, "little"), os.urandom(10 * CHUNK_BYTES))
         deliver(receiver, list(outgoing.frames())[:3])
         assert receiver.held_bytes <= limits.held_bytes

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.lying import bytes_of, check_refused, told
 from tests.doubles.secagg import (
     QUESTION,
     drive,
@@ -33,7 +34,7 @@ from undersong_protocol.secagg.coordinator import SumAborted
 from undersong_protocol.secagg.masking import SEALED_PAIR_BYTES, MaskKeys, Sign, add_masks, seal_pair
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
-from undersong_protocol.secagg.transitions import Phase, Stage
+from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 LIAR = "p04"
@@ -47,8 +48,6 @@ OTHER_MODES: dict[str, tuple[int, dict[str, Any]]] = {
     "direct": (5, {"tolerated_dropouts": 0, "colluders": 2}),
     "k-regular, direct": (12, {"tolerated_dropouts": 0, "graph_above": 7}),
 }
-
-Bend = Callable[[wire.Request], object]
 
 
 def parameters_in(mode: str) -> SumParameters:
@@ -201,28 +200,10 @@ def test_a_partys_false_ml_kem_key_is_left_out_by_name(how: str, words: str, pla
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, [n for n in names_of(10) if n != LIAR]))
 
 
-def _refused(parameters: SumParameters, stage: Stage, bend: Bend, words: str, victim: str = "p03") -> None:
-    parties, refusals = open_parties(parameters), dict[str, UndersongError]()
-
-    def lie(name: str, message: wire.Request) -> None:
-        if name == victim and stage_of(message) is stage:
-            bend(message)
-
-    with contextlib.suppress(SumAborted):
-        drive(parameters, parties, refusals=refusals, bend_request=lie)
-    assert set(refusals) == {victim}
-    assert words in str(refusals[victim])
-    assert parties[victim].phase is Phase.TOMBSTONED
-
-
 def _exchange(data: bytes, one: int, other: int, size: int) -> bytes:
     blocks = [data[start : start + size] for start in range(0, len(data), size)]
     blocks[one], blocks[other] = blocks[other], blocks[one]
     return b"".join(blocks)
-
-
-def _set(message: Any, field: str, change: Callable[[bytes], bytes]) -> None:
-    setattr(message, field, change(getattr(message, field)))
 
 
 SHOWED = "coordinator: showed another ML-KEM-768 key of p"
@@ -247,25 +228,23 @@ def test_false_keys_that_the_coordinator_shows_are_refused_in_every_mode(mode: s
     change, words = FALSE_KEYS[how]
     size = 1184 if "direct" in mode else 2368  # no channel without shares
 
-    def lie(message: wire.Request) -> None:
-        _set(message.share, "kem_keys", lambda old: change(old, size))
-
-    _refused(parameters_in(mode), Stage.SHARE, lie, words)
+    lie = bytes_of("share", "kem_keys", lambda old: change(old, size))
+    check_refused(parameters_in(mode), Stage.SHARE, lie, PeerFault, words)
 
 
 def test_keys_of_others_than_the_neighbours_are_refused_on_the_regular_graph() -> None:
-    def bend(message: wire.Request) -> None:
-        message.share.kem_keys += bytes(2368)
-
-    _refused(parameters_in("k-regular"), Stage.SHARE, bend, "ML-KEM-768 keys: expected")
+    lie = bytes_of("share", "kem_keys", lambda given: given + bytes(2368))
+    check_refused(parameters_in("k-regular"), Stage.SHARE, lie, PeerFault, "ML-KEM-768 keys: expected")
 
 
 def test_classical_masks_take_no_ml_kem_keys_and_no_secrets_of_pairs() -> None:
     parameters = parameters_of(10, post_quantum=False)
-    words = "ML-KEM-768 keys: expected 0 blocks"
-    _refused(parameters, Stage.SHARE, lambda message: _set(message.share, "kem_keys", lambda _: bytes(1184)), words)
-    words = "secrets of pairs: expected 0 blocks"
-    _refused(parameters, Stage.MASK, lambda message: _set(message.mask, "pairs", lambda _: bytes(1136)), words)
+    for stage, part, field, size, what in (
+        (Stage.SHARE, "share", "kem_keys", 1184, "ML-KEM-768 keys"),
+        (Stage.MASK, "mask", "pairs", 1136, "secrets of pairs"),
+    ):
+        lie = bytes_of(part, field, told(bytes(size)))
+        check_refused(parameters, stage, lie, PeerFault, f"{what}: expected 0 blocks")
 
 
 def test_an_advert_without_hashes_of_ml_kem_keys_is_refused() -> None:
@@ -292,7 +271,7 @@ def test_an_advert_without_hashes_of_ml_kem_keys_is_refused() -> None:
 def test_bent_secrets_of_pairs_are_refused(mode: str, change: Callable[[bytes], bytes], words: str) -> None:
     parameters = parameters_in(mode)
     last = names_of(parameters.size)[-1]  # all its neighbours dealt to it
-    _refused(parameters, Stage.MASK, lambda message: _set(message.mask, "pairs", change), words, last)
+    check_refused(parameters, Stage.MASK, bytes_of("mask", "pairs", change), PeerFault, words, (last,))
 
 
 def test_ciphertexts_of_another_attempt_do_not_open() -> None:
@@ -310,7 +289,7 @@ def test_ciphertexts_of_another_attempt_do_not_open() -> None:
 
     drive(earlier, same, bend_request=keep)
     for field, words in (("pairs", "pair with this party does not open"), ("ciphertexts", "shares for this party")):
-        _refused(now, Stage.MASK, lambda m, field=field: setattr(m.mask, field, found[field]), words)  # type: ignore[misc]
+        check_refused(now, Stage.MASK, bytes_of("mask", field, told(found[field])), PeerFault, words)
 
 
 # --- secrecy ----------------------------------------------------------------------------------------------------------
