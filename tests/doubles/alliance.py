@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.doubles.hospitals import operator, operator_screen
+from tests.doubles.hospitals import Operated, enrol, operator_screen
 from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder, command
-from tests.doubles.processes import free_port
 from tests.doubles.tasks import make_task
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import HospitalComputation
@@ -92,7 +91,7 @@ class Hospital:
         return [(each["run"], each["query"], each["attempt"]) for each in entries if each["kind"] == "charge"]
 
 
-class Alliance:
+class Alliance(Operated):
     """Everybody enrolled, connected and approving by a standing policy; ends with its context.
 
     The caller replaces ``Embedder.load`` (see the fixture), because a coordinator loads its model by itself.
@@ -102,21 +101,17 @@ class Alliance:
     """
 
     def __init__(self, folder: Path, names: Sequence[str] = NAMES, clocks: Mapping[str, float] | None = None) -> None:
-        self.folder = folder
-        self.home = folder / "coordinator"
-        self.port = free_port()
+        super().__init__(folder)
         self.task = make_task(folder / "task", parties=len(names), records=10)
         offsets = dict(clocks or {})
         self.hospitals = {name: Hospital(name, folder, offsets.get(name, 0.0)) for name in names}
 
     def __enter__(self) -> Alliance:
-        address = f"localhost:{self.port}"
-        self.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
+        self.found()
         self.serve()
-        fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
         private = sorted((self.folder / "task" / "private").glob("*.jsonl"))
         for each, notes in zip(self.hospitals.values(), private, strict=True):
-            self._enrol(each, fingerprint, notes)
+            self._enrol(each, notes)
         for each in self.hospitals.values():
             each.start()
         self.until(lambda: sorted(self.coordinator.server.connected) == sorted(self.hospitals))
@@ -144,9 +139,6 @@ class Alliance:
         with CoordinatorHome(self.home).hold():
             self.coordinator.serve()
 
-    def operator(self, *arguments: object, code: int = 0) -> str:
-        return operator(*arguments, "--home", self.home, code=code)
-
     def start(self, run: str, *options: object) -> None:
         self.operator("run", "plan", self.task, "--name", run, "--patience", 5, *options)
         self.operator("run", "start", run)
@@ -158,22 +150,12 @@ class Alliance:
     def shown(self, run: str) -> dict[str, Any]:
         return dict(json.loads(self.operator("run", "show", run, "--json")))
 
-    def verdict(self, folder: Path) -> dict[str, Any]:
-        """What `undersong verify` says of a published folder to somebody who knows this coordinator's fingerprint."""
-        fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
-        return dict(json.loads(operator("verify", folder, "--fingerprint", fingerprint, "--json")))
-
     @staticmethod
     def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
         wait_for(condition, timeout_s)
 
-    def _enrol(self, each: Hospital, fingerprint: str, notes: Path) -> None:
-        package, request, grant = (self.folder / f"{each.name}.{kind}" for kind in ("package", "request", "grant"))
-        self.operator("invite", each.name, "--out", package)
-        each("init", each.name)
-        made = each("enroll", package, "--fingerprint", fingerprint, "--request-out", request, "--json")
-        self.operator("sign", request, "--fingerprint", json.loads(made)["fingerprint"], "--out", grant)
-        each("enroll", "--grant", grant)
+    def _enrol(self, each: Hospital, notes: Path) -> None:
+        enrol(self.folder, self.operator, each, self.fingerprint)
         each("data", "add", notes, "--label-field", "label", "--user-field", "user")
         each("budget", "set", "--epsilon", 500, "--delta", "1e-3", "--per-run", 5)
         each("policy", "set", "--question", "all", "--approval", "standing")

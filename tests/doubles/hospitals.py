@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,39 @@ class Hospital:
         return list(json.loads(self("outbox", "--json"))["entries"])
 
 
-class Federation:
+class Operated:
+    """A coordinator in a folder, as its operator types it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home, self.port = folder, folder / "coordinator", free_port()
+
+    def operator(self, *arguments: object, code: int = 0) -> str:
+        return operator(*arguments, "--home", self.home, code=code)
+
+    def found(self) -> None:
+        address = f"localhost:{self.port}"
+        self.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
+
+    @property
+    def fingerprint(self) -> str:
+        return str(json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"])
+
+    def verdict(self, folder: Path) -> dict[str, Any]:
+        """What `undersong verify` says of a published folder to somebody who knows this coordinator's fingerprint."""
+        return dict(json.loads(operator("verify", folder, "--fingerprint", self.fingerprint, "--json")))
+
+
+def enrol(folder: Path, operate: Callable[..., str], each: Any, told: str, *options: object) -> None:
+    """A party is invited, made with these options of ``init``, and enrolled; what is carried lies in ``folder``."""
+    package, request, grant = (folder / f"{each.name}.{kind}" for kind in ("package", "request", "grant"))
+    operate("invite", each.name, "--out", package)
+    each("init", each.name, *options)
+    made = each("enroll", package, "--fingerprint", told, "--request-out", request, "--json")
+    operate("sign", request, "--fingerprint", json.loads(made)["fingerprint"], "--out", grant)
+    each("enroll", "--grant", grant)
+
+
+class Federation(Operated):
     """A coordinator and its hospitals in one folder; everything ends with the context.
 
     Args:
@@ -101,9 +133,7 @@ class Federation:
         weights: bool = True,
         packages: Mapping[str, Path] | None = None,
     ) -> None:
-        self.folder = folder
-        self.home = folder / "coordinator"
-        self.port = free_port()
+        super().__init__(folder)
         installed = dict(packages or {})
         self.hospitals = {
             name: Hospital(name, folder, path, weights=weights, packages=installed.get(name))
@@ -131,9 +161,6 @@ class Federation:
             each.daemon.end()
         self.coordinator.end()
 
-    def operator(self, *arguments: object, code: int = 0) -> str:
-        return operator(*arguments, "--home", self.home, code=code)
-
     def set_up(self, *, embedded: Sequence[str] = (), refreshed: Sequence[str] = ()) -> None:
         """From nothing to a served coordinator with every daemon started.
 
@@ -141,12 +168,10 @@ class Federation:
             embedded, refreshed: the hospitals whose notes are embedded before their daemons start, in this process or
                 by `data refresh` in one of its own, as `data add` does. The others' daemons embed theirs.
         """
-        address = f"localhost:{self.port}"
-        self.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
+        self.found()
         self.coordinator.start()
-        fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
         for each in self.hospitals.values():
-            self.enrol(each, fingerprint)
+            self.enrol(each)
         if embedded:
             embedder = Embedder.load()
             for name in embedded:
@@ -158,23 +183,13 @@ class Federation:
         for each in self.hospitals.values():
             each.daemon.start()
 
-    def enrol(self, each: Hospital, fingerprint: str) -> None:
-        package, request, grant = (self.folder / f"{each.name}.{kind}" for kind in ("package", "request", "grant"))
-        self.operator("invite", each.name, "--out", package)
+    def enrol(self, each: Hospital) -> None:
         seed = () if self._seed is None else ("--insecure-noise-seed", self._seed)
-        each("init", each.name, *seed)
-        made = each("enroll", package, "--fingerprint", fingerprint, "--request-out", request, "--json")
-        self.operator("sign", request, "--fingerprint", json.loads(made)["fingerprint"], "--out", grant)
-        each("enroll", "--grant", grant)
+        enrol(self.folder, self.operator, each, self.fingerprint, *seed)
         fields = ("--text-field", "text", "--label-field", "label", "--user-field", "patient")
         each("data", "add", each.notes, *fields)
         each("budget", "set", "--epsilon", 50, "--delta", "1e-3")
         each("policy", "set", "--question", "all", "--approval", self._approval)
-
-    def verdict(self, folder: Path) -> dict[str, Any]:
-        """What `undersong verify` says of a published folder to somebody who knows this coordinator's fingerprint."""
-        fingerprint = json.loads(self.operator("coordinator", "show", "--json"))["fingerprint"]
-        return dict(json.loads(operator("verify", folder, "--fingerprint", fingerprint, "--json")))
 
     def status(self, run: str) -> dict[str, Any]:
         return dict(json.loads(self.operator("run", "show", run, "--json"))["status"])

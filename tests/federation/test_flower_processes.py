@@ -40,9 +40,8 @@ def hospitals(tmp_path, monkeypatch):
     federation = Federation(tmp_path, some_notes(tmp_path / "notes", 12, HOSPITALS[:3]), noise_seed=SEED)
     address = f"localhost:{federation.port}"
     federation.operator("coordinator", "init", "--address", address, "--metrics", "")
-    fingerprint = json.loads(federation.operator("coordinator", "show", "--json"))["fingerprint"]
     for each in federation.hospitals.values():
-        federation.enrol(each, fingerprint)
+        federation.enrol(each)
     task = clinic_task(tmp_path).read_text()
     for key, value in THREE.items():
         name = key.partition(".")[2]

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from tests.doubles.alliance import Hospital
-from tests.doubles.hospitals import operator, simulated
+from tests.doubles.hospitals import enrol, operator, simulated
 from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.postgres import PostgresServer
@@ -96,12 +96,7 @@ class Two:
         self.fingerprint = json.loads(self.one.operator("coordinator", "show", "--json"))["fingerprint"]
         for name, each in self.hospitals.items():
             each.notes = self.folder / "task" / "private" / f"{name}.jsonl"
-            package, request, grant = (self.folder / f"{name}.{kind}" for kind in ("package", "request", "grant"))
-            self.one.operator("invite", name, "--out", package)
-            each("init", name, "--insecure-noise-seed", SEED)
-            made = each("enroll", package, "--fingerprint", self.fingerprint, "--request-out", request, "--json")
-            self.one.operator("sign", request, "--fingerprint", json.loads(made)["fingerprint"], "--out", grant)
-            each("enroll", "--grant", grant)
+            enrol(self.folder, self.one.operator, each, self.fingerprint, "--insecure-noise-seed", SEED)
             each("data", "add", each.notes, "--label-field", "label", "--user-field", "user")
             each("budget", "set", "--epsilon", 500, "--delta", "1e-3", "--per-run", 5)
             each("policy", "set", "--question", "all", "--approval", "standing", "--require-post-quantum", "never")
