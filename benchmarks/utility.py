@@ -11,13 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from undersong.comparison import compared
 from undersong.options import ComparisonOptions
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
-from undersong_server.cli.display import Display
+from undersong_server.cli.display import display
 from undersong_server.runs import task as tasks
 
 TASKS = Path(__file__).parent / "tasks"
@@ -41,7 +39,7 @@ def measure(task: str, data: Path, out: Path, *, quick: bool, jobs: int) -> dict
         "alone": (["wasp", *alone], [4.0] if quick else [1.0, 4.0, 8.0, float("inf")], 2 if quick else 20),
     }
     tables = {}
-    with Display(Console(stderr=True)) as display:
+    with display(quiet=False) as progress:
         for name, (methods, epsilons, seeds) in grids.items():
             tables[name] = compared(
                 TASKS / f"{task}.toml",
@@ -58,7 +56,7 @@ def measure(task: str, data: Path, out: Path, *, quick: bool, jobs: int) -> dict
                 ),
                 assignments=(root,),
                 command="python -m benchmarks.utility" + (" --quick" if quick else ""),
-                progress=display,
+                progress=progress,
                 name=name,
             )
     return {"task": task, **tables}

@@ -112,10 +112,10 @@ def over_flower(
 def _await_nodes(transport: "FlowerTransport", count: int) -> None:
     """Blocks until every node has introduced itself: the engine adds them while the ServerApp runs already."""
     ends = time.monotonic() + NODES_S
-    while len(transport.locate(timeout_s=NODES_S)) < count:
+    while len(found := transport.locate(timeout_s=NODES_S)) < count:
         if time.monotonic() > ends:
             raise TransportError(
-                f"{len(transport.found)} of {count} simulated parties answer", "look at Flower's log with --debug"
+                f"{len(found)} of {count} simulated parties answer", "look at Flower's log with --debug"
             )
         time.sleep(0.2)
 

@@ -3,8 +3,8 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -41,12 +41,32 @@ EXPLAINED = (
 )
 
 
-def display(quiet: bool) -> AbstractContextManager[Progress]:
-    """Returns progress on standard error, so that standard output stays clean; silent progress if ``quiet``."""
-    if quiet:
-        return nullcontext(Silent())
+@contextmanager
+def display(quiet: bool) -> Iterator[Progress]:
+    """Gives progress on standard error, so that standard output stays clean; silent progress if ``quiet``."""
     console = Console(stderr=True)
-    return Display(console) if console.is_terminal else Lines()
+    if quiet:
+        yield Silent()
+    elif console.is_terminal:
+        with bars(console) as shown:
+            yield Display(shown)
+    else:
+        yield Lines()
+
+
+def bars(console: Console) -> Bars:
+    """Returns the bars of :class:`Display`, which a context starts and stops."""
+    return Bars(
+        TextColumn("{task.description:<28}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        speed_estimate_period=PACE_S,
+    )
 
 
 class Lines(Progress):
@@ -60,11 +80,6 @@ class Lines(Progress):
         self._began = (0.0, 0)  # start of the phase, and units done then
         self._lock = threading.Lock()
         self._repeats = Repeats(clock=clock)
-
-    def __enter__(self) -> "Lines":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
 
     def update(self, phase: str, done: int, total: int) -> None:
         with self._lock:
@@ -90,33 +105,13 @@ class Lines(Progress):
 
 
 class Display(Progress):
-    """Progress on a rich console."""
+    """Progress as bars of rich."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bars = Bars(
-            TextColumn("{task.description:<28}"),
-            BarColumn(bar_width=28),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            speed_estimate_period=PACE_S,
-        )
+    def __init__(self, shown: Bars) -> None:
+        self._bars = shown
         self._tasks: dict[str, TaskID] = {}
         self._lock = threading.Lock()  # generators write from threads of their own, and each reports its progress
         self._repeats = Repeats()
-
-    def __enter__(self) -> "Display":
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
 
     def update(self, phase: str, done: int, total: int) -> None:
         with self._lock:
@@ -128,7 +123,7 @@ class Display(Progress):
 
     def say(self, message: str) -> None:
         for line in self._repeats.lines(message):
-            self._console.print(line, highlight=False, markup=False)
+            self._bars.console.print(line, highlight=False, markup=False)
 
 
 def render_plan(figures: PlanFigures) -> RenderableType:

@@ -8,15 +8,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text, with_iso_times
-from undersong_common.rows import show_rows
+from undersong_common.rows import screen, show_rows
 from undersong_server import defaults, operations
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 DEFAULT_HOME = Path(defaults.HOME)
 
@@ -155,12 +158,16 @@ def print_json(value: Any) -> None:
     print(json_text(with_iso_times(to_jsonable_python(value))))
 
 
-def print_result(value: Any, *lines: str, as_json: bool, quiet: bool = False, brief: str = "") -> None:
-    """Prints a command's result: ``value`` as JSON, else lines for a person, or with --quiet ``brief`` alone."""
+def print_result(
+    value: Any, *shown: "str | RenderableType", as_json: bool, quiet: bool = False, brief: str = ""
+) -> None:
+    """Prints a command's result: ``value`` as JSON, else lines and tables, or with --quiet ``brief`` alone."""
     if as_json:
         print_json(value)
     elif not quiet:
-        print(*lines, sep="\n")
+        for each in shown:
+            show = print if isinstance(each, str) else screen().print
+            show(each)
     elif brief:
         print(brief)
 

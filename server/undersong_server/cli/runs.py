@@ -12,7 +12,6 @@ import typer
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.printable import printable, printable_lines, shell_path
-from undersong_common.rows import screen
 from undersong_server import defaults, operations
 from undersong_server.cli.options import (
     DEFAULT_HOME,
@@ -60,16 +59,18 @@ def plan(
     given = with_cache(task_file, assignments or (), cache) if task_file is not None else assignments or ()
     planned = operations.runs.plan(home, task_file, options, assignments=given, revises=revises)
     operations.coordinator.note_command(home, "run plan", planned.run)
-    if as_json or quiet:
-        print_result(planned.to_json(), as_json=as_json, quiet=True, brief=planned.run)
-        return
     from undersong_server.cli.display import render_plan
 
-    screen().print(render_plan(planned.figures))
-    names = ", ".join(planned.parties)
-    for party, why in planned.refusals:
-        print(f"{party} would refuse this, by the policy that it shares: {why}")
-    print(f"planned {planned.run!r} with {names}; start it with: undersong run start {planned.run!r}")
+    print_result(
+        planned.to_json(),
+        render_plan(planned.figures),
+        *(f"{party} would refuse this, by the policy that it shares: {why}" for party, why in planned.refusals),
+        f"planned {planned.run!r} with {', '.join(planned.parties)};"
+        f" start it with: undersong run start {planned.run!r}",
+        as_json=as_json,
+        quiet=quiet,
+        brief=planned.run,
+    )
 
 
 @app.command()
@@ -182,17 +183,18 @@ def list_runs(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
 def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Shows one run: its plan, parties, log and status."""
     details = operations.runs.show(home, name)
-    if as_json:
-        print_json(details.to_json())
-        return
     from undersong_server.cli.display import render_plan
 
-    screen().print(render_plan(details.figures))
-    print(f"parties: {', '.join(details.parties)}")
-    print(printable_lines("\n".join(details.log)))
-    print(printable_lines(details.status.words))
-    if details.status.error is not None and details.status.error.remedy:
-        print(printable_lines(f"  remedy: {details.status.error.remedy}"))
+    error = details.status.error
+    print_result(
+        details.to_json(),
+        render_plan(details.figures),
+        f"parties: {', '.join(details.parties)}",
+        printable_lines("\n".join(details.log)),
+        printable_lines(details.status.words),
+        *([printable_lines(f"  remedy: {error.remedy}")] if error is not None and error.remedy else []),
+        as_json=as_json,
+    )
 
 
 @app.command()

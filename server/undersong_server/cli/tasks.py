@@ -108,10 +108,7 @@ def evaluate(
     from undersong_server.cli.evaluation_screen import render
 
     report = operations.releases.evaluate(folder, replace(options, ray=ray))
-    if as_json:
-        print_json(report.to_json())
-    else:
-        screen().print(render(report))
+    print_result(report.to_json(), render(report), as_json=as_json)
 
 
 @new_app.callback()

@@ -182,9 +182,7 @@ class RunScreens:
         """
         planned, faults, general = None, dict(draft.missing), []
         try:
-            planned = runs.preview(
-                self._home, draft.data, Path(draft.folder), draft.options.parties, check=self._limits(draft)
-            )
+            planned = runs.preview(self._home, draft.data, Path(draft.folder), draft.parties, check=self._limits(draft))
         except ConfigurationError as error:
             faults |= error.places
             general = [] if error.places else [f"{error.problem}; {error.remedy}"]
@@ -260,10 +258,10 @@ class RunScreens:
             draft.data,
             Path(draft.folder),
             RunOptions(
-                name=draft.options.name or None,
-                parties=draft.options.parties,
-                seed=_whole(draft.options.seed),
-                patience_s=float(_whole(draft.options.patience)),
+                name=draft.name or None,
+                parties=draft.parties,
+                seed=_whole(draft.seed),
+                patience_s=float(_whole(draft.patience)),
             ),
             check=self._limits(draft),
         )

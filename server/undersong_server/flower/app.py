@@ -244,11 +244,6 @@ class FlowerTransport:
         self._introductions: dict[str, bytes] = {}
         self.messages = 0
 
-    @property
-    def found(self) -> list[str]:
-        """Names of the parties whose node is known, sorted."""
-        return sorted(self._nodes)
-
     def locate(self, *, timeout_s: float) -> list[str]:
         """Asks every new node to prove which party it is; returns the names of all known parties."""
         present = list(self._grid.get_node_ids())
@@ -260,7 +255,7 @@ class FlowerTransport:
         for node, replies in self._deliver(requests, wait_s).items():
             if replies and self._introduced(node, challenges[node], replies[0]):
                 self._answered.add(node)
-        return self.found
+        return sorted(self._nodes)
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
         """Sends one request per party. A node's introduction, which found it, answers the first request for one."""

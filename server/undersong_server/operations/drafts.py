@@ -120,22 +120,14 @@ class FormSection:
 
 
 @dataclass(frozen=True)
-class Options:
-    """The settings of a run beside its task, as they were typed; ``parties`` None takes everyone enrolled."""
-
-    name: str = ""
-    parties: Sequence[str] | None = None
-    seed: str = "0"
-    patience: str = f"{PATIENCE_S:.0f}"
-
-
-@dataclass(frozen=True)
 class Draft:
     """A task that may become a run; relative paths start at ``folder``, and ``source`` names its origin.
 
     Attributes:
         data: the task file as typed so far, complete or not.
         operators: the task as it stands in the operator's own file or an earlier run; empty for an uploaded one.
+        name, parties, seed, patience: settings of the run beside its task, as they were typed; ``parties`` None takes
+            everyone enrolled.
         trial: last trial of one of its generators: its ``generator``, and ``texts`` and ``cost``, or a ``problem``.
     """
 
@@ -144,7 +136,10 @@ class Draft:
     folder: str
     data: Mapping[str, Any]
     operators: Mapping[str, Any]
-    options: Options = Options()
+    name: str = ""
+    parties: Sequence[str] | None = None
+    seed: str = "0"
+    patience: str = f"{PATIENCE_S:.0f}"
     trial: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -251,10 +246,17 @@ def from_run(home: Path, run: str, *, revises: bool = False) -> Draft:
     own = {key: value for key, value in planned.task["task"].items() if key != "revises"}
     task = {**own, "revises": run} if revises else own
     data = {**planned.task, "task": task}
-    options = Options(
-        runs.next_name(home, run) if revises else "", planned.roster, str(planned.seed), f"{planned.patience_s:.0f}"
+    return _keep(
+        home,
+        f"run {run}",
+        Path(planned.folder),
+        data,
+        planned.task,
+        name=runs.next_name(home, run) if revises else "",
+        parties=planned.roster,
+        seed=str(planned.seed),
+        patience=f"{planned.patience_s:.0f}",
     )
-    return _keep(home, f"run {run}", Path(planned.folder), data, planned.task, options)
 
 
 def _keep(
@@ -263,7 +265,7 @@ def _keep(
     folder: Path,
     data: Mapping[str, Any],
     operators: Mapping[str, Any],
-    options: Options = Options(),
+    **settings: Any,
 ) -> Draft:
     if not _is_task(data):
         raise ConfigurationError(
@@ -281,7 +283,7 @@ def _keep(
             code="unknown-run",
         )
     federation = {key: value for key, value in data.get("federation", {}).items() if key != "parties"}
-    draft = Draft(os.urandom(8).hex(), source, str(folder), {**data, "federation": federation}, operators, options)
+    draft = Draft(os.urandom(8).hex(), source, str(folder), {**data, "federation": federation}, operators, **settings)
     place = _folder(home)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     for old in sorted(place.glob("*.json"), key=lambda path: path.stat().st_mtime)[: -MOST_DRAFTS + 1]:
@@ -300,7 +302,7 @@ def find(home: Path, identity: str) -> Draft:
     value = None if not (identity.isalnum() and len(identity) < 64) else read_json(_folder(home) / f"{identity}.json")
     if value is None:
         raise ConfigurationError("this draft was planned, or has expired", "begin a new run")
-    return Draft(**{**value, "options": Options(**value["options"])})
+    return Draft(**value)
 
 
 def unfinished(home: Path) -> tuple[tuple[Draft, float], ...]:
@@ -318,7 +320,7 @@ def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
     """Returns the draft with the values of a form.
 
     Args:
-        sent: texts by "key PATH", "label" and "meaning" of each row, and the fields of :class:`Options`, "parties" as
+        sent: texts by "key PATH", "label" and "meaning" of each row, and the run's settings, "parties" as
             "party". Keys that are not sent stay as they are. Browsers end lines by CR LF.
     """
     data = copy.deepcopy(dict(draft.data))
@@ -345,7 +347,7 @@ def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
     typed: dict[str, Any] = {name: sent[name][-1].strip() for name in ("name", "seed", "patience") if name in sent}
     if typed:
         typed["parties"] = list(sent.get("party", ()))
-    return replace(draft, data=data, options=replace(draft.options, **typed))
+    return replace(draft, data=data, **typed)
 
 
 def _at(data: Any, path: str) -> Any:
@@ -399,7 +401,7 @@ def try_generator(draft: Draft, number: int, check: runs.Check, **surroundings: 
     """
     name = str(draft.data["generators"][number].get("name"))
     try:
-        task = coordinator_task(draft.data, Path(draft.folder), draft.options.parties or ("",) * DEFAULT_PARTIES)
+        task = coordinator_task(draft.data, Path(draft.folder), draft.parties or ("",) * DEFAULT_PARTIES)
         check(task)
         found = tasks.try_task(name, task, "the task", **surroundings)
     except UndersongError as error:
@@ -444,13 +446,10 @@ def _sections(data: Mapping[str, Any]) -> Iterator[FormSection]:
             continue
         if name in TABLES:
             for number, table in enumerate(data.get(name, ())):
-                yield _section(name, _table_model(name, table), table, f"{name}.{number}")
+                model = kinds.load(str(table.get("kind"))) if name == "generators" else AttributeSection
+                yield _section(name, model, table, f"{name}.{number}")
             continue
         yield _section(name, cast("type[BaseModel]", info.annotation), data.get(name, {}), name, _preset(data, name))
-
-
-def _table_model(name: str, table: Mapping[str, Any]) -> type[BaseModel]:
-    return kinds.load(str(table.get("kind"))) if name == "generators" else AttributeSection
 
 
 def _preset(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:

@@ -3,14 +3,16 @@
 from pathlib import Path
 
 from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from undersong_common.printable import counted, duration, noun
 from undersong_server.report.data import PrivacyStatement, ReportData, number, plain
 
-BAR = 12
+BAR = 12  # columns of a bar
 LINES = 10
+LONGEST_NAME = 24  # columns of a generator's name
 
 
 def final_screen(data: ReportData, folder: Path) -> RenderableType:
@@ -18,15 +20,14 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True, min_width=8)
     rows.add_column(overflow="fold")
-    lines: list[tuple[str, Text]] = [("written", _written(data))]
+    rows.add_row("written", _written(data))
     accuracy = _accuracy(data)
-    weights = _weights(data, LINES - 4 - len(accuracy))
-    lines += [("weights" if index == 0 else "", line) for index, line in enumerate(weights)]
-    lines += [("panel" if index == 0 else "", line) for index, line in enumerate(accuracy)]
-    lines.append(("privacy", _privacy(data.privacy)))
-    lines.append(("look at", Text(str(folder / "report.html"), style="bold")))
-    for name, line in lines:
-        rows.add_row(name, line)
+    if len(data.generators) > 1 and data.weights:
+        rows.add_row("weights", _weights(data, LINES - 4 - len(accuracy)))
+    if accuracy:
+        rows.add_row("panel", Group(*accuracy))
+    rows.add_row("privacy", _privacy(data.privacy))
+    rows.add_row("look at", Text(str(folder / "report.html"), style="bold"))
     title = Text.assemble((data.task, "bold"), f"  {data.method}", style="")
     return Group(title, rows)
 
@@ -44,31 +45,20 @@ def _written(data: ReportData) -> Text:
     return Text(words + (f"; {spent:.2f} US$" if spent else "") + (f"; {duration(seconds)}" if seconds else ""))
 
 
-def _weights(data: ReportData, most: int) -> list[Text]:
-    if len(data.generators) < 2 or not data.weights:
-        return []
+def _weights(data: ReportData, most: int) -> Table:
+    """Each generator's last weight as a bar, the largest first, beside its first one; the rest as one line."""
     last, first = data.weights[-1], data.weights[0]
     order = sorted(range(len(last)), key=lambda index: -last[index])
     shown = order if len(order) <= most else order[: most - 1]
-    width = max(len(data.generators[index]) for index in shown)
-    width = min(width, 24)
-    lines = []
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
     for index in shown:
-        filled = round(BAR * last[index])
-        name = data.generators[index]
-        lines.append(
-            Text.assemble(
-                (name if len(name) <= width else name[: width - 1] + "…").ljust(width),
-                "  ",
-                ("━" * filled, "cyan"),
-                ("━" * (BAR - filled), "bright_black"),
-                f"  {100 * first[index]:3.0f} % → {100 * last[index]:3.0f} %",
-            )
-        )
+        change = f"{100 * first[index]:3.0f} % → {100 * last[index]:3.0f} %"
+        table.add_row(Text(data.generators[index]), ProgressBar(total=1.0, completed=last[index], width=BAR), change)
     if len(order) > len(shown):
         rest = sum(last[index] for index in order[len(shown) :])
-        lines.append(Text(f"{counted(len(order) - len(shown), 'other')}: {100 * rest:.0f} %"))
-    return lines
+        table.add_row(Text(counted(len(order) - len(shown), "other")), "", f"{100 * rest:.0f} %")
+    return table
 
 
 def _accuracy(data: ReportData) -> list[Text]:

@@ -7,7 +7,7 @@ import threading
 
 from rich.console import Console
 
-from undersong_server.cli.display import Display, Lines
+from undersong_server.cli.display import Display, Lines, bars
 
 THREADS = 8
 UPDATES = 25
@@ -26,7 +26,8 @@ def test_eight_threads_drive_one_display() -> None:
             errors.append(error)
             together.abort()
 
-    with Display(Console(file=io.StringIO(), force_terminal=True, width=80)) as display:
+    with bars(Console(file=io.StringIO(), force_terminal=True, width=80)) as shown:
+        display = Display(shown)
         threads = [threading.Thread(target=drive, args=(number, display)) for number in range(THREADS)]
         for thread in threads:
             thread.start()
@@ -37,16 +38,16 @@ def test_eight_threads_drive_one_display() -> None:
 
 def test_in_a_pipe_progress_is_a_line_now_and_then(capsys) -> None:
     now = [0.0]
-    with Lines(every_s=10.0, clock=lambda: now[0]) as lines:
-        for done in range(100):
-            lines.update("writing", done, 100)
-            now[0] += 0.5
-        lines.update("private sum votes/1", 0, 5)
-        lines.say("a word that stays")
-        lines.say("attempt 1 is void")
-        lines.say("attempt 2 is void")
-        now[0] += 60.0
-        lines.update("private sum votes/1", 1, 5)
+    lines = Lines(every_s=10.0, clock=lambda: now[0])
+    for done in range(100):
+        lines.update("writing", done, 100)
+        now[0] += 0.5
+    lines.update("private sum votes/1", 0, 5)
+    lines.say("a word that stays")
+    lines.say("attempt 1 is void")
+    lines.say("attempt 2 is void")
+    now[0] += 60.0
+    lines.update("private sum votes/1", 1, 5)
     assert capsys.readouterr().err.splitlines() == [
         "writing 0/100",
         "writing 20/100",
