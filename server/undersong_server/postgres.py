@@ -32,7 +32,6 @@ class Postgres(Database):
 
     now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
     share = " FOR SHARE"
-    serialised = "SELECT pg_advisory_xact_lock(7443)"
 
     def __init__(self, target: str, epoch: int | None = None) -> None:
         super().__init__("PostgreSQL", epoch)
@@ -50,8 +49,7 @@ class Postgres(Database):
         """Makes the tables. Raises ConfigurationError if the database cannot be used or holds a coordinator."""
         made = cls(target)
         made._connection = made._connect()
-        with made.writing() as statements:
-            statements.execute(cls.serialised)
+        with made.writing(alone=True) as statements:
             if statements.execute("SELECT to_regclass('lease') AS found").fetchone()["found"]:
                 raise ConfigurationError(
                     "the database holds a coordinator already", "name an empty one", code="coordinator-exists"
@@ -82,7 +80,7 @@ class Postgres(Database):
                 time.sleep(AGAIN_S)
 
     @contextmanager
-    def writing(self) -> Iterator[Statements]:
+    def writing(self, *, alone: bool = False) -> Iterator[Statements]:
         import psycopg
 
         with self._lock:
@@ -93,6 +91,8 @@ class Postgres(Database):
                 begun = f"SELECT pg_current_xact_id()::text AS number, {TIMELINE} AS timeline"
                 number = tuple(statements.execute(begun).fetchone().values())
                 self._inside = True
+                if alone:
+                    statements.execute("SELECT pg_advisory_xact_lock(7443)")
                 yield statements
                 # Last, so that the lease's row is locked for an instant only, however much is written.
                 self.fence(statements)

@@ -85,7 +85,6 @@ class Database(ABC):
 
     now: str  # the database's clock in SQL, seconds since the epoch of Unix
     share = ""  # ends a SELECT whose row must stay as it is until the transaction has ended
-    serialised = ""  # begins a transaction during which no other one that begins so runs; "" where no two ever run
     leased = True  # False where a lock file, and no time, ends a lease
 
     def __init__(self, place: str, epoch: int | None = None) -> None:
@@ -98,8 +97,12 @@ class Database(ABC):
         """Reads rows, whose values are found by column."""
 
     @abstractmethod
-    def writing(self) -> AbstractContextManager[Statements]:
-        """One transaction, all or none, on the disk on return. Raises Superseded, Away or ConfigurationError."""
+    def writing(self, *, alone: bool = False) -> AbstractContextManager[Statements]:
+        """One transaction, all or none, on the disk on return. Raises Superseded, Away or ConfigurationError.
+
+        Args:
+            alone: True for one that decides by what it reads: no other such one runs meanwhile.
+        """
 
     @abstractmethod
     def mark(self) -> object:
@@ -217,7 +220,7 @@ class Sqlite(Database):
             return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
-    def writing(self) -> Iterator[Statements]:
+    def writing(self, *, alone: bool = False) -> Iterator[Statements]:  # no two ever run
         try:
             with ExitStack() as stack:
                 self._begin(stack)

@@ -213,6 +213,6 @@ def test_the_limit_of_a_reply_is_the_plans_and_never_more_than_any_messages():
     run = SimpleNamespace(status=lambda: SimpleNamespace(charged=False))
     driver = FlowerRunDriver(run, None, {}, public_cache=None, environment={}, number=1, signer=None)
     driver._reply_bytes = 7
-    assert driver.carrier(None)._reply_bytes() == 7
+    assert driver.carrier._reply_bytes() == 7
     limits = Limits(message_bytes=100)
     assert [limits.reply_bytes(planned) for planned in (None, 99, 101)] == [100, 99, 100]

@@ -20,7 +20,7 @@ from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
-from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, is_number
+from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse, Stream
 from undersong_common.printable import json_text, printable
 from undersong_common.printed_page import Page
@@ -52,7 +52,6 @@ ACTIONS = {
     )
     for command in commands.split("|")
 }
-PAGE_ROWS = 50
 LOOSENING_S = 24 * 3600.0  # longest time until a second person agrees that fewer approve
 LOG_BYTES = 32_768
 AWAY = "This party's daemon does not run: nothing is answered, and what stands here is what it left."
@@ -199,7 +198,7 @@ class HospitalPage:
                 found = [request for request in found if request.decision == wanted]
             if text := visit.query.get("find", "").strip().lower():
                 found = [request for request in found if text in request.run.lower()]
-            return {"wanted": wanted or "", "text": visit.query.get("find", ""), **_slice(found, visit.page_number)}
+            return {"wanted": wanted or "", "text": visit.query.get("find", ""), **visit.listed(found)}
 
         return visit.page("Requests", {"requests": requests}, **self._live())
 
@@ -471,7 +470,7 @@ class HospitalPage:
     def _log(self, visit: Visit) -> Response:
         def people() -> dict[str, Any]:
             every = visit.site.audit.entries()[::-1]
-            return {"checked": len(every), **_slice(every, visit.page_number)}
+            return {"checked": len(every), **visit.listed(every)}
 
         log = self._paths.log
         parts: dict[str, Part] = {
@@ -479,13 +478,6 @@ class HospitalPage:
             "daemon": lambda: {"lines": None if log is None else _tail(log)},
         }
         return visit.page("Log", parts, **self._live())
-
-
-def _slice(found: Any, page: int) -> dict[str, Any]:
-    """One page of a list: ``rows``, the page's number, how many there are."""
-    of = max(1, math.ceil(len(found) / PAGE_ROWS))
-    page = min(page, of)
-    return {"rows": found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], "page": page, "of": of, "all": len(found)}
 
 
 def _tail(path: Path) -> str:

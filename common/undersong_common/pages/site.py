@@ -2,6 +2,7 @@
 
 import hmac
 import logging
+import math
 import re
 import secrets
 import threading
@@ -31,6 +32,7 @@ from undersong_common.version import VERSION
 log = logging.getLogger(__name__)
 
 MOST_FIELDS = 2_000
+PAGE_ROWS = 50  # of a long list
 LIVE = "/live"  # end of the addresses of forms that are sent while somebody types
 MOST_COOKIES = 8  # of one name that are tried
 ASSETS = {
@@ -110,6 +112,12 @@ class Visit:
         """Number (from 1) of the page of a long list that the query asks for; 1 without a query."""
         asked = self.query.get("page", "1")
         return max(1, int(asked)) if is_number(asked) else 1
+
+    def listed(self, found: Sequence[Any]) -> dict[str, Any]:
+        """Returns the page that the query asks for, or the last one: ``rows``, ``page`` of ``of``; ``all`` counts."""
+        of = max(1, math.ceil(len(found) / PAGE_ROWS))
+        page = min(self.page_number, of)
+        return {"rows": found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], "page": page, "of": of, "all": len(found)}
 
     def page(
         self, title: str, parts: Mapping[str, Part], *, template: str = "page.html.j2", **context: Any

@@ -115,8 +115,8 @@ class PartyScreens:
             found = overview.fitting(every, find=find, state=state)
             models = overview.embedders(every)
             common = max(models, key=lambda name: models[name], default="")
-            listed = overview.page(found, visit.page_number)
-            return {"listed": listed, "find": find, "state": state, "common": common, "differ": len(models) > 1}
+            chosen = {"find": find, "state": state, "common": common, "differ": len(models) > 1}
+            return {**visit.listed(found), **chosen}
 
         return visit.page("Parties", {"parties": parties}, **self._context.live("all"))
 
@@ -251,11 +251,7 @@ class OversightScreens:
         def audit() -> dict[str, Any]:
             every = visit.site.audit.entries()[::-1]
             found = [each for each in every if find in f"{each.who} {each.what} {each.about}".casefold()]
-            return {
-                "checked": len(every),
-                "find": visit.query.get("find", ""),
-                "listed": overview.page(found, visit.page_number),
-            }
+            return {**visit.listed(found), "checked": len(every), "find": visit.query.get("find", "")}
 
         return visit.page("Audit", {"audit": audit})
 

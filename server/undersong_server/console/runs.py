@@ -121,8 +121,8 @@ class RunScreens:
                 for run in everything
                 if find.casefold() in run.run.casefold() and (not state or run.status.state == state)
             ]
-            shown = overview.page(found, visit.page_number)
-            return {"listed": shown, "find": find, "state": state, "states": STATES, "any": bool(everything)}
+            shown = visit.listed(found)
+            return {**shown, "find": find, "state": state, "states": STATES, "any": bool(everything)}
 
         return visit.page("Runs", {"runs": listed}, **self._context.live("all"))
 
@@ -324,8 +324,8 @@ class RunScreens:
             "verdict": lambda: {"verdict": releases.verdict(self._home, run)},
             "files": lambda: {"files": releases.files(self._home, run), "run": run},
             "corpus": lambda: {
+                **visit.listed(found().texts),
                 "found": found(),
-                "listed": overview.page(found().texts, visit.page_number),
                 "wanted": query,
                 "run": run,
             },

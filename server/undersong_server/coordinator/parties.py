@@ -5,8 +5,7 @@ transaction, and the serving process reads anew at each connection.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_server.authority import Issued
-from undersong_server.storage import LEASE, Database, Sqlite, Statements
+from undersong_server.storage import LEASE, Database, Sqlite
 
 SCHEMA_VERSION = 2
 RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's life on; parties ask when a third is left
@@ -107,7 +106,7 @@ class Registry:
 
         Raises ConfigurationError for a name that is revoked, or enrolled without ``again``.
         """
-        with self._changing() as database:
+        with self.database.writing(alone=True) as database:
             known = self._row(name)
             if known is not None and known["state"] == ENROLLED and not again:
                 raise ConfigurationError(
@@ -168,7 +167,7 @@ class Registry:
         Raises ConfigurationError where the name is revoked, was never invited, or has another identity key already,
         where ``replaces`` is not its key's, and, for what was asked over a stream, as :meth:`check_renewal` does.
         """
-        with self._changing() as database:
+        with self.database.writing(alone=True) as database:
             if stream_serial is not None:
                 # Again, and in the transaction that counts this certificate: several streams ask at once.
                 self._check_renewal(name, stream_serial, now)
@@ -259,7 +258,7 @@ class Registry:
 
     def revoke(self, name: str, reason: str, *, now: float) -> None:
         """Shuts a party out for good, with all its certificates."""
-        with self._changing() as database:
+        with self.database.writing(alone=True) as database:
             self._required(name)
             database.execute(
                 "UPDATE party SET state = ?, revoked_at = COALESCE(revoked_at, ?), reason = ? WHERE name = ?",
@@ -379,14 +378,6 @@ class Registry:
                 f"{name!r}: no such party", f"invite it with `undersong invite {name}`", code="unknown-party"
             )
         return row
-
-    @contextmanager
-    def _changing(self) -> Iterator[Statements]:
-        """One transaction that decides by what it reads: no other one runs meanwhile, in PostgreSQL neither."""
-        with self.database.writing() as database:
-            if self.database.serialised:
-                database.execute(self.database.serialised)
-            yield database
 
 
 def _refusal(name: str, serial: str, state: str | None, certificate: Any, now: float) -> str:

@@ -53,6 +53,8 @@ class Interrupted(BaseException):
 class RunDriver(Progress, ABC):
     """One run that is under way; its progress goes into the run's status.
 
+    A subclass sets the transport that carries the requests of this run to its parties.
+
     Args:
         public_cache: file with embeddings of public texts.
         environment: where generators find their keys.
@@ -62,6 +64,8 @@ class RunDriver(Progress, ABC):
         cluster: embeds public texts where they are many, and writes what models in local folders write.
         epoch: of the serving process; nothing of the run is kept once another process has taken over.
     """
+
+    carrier: Transport
 
     def __init__(
         self,
@@ -125,10 +129,6 @@ class RunDriver(Progress, ABC):
     @abstractmethod
     def missing(self, planned: Planned) -> tuple[AwaitedParty, ...]:
         """The parties of the roster that are not connected."""
-
-    @abstractmethod
-    def carrier(self, planned: Planned) -> Transport:
-        """The transport that carries the requests of this run to its parties."""
 
     @abstractmethod
     def sleep(self, seconds: float) -> None:
@@ -204,7 +204,7 @@ class RunDriver(Progress, ABC):
                     outcome = execute(
                         run_plan,
                         name=planned.name,
-                        transport=self.carrier(planned),
+                        transport=self.carrier,
                         parties=list(planned.roster),
                         author=author,
                         journal=journal,
@@ -299,6 +299,7 @@ class GrpcRunDriver(RunDriver):
 
     def __init__(self, folder: RunFolder, transport: GrpcTransport, **rest: Any) -> None:
         super().__init__(folder, **rest)
+        self.carrier = self
         self._transport = transport
         self._gone: dict[str, float] = {}  # since when a party that was waited for in vain has been away
         self.thread = threading.Thread(target=self.run, name=f"run {folder.name}", daemon=True)
@@ -306,9 +307,6 @@ class GrpcRunDriver(RunDriver):
     def start(self) -> None:
         self._show(durable=True)
         self.thread.start()
-
-    def carrier(self, planned: Planned) -> Transport:
-        return self
 
     def sleep(self, seconds: float) -> None:
         self._transport.sleep(seconds)

@@ -45,6 +45,7 @@ class Coordinator:
         environment: where generators find their keys.
         keepalive_s: seconds of silence on a stream after which either side sends a ping.
         cluster: shares the work of the runs' models and embeddings.
+        stopping: ends the process once it is set.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Coordinator:
         environment: Mapping[str, str],
         keepalive_s: float,
         cluster: Cluster | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         # gRPC reads the cipher suites when it is first imported
         from undersong_server.coordinator.grpc_server import GrpcServer
@@ -63,7 +65,7 @@ class Coordinator:
         self._public_cache = public_cache
         self._environment = environment
         self._cluster = cluster
-        self._stopping = threading.Event()
+        self._stopping = stopping or threading.Event()
         self._drivers: dict[str, GrpcRunDriver] = {}
         self.metrics = Metrics()
         self.metrics.registry.register(FolderMetrics(lambda: Counter(self._states().values()), self._certificates))
@@ -249,19 +251,20 @@ def serve(
     with ExitStack() as stack:
         cluster = stack.enter_context(connected(ray))
         database, epoch = _await_turn(home, stack, standby=standby)
-        stopped = threading.Event()  # a signal, or the lease's loss, before there is a coordinator to stop
-        stop = [stopped.set]
-        lease = Lease(database, epoch, lambda: stop[-1]())
+        stopping = threading.Event()  # by a signal, or the lease's loss
+        lease = Lease(database, epoch, stopping.set)
         stack.callback(lease.end)
         home.copy_shared()
         coordinator = Coordinator(
-            home, public_cache=public_cache, environment=environment, keepalive_s=keepalive_s, cluster=cluster
+            home,
+            public_cache=public_cache,
+            environment=environment,
+            keepalive_s=keepalive_s,
+            cluster=cluster,
+            stopping=stopping,
         )
-        stop.append(coordinator.stop)
-        if stopped.is_set():
-            coordinator.stop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: coordinator.stop())
+            signal.signal(number, lambda _number, _frame: stopping.set())
         coordinator.serve()
         if lease.lost_by is not None:
             raise lease.lost_by

@@ -9,7 +9,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -69,22 +69,16 @@ class Lazily(Mapping[Key, Value]):
     """A mapping whose values are made at each read, so that a thousand requests need not be in memory at once."""
 
     def __init__(self, keys: Collection[Key], make: Callable[[Key], Value]) -> None:
-        self._keys = dict.fromkeys(keys)
-        self._make = make
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys
+        self._makers = {key: partial(make, key) for key in keys}
 
     def __getitem__(self, key: Key) -> Value:
-        if key not in self._keys:
-            raise KeyError(key)
-        return self._make(key)
+        return self._makers[key]()
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self._keys)
+        return iter(self._makers)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._makers)
 
 
 class PublicBlocks:

@@ -28,7 +28,7 @@ from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import RunDriver, tell_ending
 from undersong_server.defaults import RunOptions, public_cache_path
-from undersong_server.federation.driver import Lazily, Transport
+from undersong_server.federation.driver import Lazily
 from undersong_server.operations import enrolment, releases, runs
 from undersong_server.release.files import Signer
 from undersong_server.runs.folder import AwaitedParty, RunFolder
@@ -141,7 +141,7 @@ def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
     status = folder.status()
     if status.state == "failed":
         planned = folder.planned()
-        tell_ending(driver.carrier(planned), folder, status, planned.roster, planned.patience_s)
+        tell_ending(driver.carrier, folder, status, planned.roster, planned.patience_s)
     if status.state != "finished":
         error = status.error
         raise UndersongError(
@@ -163,7 +163,7 @@ class FlowerRunDriver(RunDriver):
     ) -> None:
         super().__init__(folder, **rest)
         self._reported: list[str] = []
-        self._transport = FlowerTransport(
+        self.carrier = self._transport = FlowerTransport(
             grid,
             identities=identities,
             say=self.say,
@@ -180,9 +180,6 @@ class FlowerRunDriver(RunDriver):
             self.say(f"waiting for the SuperNodes of {', '.join(missing)}")
         self._reported = missing
         return tuple(AwaitedParty(name, False, None) for name in missing)
-
-    def carrier(self, planned: Planned) -> Transport:
-        return self._transport
 
     def sleep(self, seconds: float) -> None:
         time.sleep(max(seconds, APPROVAL_S))

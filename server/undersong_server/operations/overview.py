@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.printable import counted, json_text, with_iso_times
@@ -33,33 +33,9 @@ from undersong_server.runs.planning import PlanFigures, Planned, plan_figures
 CERTIFICATE_DAYS = 30.0
 AWAY_S = 120.0  # a party that is away for less may be restarting
 NEW_S = 900.0  # in which an enrolled party installs its grant
-PAGE_ROWS = 50
 MOST_SUMMARIES = 50_000  # kept in memory, former ones of a run too
 BUNDLED_LOGS = 50  # newest runs whose log is in a support bundle
 UNDER_WAY = ("waiting", "running", "paused")
-
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class Page(Generic[Item]):
-    """A page of a list: ``number`` from 1 to ``of``; ``all`` counts the rows of every page."""
-
-    rows: tuple[Item, ...]
-    number: int
-    of: int
-    all: int
-
-
-def page(found: Sequence[Item], number: int) -> Page[Item]:
-    """Returns the page of that number, or the nearest one.
-
-    >>> page(list("abc"), 7)
-    Page(rows=('a', 'b', 'c'), number=1, of=1, all=3)
-    """
-    of = max(1, -(-len(found) // PAGE_ROWS))
-    number = max(1, min(number, of))
-    return Page(tuple(found[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]), number, of, len(found))
 
 
 def list_runs(home: Path) -> list[RunSummary]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import PrivacyRefusal, UndersongError
-from undersong_common.printable import counted, finite, noun, printable, shell_path
+from undersong_common.printable import counted, finite, noun, printable, shell_path, that_hold
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.spending import charged_of
@@ -92,13 +92,8 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         faults.append(f"the parties were charged epsilon {total:.6g}, more than the promised amount")
     names = [planned.name for planned in manifest.plan.sums]
     return Verdict(
-        run=manifest.run,
-        manifest=manifest.hash.hex(),
+        manifest=manifest,
         epsilon=total,
-        delta=manifest.plan.privacy.delta,
-        promised=manifest.plan.privacy.epsilon,
-        unit=manifest.plan.privacy.unit,
-        parties=tuple(member.name for member in manifest.roster),
         spent=spent,
         alone=max((_alone(manifest, final.get(member.name)) for member in manifest.roster), default=0.0),
         voided=sum(len(receipt.voided) for receipt in checked.values()),
@@ -270,10 +265,10 @@ class Verdict:
     """The recomputed privacy cost of a data set, and every fault of its papers.
 
     Attributes:
-        epsilon, delta: of the whole data set for any one privacy unit at any party; inf if it is not private.
-        promised: epsilon of the signed manifest.
-        spent: epsilon by party, from its final receipt; one ``without_receipt``, or whose receipt does not end the run,
-            has the price of the whole plan, for papers that are missing say nothing.
+        manifest: what every party has signed: the run's name, its plan with the promise, its parties.
+        epsilon: of the whole data set for any one privacy unit at any party; inf if it is not private.
+        spent: epsilon by party, in the roster's order, from its final receipt. One ``without_receipt``, or whose
+            receipt does not end the run, has the price of the whole plan, for papers that are missing say nothing.
         alone: the largest epsilon of any party against everyone else together: of every vector that left it, with its
             own share of the noise. An attempt that is void counts, for whoever made the other parties signed for that.
         voided: number of vectors that left a party and count as void (nothing was opened), by the parties' word.
@@ -287,13 +282,8 @@ class Verdict:
         outside: names of files in the folder that the manifest does not list.
     """
 
-    run: str
-    manifest: str
+    manifest: Manifest
     epsilon: float
-    delta: float
-    promised: float
-    unit: str
-    parties: tuple[str, ...]
     spent: Mapping[str, float]
     alone: float
     voided: int
@@ -312,7 +302,7 @@ class Verdict:
     @property
     def strangers(self) -> tuple[str, ...]:
         """Names of the parties whose identity neither the coordinator's signature nor the caller confirms."""
-        return tuple(party for party in self.parties if party not in self.known)
+        return tuple(party for party in self.spent if party not in self.known)
 
     @property
     def holds(self) -> bool:
@@ -324,9 +314,10 @@ class Verdict:
         return not self.faults and (self.simulated or (self.confirmed and not self.strangers))
 
     def to_json(self) -> dict[str, Any]:
+        promise = self.manifest.plan.privacy
         return {
-            "run": self.run,
-            "manifest": self.manifest,
+            "run": self.manifest.run,
+            "manifest": self.manifest.hash.hex(),
             "kind": "simulation" if self.simulated else "federation",
             "holds": self.holds,
             "consistent": not self.faults,
@@ -335,12 +326,12 @@ class Verdict:
             "faults": list(self.faults),
             "private": not self.insecure and math.isfinite(self.epsilon),
             "epsilon": finite(self.epsilon),
-            "delta": self.delta,
-            "promised_epsilon": finite(self.promised),
+            "delta": promise.delta,
+            "promised_epsilon": finite(promise.epsilon),
             "epsilon_if_all_others_collude": finite(self.alone),
             "void_vectors": self.voided,
-            "unit": self.unit,
-            "parties": list(self.parties),
+            "unit": promise.unit,
+            "parties": list(self.spent),
             "coordinator": None if self.signature is None else asdict(self.signature),
             "epsilon_by_party": {party: finite(spent) for party, spent in self.spent.items()},
             "without_receipt": list(self.without_receipt),
@@ -365,13 +356,14 @@ class Verdict:
             return ["NOT VERIFIED:", *shown, *_rest(self.faults), REMEDY]
         whole = "every signature, charge and statement holds" if self.holds else "its papers fit together"
         signer = "" if self.signature is None else printable(self.signature.name, 63)
-        stated = (
-            (True, f"run '{printable(self.run)}'"),
-            (True, f"manifest {self.manifest[:16]}...: {whole}"),
+        promise = self.manifest.plan.privacy
+        stated = that_hold(
+            (True, f"run '{printable(self.manifest.run)}'"),
+            (True, f"manifest {self.manifest.hash.hex()[:16]}...: {whole}"),
             (
                 True,
-                f"epsilon {self.epsilon:.6g} at delta {self.delta:g} for one {self.unit}"
-                f" (promised: {self.promised:.6g}), add/remove neighbours",
+                f"epsilon {self.epsilon:.6g} at delta {promise.delta:g} for one {promise.unit}"
+                f" (promised: {promise.epsilon:.6g}), add/remove neighbours",
             ),
             (
                 math.isfinite(self.alone),
@@ -382,7 +374,7 @@ class Verdict:
                 f"void, by the parties' word: {self.voided} vectors that had left; only the second figure counts them",
             ),
             (self.confirmed, f"signed by the coordinator '{signer}', as you stated it"),
-            (True, f"took part: {', '.join(self.parties)}"),
+            (True, f"took part: {', '.join(self.spent)}"),
             *((True, self._sum(opened)) for opened in self.opened),
             (self.unopened, f"planned and never opened: {_names(self.unopened)}"),
             (
@@ -397,10 +389,10 @@ class Verdict:
                 "NOT PRIVATE: the run promises nothing (epsilon is infinite)",
             ),
         )
-        return [*self._doubts(), *(line for applies, line in stated if applies)]
+        return [*self._doubts(), *stated]
 
     def _sum(self, opened: Opened) -> str:
-        away = sorted(set(self.parties) - set(opened.survivors))
+        away = sorted(set(self.spent) - set(opened.survivors))
         without = f", without {', '.join(away)}" if away else ""
         return (
             f"  the sum of {counted(len(opened.survivors), 'party', 'parties')}{without};"
@@ -468,17 +460,16 @@ def dossier_page(folder: Path, verdict: Verdict, *, fingerprint: str | None, aud
         fingerprint: the coordinator's fingerprint that the caller has stated to it.
         audit: what ``undersong audit --json`` wrote, if there is one.
     """
-    published = published_manifest(folder)
-    manifest = Manifest.from_bytes(canonical_json(published["manifest"]))
+    manifest = verdict.manifest
     unit = {"sample": "record", "user": "person", "party": "party"}[manifest.plan.privacy.unit]
     return Page(
         f"Dossier of the data set {printable(str(manifest.task['name']), 120)!r}, run {printable(manifest.run, 120)!r}",
         (
             *_faults_section(verdict),
-            _purpose_section(manifest, verdict),
+            _purpose_section(verdict),
             _flow_section(manifest),
-            _sums_section(manifest, verdict),
-            _guarantee_section(manifest, verdict, unit),
+            _sums_section(verdict),
+            _guarantee_section(verdict, unit),
             Section(
                 "Assumptions",
                 points=impact.assumptions(
@@ -487,8 +478,8 @@ def dossier_page(folder: Path, verdict: Verdict, *, fingerprint: str | None, aud
             ),
             impact.audit_section(audit),
             Section("What is kept, and erased", table=KEPT),
-            _parties_section(manifest, verdict),
-            _files_section(folder, published),
+            _parties_section(verdict),
+            _files_section(folder, published_manifest(folder)),
             _steps_section(folder, verdict, fingerprint),
             impact.for_the_assessment(unit, post_quantum=manifest.plan.quorum.post_quantum),
         ),
@@ -504,7 +495,8 @@ def _faults_section(verdict: Verdict) -> list[Section]:
     return [Section("NOT VERIFIED: the papers do not hold, and nothing below counts", points=points, loud=True)]
 
 
-def _purpose_section(manifest: Manifest, verdict: Verdict) -> Section:
+def _purpose_section(verdict: Verdict) -> Section:
+    manifest = verdict.manifest
     task, unstated = manifest.task, "its operator has not stated it"
     unsigned = "a simulation: one program played every party" if verdict.simulated else "nobody has signed it"
     who = unsigned if verdict.signature is None else printable(verdict.signature.name, 63)
@@ -539,10 +531,11 @@ def _flow_section(manifest: Manifest) -> Section:
     )
 
 
-def _sums_section(manifest: Manifest, verdict: Verdict) -> Section:
+def _sums_section(verdict: Verdict) -> Section:
+    plan = verdict.manifest.plan
     opened = {each.name: each for each in verdict.opened}
     rows = [("sum", "statistic", "numbers", "bytes per answer", "noise", "one unit changes it by", "parties in it")]
-    for planned in manifest.plan.sums:
+    for planned in plan.sums:
         found = opened.get(planned.name)
         rows.append(
             (
@@ -552,14 +545,14 @@ def _sums_section(manifest: Manifest, verdict: Verdict) -> Section:
                 f"{math.ceil(planned.dimension * planned.modulus_bits / 8):,}",
                 f"{planned.sigma:.3g}",
                 f"{planned.l2:.3g}",
-                "never opened" if found is None else f"{len(found.survivors)} of {len(verdict.parties)}",
+                "never opened" if found is None else f"{len(found.survivors)} of {len(verdict.spent)}",
             )
         )
-    numbers = sum(planned.dimension for planned in manifest.plan.sums)
+    numbers = sum(planned.dimension for planned in plan.sums)
     return Section(
         "What left the parties",
         (
-            f"{counted(len(opened), 'sum was', 'sums were')} opened of {len(manifest.plan.sums)} planned ({numbers:,}"
+            f"{counted(len(opened), 'sum was', 'sums were')} opened of {len(plan.sums)} planned ({numbers:,}"
             f" {noun(numbers, 'number')})."
             " What each message of a party was, with its hash, stands in that party's own dossier.",
             "Noise and change are in the same unit: a deviation, and a length.",
@@ -568,12 +561,12 @@ def _sums_section(manifest: Manifest, verdict: Verdict) -> Section:
     )
 
 
-def _guarantee_section(manifest: Manifest, verdict: Verdict, unit: str) -> Section:
-    plan = manifest.plan.privacy
+def _guarantee_section(verdict: Verdict, unit: str) -> Section:
+    plan = verdict.manifest.plan.privacy
     alone = "nothing that can be stated" if math.isinf(verdict.alone) else f"epsilon {verdict.alone:.6g}"
-    promised = math.inf if verdict.insecure else verdict.promised
+    promised = math.inf if verdict.insecure else plan.epsilon
     figures = [
-        ("promised", f"epsilon {verdict.promised:.6g} at delta {plan.delta:g}"),
+        ("promised", f"epsilon {plan.epsilon:.6g} at delta {plan.delta:g}"),
         ("spent, recomputed from receipts", f"epsilon {verdict.epsilon:.6g}, the party that spent most"),
         ("against everybody else together", alone),
         ("neighbours", f"differ in the presence of one {unit}"),
@@ -587,9 +580,9 @@ def _guarantee_section(manifest: Manifest, verdict: Verdict, unit: str) -> Secti
     )
 
 
-def _parties_section(manifest: Manifest, verdict: Verdict) -> Section:
+def _parties_section(verdict: Verdict) -> Section:
     rows = [("party", "fingerprint", "identity", "epsilon spent")]
-    for member in manifest.roster:
+    for member in verdict.manifest.roster:
         unknown = "simulated" if verdict.simulated else "only its name is known"
         known = "confirmed" if member.name in verdict.known else unknown
         spent = verdict.spent[member.name]

@@ -588,6 +588,7 @@ def test_filters_stand_in_the_address_and_survive_in_every_link(console, home, t
     assert "find=many&amp;state=planned&amp;page=2" in text
     second = console.get("/runs?find=many&state=planned&page=2").text
     assert "Page 2 of 2" in second
+    assert "Page 2 of 2" in console.get("/runs?find=many&state=planned&page=7").text
     assert 'value="many"' in second
     part = console.get("/runs?find=many&part=runs").text
     assert "part=runs" in part

@@ -79,10 +79,10 @@ def test_a_run_over_flower_that_fails_is_suspended_too(home, run, monkeypatch):
     parties, _ = Parties(), proposed(run)
 
     def fails(driver):
+        driver.carrier = parties
         driver.folder.write_status(RunStatus("failed", error=RunFailure("beta refuses", "", 3)))
 
     monkeypatch.setattr(FlowerRunDriver, "run", fails)
-    monkeypatch.setattr(FlowerRunDriver, "carrier", lambda *_: parties)
     with pytest.raises(UndersongError, match="beta refuses"):
         app.drive(None, home, run)
     assert [request.WhichOneof("body") for request in parties.sent[0].values()] == ["suspend_run"] * 3
