@@ -1,6 +1,5 @@
 """Over a transport of batches the same sums are opened, charged and survived; only the number of messages differs."""
 
-import itertools
 import math
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from tests.doubles.lossy import LossyBatches
 from tests.doubles.pace import slow_but
-from tests.server.federation.test_driver import Killed, World
+from tests.server.federation.test_driver import World, check_killed
 from undersong_protocol.secagg import coordinator
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.wire import codec
@@ -70,34 +69,12 @@ def test_what_is_opened_and_charged_is_what_the_plain_driver_opens_and_charges(t
 
 @pytest.mark.parametrize("at", slow_but(range(48), [0, 3, 5, *range(8, 36, 4), 35, 36]))
 def test_killed_at_any_message_and_continued_both_sums_are_the_same(tmp_path, at):
-    undisturbed = Pipelined(tmp_path / "one", parties=4, epsilon=2.0, noise_seed=7)
-    undisturbed.federation.agree()
-    expected = [undisturbed.open(number)[0].values for number in (1, 2)]
-
-    world = Pipelined(tmp_path / "two", parties=4, epsilon=2.0, noise_seed=7)
-    counter = itertools.count()
-
-    def killer(name, number):
-        if next(counter) == at:
-            raise Killed
-        return True
-
-    world.reachable = killer
-    killed = False
-    try:
+    def opened(world):
         world.federation.agree()
-        for number in (1, 2):
-            world.open(number)
-    except Killed:
-        killed = True
+        return [world.open(number)[0].values for number in (1, 2)]
+
     # proposal, signatures with adverts, then 4 and 3 exchanges, four parties each
-    assert killed == (at < 36)
-    world.reachable = lambda name, number: True
-    world.restart()
-    world.federation.agree()
-    for number, values in zip((1, 2), expected, strict=True):
-        assert np.array_equal(world.open(number)[0].values, values)
-    assert all(len(charges) == 2 for charges in world.charges().values())
+    check_killed(Pipelined, tmp_path, at, 36, opened)
 
 
 @pytest.mark.parametrize("missed", range(2, 9))
