@@ -89,15 +89,6 @@ def test_texts_of_another_package_need_no_attributes():
     assert [row["sex"] for row in rows] == ["", "m"]
 
 
-def test_a_run_spends_its_plan(task_file):
-    from undersong_common.privacy import accounting
-
-    planned = plan_run(tasks.load(task_file, ["privacy.epsilon=2"])).plan
-    assert planned["labels"].statistic == "attribute_marginals"
-    assert planned["labels"].build().sensitivity.l2 == pytest.approx(np.sqrt(3))
-    assert accounting.epsilon([each.event() for each in planned.sums], 1e-5) == pytest.approx(2.0, rel=1e-3)
-
-
 def test_a_missing_value_is_drawn_and_not_named():
     sex, tone = Attribute("sex", ("f", "m"), column=True), Attribute("tone", ("calm",), column=False)
     setting = Setting(("a",), ("one",), attributes=(tone, sex))

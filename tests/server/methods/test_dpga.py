@@ -9,7 +9,7 @@ import pytest
 from tests.doubles.bench import run_federated, run_method
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.table import Table, read_table
+from undersong_common.table import Table
 from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_protocol.wire.public import decode_block, resolve
 from undersong_server.methods import dpga
@@ -164,30 +164,6 @@ def test_a_run_asks_for_exactly_its_plan_and_orders_what_it_said(task_file, chan
     carried = {sample.round for sample in samples}
     assert 3 in carried  # offspring of the last round
     assert len(carried) > 1  # beside an elite carried over unchanged
-
-
-@pytest.mark.heavy
-def test_a_federation_of_real_parties_runs_the_whole_plan_and_spends_no_more_when_asked_again(task_file, tmp_path):
-    task = tasks.load(task_file("8.0"), ("federation.parties=3", "method.rounds=2", "method.fallback_similarity=0.2"))
-    whole = read_table(task.files[0], "text", "label", labels=task.task.labels)
-    tables = {f"p{n}": Table(whole.texts[n::3], whole.labels[n::3], None) for n in range(3)}
-    run_plan = plan_run(task)
-    outcome = run_federated(task, run_plan, tmp_path, tables, seed=1)
-    names = [one.name for one in run_plan.plan.sums]
-    assert names == ["length range", "metadata", "similarity", "votes/1", "votes/2"]
-    assert sorted(outcome.sums) == sorted(names)
-    assert len(outcome.samples) > 20
-    assert {sample.round for sample in outcome.samples} & {2}
-    shares = outcome.records["label shares"][0][1]
-    assert shares == pytest.approx([0.75, 0.25], abs=0.1)  # counts of noise 2 among 200 records
-    ledgers = {name: Ledger.read(tmp_path / f"{name}.ledger.jsonl") for name in tables}
-    for ledger in ledgers.values():
-        assert len(ledger.charges()) == len(names)
-        assert 0 < ledger.spent(1e-5) <= 8.0 * (1 + 1e-5)
-
-    again = run_federated(task, run_plan, tmp_path, tables, seed=1)  # the journal answers
-    assert again.samples == outcome.samples
-    assert all(Ledger.read(tmp_path / f"{name}.ledger.jsonl").head == ledgers[name].head for name in tables)
 
 
 def test_without_noise_metadata_is_the_records_own(task_file):
