@@ -204,11 +204,6 @@ def test_a_plan_says_which_shared_policies_would_refuse_it(home, task):
     assert "does not allow the statistic" in dict(foreign.refusals)["alpha"]
 
 
-@pytest.mark.parametrize("policy", [bounds.Policy(2.0), bounds.Policy(math.inf, required_parties=(("a", "12-34"),))])
-def test_shared_bounds_are_read_as_they_were_written(policy):
-    assert bounds.Policy.from_json(json.loads(json.dumps(policy.to_json()))) == policy
-
-
 def test_a_revision_takes_the_task_and_the_parties_of_the_run_and_its_place(home, task):
     runs.plan(home, task, RunOptions(name="rejected", parties=PARTIES[:3], seed=5), assignments=["privacy.epsilon=3"])
     folder_of(home, "rejected").write_status(RunStatus("failed", 1, error=RunFailure("beta refuses", "revise it", 3)))
