@@ -235,7 +235,7 @@ def templates_once() -> Iterator[None]:
 def cheap_hashes() -> Iterator[None]:
     """Hashes that are made to take long take none: a plan's words, and passwords of a page.
 
-    Programs that tests start have the real ones; tests/protocol/test_plan_words.py has them too.
+    Programs that tests start have the real ones; tests/protocol/test_manifest_names.py has them too.
     """
     from argon2 import PasswordHasher
 

@@ -1,7 +1,7 @@
 """One contract for every transport: the same inputs, opened sums, ledgers and refusals, whatever carries them.
 
 "gRPC" is the real server with real daemons; "Flower" is the real ClientApp on Flower's own in-memory grid and loop.
-(tests/federation/test_flower.py starts Flower's programs.) Every party folder is made by the hospital's own commands.
+(test_flower_processes.py starts Flower's programs.) Every party folder is made by the hospital's own commands.
 """
 
 from __future__ import annotations
