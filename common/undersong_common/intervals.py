@@ -26,12 +26,10 @@ def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL
     >>> clopper_pearson(0, 10).low, round(clopper_pearson(0, 10).high, 4)
     (0.0, 0.3085)
     """
-    from scipy.stats import beta
+    from scipy.stats import binomtest
 
-    tail = (1.0 - level) / 2
-    low = 0.0 if successes == 0 else float(beta.ppf(tail, successes, trials - successes + 1))
-    high = 1.0 if successes == trials else float(beta.ppf(1 - tail, successes + 1, trials - successes))
-    return Interval(successes / trials, low, high)
+    found = binomtest(successes, trials).proportion_ci(level, method="exact")
+    return Interval(successes / trials, found.low, found.high)
 
 
 def over_seeds(values: Sequence[float]) -> Interval:
@@ -43,14 +41,13 @@ def over_seeds(values: Sequence[float]) -> Interval:
     >>> over_seeds([1.0, 2.0, 3.0]).value, round(over_seeds([1.0, 2.0, 3.0]).high, 3)
     (2.0, 4.484)
     """
-    from scipy.stats import t
+    from scipy.stats import ttest_1samp
 
-    finite = np.array([value for value in values if math.isfinite(value)], dtype=np.float64)
+    finite = [value for value in values if math.isfinite(value)]
     if len(finite) < 2:
-        return Interval(float(finite[0]) if len(finite) else math.nan, math.nan, math.nan)
-    mean = float(finite.mean())
-    reach = float(t.ppf(0.5 + CONFIDENCE_LEVEL / 2, len(finite) - 1)) * float(finite.std(ddof=1)) / len(finite) ** 0.5
-    return Interval(mean, mean - reach, mean + reach)
+        return Interval(finite[0] if finite else math.nan, math.nan, math.nan)
+    found = ttest_1samp(finite, 0.0).confidence_interval(CONFIDENCE_LEVEL)
+    return Interval(float(np.mean(finite)), float(found.low), float(found.high))
 
 
 def auc_interval(positive: Float64, negative: Float64) -> Interval:

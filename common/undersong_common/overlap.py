@@ -195,16 +195,8 @@ def _shared(ours: _Corpus, theirs: _Corpus, length: int, values: UInt64) -> tupl
     """The text number on either side of each run of ``length`` words that occurs in both."""
     mine, my_text = ours.sequences(length, values)
     other, other_text = theirs.sequences(length, values)
-    in_known = _members(other, np.sort(mine))  # the synthetic side: usually the smaller by far
-    return my_text[_members(mine, np.sort(other[in_known]))], other_text[in_known]
-
-
-def _members(hashes: UInt64, ordered: UInt64) -> Bools:
-    if not len(ordered):
-        return np.zeros(len(hashes), dtype=bool)
-    at = np.minimum(np.searchsorted(ordered, hashes), len(ordered) - 1)
-    found: Bools = ordered[at] == hashes
-    return found
+    in_known = np.isin(other, mine)  # the synthetic side: usually the smaller by far
+    return my_text[np.isin(mine, other[in_known])], other_text[in_known]
 
 
 def _resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:

@@ -207,7 +207,6 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         "when": when,
         "number": _exactly(number),
         "plural": _exactly(plural),
-        "bytes": size,
         # A number stays beside its unit.
         "duration": _exactly(lambda seconds: duration(seconds).replace(" min", "\xa0min").replace(" s", "\xa0s")),
     }
@@ -263,18 +262,6 @@ def plural(count: int, one: str, many: str = "") -> str:
     ('1 party', '0 runs')
     """
     return f"{number(count)} {noun(count, one, many)}"
-
-
-def size(count: int) -> str:
-    """Returns a number of bytes with a unit.
-
-    >>> size(900), size(20480)
-    ('900 B', '20.5 kB')
-    """
-    for unit, least in (("MB", 1e6), ("kB", 1e3)):
-        if count >= least:
-            return f"{count / least:.1f} {unit}"
-    return f"{count} B"
 
 
 def _query(current: Any, **changes: Any) -> Markup:
