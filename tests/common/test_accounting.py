@@ -250,20 +250,6 @@ def test_values_out_of_range_are_named(wrong: object) -> None:
         wrong()
 
 
-@pytest.mark.parametrize("sigma", [0.01, 0.5, 4.0, 300.0])
-@pytest.mark.parametrize("rate", [1e-6, 0.01, 0.8, 1.0 - 1e-9])
-def test_subsampled_losses_are_those_of_the_library(sigma: float, rate: float) -> None:
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    cell = 20 / sigma / 500
-    ours = accounting.subsampled_loss_distribution(sigma, rate, cell)
-    theirs = pld.from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=cell)
-    for asked in (0.0, 0.01 / sigma, 1 / sigma, 4 / sigma):
-        assert ours.get_delta_for_epsilon(asked) == pytest.approx(
-            theirs.get_delta_for_epsilon(asked), rel=1e-9, abs=1e-14
-        )
-
-
 def test_a_plan_with_subsampled_votes_is_calibrated_from_few_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guess that a calibration starts from is good; a loss distribution on the fine grid takes its tenth."""
     asked: list[int] = []

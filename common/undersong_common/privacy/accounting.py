@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 
 # Variance given away when a sum of discrete Gaussians is charged as one continuous Gaussian (docs/privacy.md, "Noise").
@@ -499,10 +498,10 @@ def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
     composed = None
     for event in merged:
         match event:
-            case Gaussian(sampling_rate=1.0):
-                single = pld.from_gaussian_mechanism(event.noise_multiplier, value_discretization_interval=cell)
             case Gaussian():
-                single = subsampled_loss_distribution(event.noise_multiplier, event.sampling_rate, cell)
+                single = pld.from_gaussian_mechanism(
+                    event.noise_multiplier, sampling_prob=event.sampling_rate, value_discretization_interval=cell
+                )
             case Laplace():
                 single = pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=cell)
             case DiscreteLaplace():
@@ -534,64 +533,6 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
     found = dict(zip(losses[masses > 0].tolist(), masses[masses > 0].tolist(), strict=True))
     losses_of = pld_pmf.create_pmf(found, cell, infinity_mass=0.0, pessimistic_estimate=True)
     return privacy_loss_distribution.PrivacyLossDistribution(losses_of)
-
-
-def subsampled_loss_distribution(noise_multiplier: float, sampling_rate: float, cell: float) -> Any:
-    """Returns dp-accounting's PrivacyLossDistribution of a Gaussian on a Poisson subsample, for both adjacencies.
-
-    It discretises as dp-accounting does (Connect the Dots: Doroshenko et al. 2022, algorithm 1, never below the truth),
-    but for all points of the grid at once, with the inverse of the loss in closed form.
-
-    Args:
-        noise_multiplier: noise standard deviation over L2 sensitivity, above 0.
-        sampling_rate: probability with which a unit takes part, in (0, 1).
-        cell: distance between neighbouring losses of the grid.
-    """
-    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
-
-    masses = []
-    for adjacency in (AdjacencyType.REMOVE, AdjacencyType.ADD):
-        bounds = GaussianPrivacyLoss(
-            noise_multiplier, sampling_prob=sampling_rate, adjacency_type=adjacency
-        ).connect_dots_bounds()
-        lowest, highest = math.floor(bounds.epsilon_lower / cell), math.ceil(bounds.epsilon_upper / cell)
-        losses = np.arange(lowest, highest + 1) * cell
-        deltas = hockey_stick(losses, noise_multiplier, sampling_rate, removed=adjacency is AdjacencyType.REMOVE)
-        masses.append(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(cell, lowest, highest, deltas))
-    return privacy_loss_distribution.PrivacyLossDistribution(*masses)
-
-
-def hockey_stick(losses: Float64, sigma: float, rate: float, *, removed: bool) -> Float64:
-    """Returns the hockey-stick divergence of a subsampled Gaussian at each of n ``losses``, float64 [n].
-
-    It is the supremum over sets of P - e^loss Q. Let N be N(0, sigma^2) and M be (1 - rate) N + rate N(1, sigma^2).
-    With ``removed`` P = M and Q = N: a unit that takes part with probability ``rate`` is removed. Otherwise P = N and
-    Q = M. M / N rises with x, so that the best set is a half-line whose end solves M / N = e^loss (or e^-loss).
-
-    >>> hockey_stick(np.array([0.0, 0.5]), 1.0, 0.5, removed=True).round(6).tolist()
-    [0.191462, 0.079945]
-    """
-    from scipy.special import log_ndtr, ndtr
-
-    signed = losses if removed else -losses
-    above, below = (
-        np.maximum(signed, 0.0),
-        np.minimum(signed, 0.0),
-    )  # each is used in the range in which it neither overflows nor cancels
-    weight = np.expm1(below) + rate  # (M / N at the end - (1 - rate)); not above 0 where M / N never falls so low
-    with np.errstate(divide="ignore"):
-        logarithm = np.where(
-            signed > 0.0, above + np.log1p((rate - 1.0) * np.exp(-above)), np.log(np.maximum(weight, 0.0))
-        )
-    end = sigma * (logarithm - math.log(rate)) + 0.5 / sigma  # in units of sigma
-    if removed:
-        nothing = np.where(signed > 0.0, np.exp(logarithm + log_ndtr(-end)), weight * ndtr(-end))
-        found = rate * ndtr(1.0 / sigma - end) - nothing
-    else:
-        mixed = np.logaddexp(math.log1p(-rate) + log_ndtr(end), math.log(rate) + log_ndtr(end - 1.0 / sigma))
-        found = ndtr(end) - np.exp(losses + mixed)
-    return np.clip(found, 0.0, 1.0)
 
 
 # ------------------------------------------------------------------------------------------------------ checks
