@@ -144,6 +144,23 @@ def _locked(descriptor: int, kind: int) -> bool:
     return True
 
 
+def open_database(path: Path, *, synchronous: str = "FULL", timeout_s: float = 5.0) -> sqlite3.Connection:
+    """Opens a SQLite file in WAL mode, for several threads; makes it with mode 0600 if it is missing.
+
+    Args:
+        synchronous: SQLite's mode; "FULL" has every transaction on the disk when it ends.
+        timeout_s: longest wait for another process to end its transaction.
+
+    Raises what SQLite and the system raise.
+    """
+    if str(path) != ":memory:":
+        create_private(path)
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=timeout_s)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute(f"PRAGMA synchronous={synchronous}")
+    return database
+
+
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
     """Runs the block in one transaction, during which nobody else writes; an error in the block rolls it back.

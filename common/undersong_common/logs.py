@@ -35,16 +35,10 @@ class JsonLines(logging.Formatter):
 
 
 class _Plain(logging.Formatter):
-    """A time, the level and the words. Each second's time is put together once."""
-
-    _second = -1
-    _time = ""
+    """A time, the level and the words, without an exception's own words."""
 
     def format(self, record: logging.LogRecord) -> str:
-        second = int(record.created)
-        if second != self._second:
-            self._second, self._time = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
-        line = f"{self._time},{int(record.msecs):03d} {record.levelname} {record.getMessage()}"
+        line = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}"
         # names of runs and of peers come from outside: none may begin a line of its own, or draw on the terminal
         return printable(line, LONGEST_LINE)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
-from undersong_common.files import create_private, transaction
+from undersong_common.files import open_database, transaction
 
 log = logging.getLogger(__name__)
 
@@ -192,12 +192,8 @@ class Sqlite(Database):
         super().__init__(str(path), epoch)
         self._alone = alone
         try:
-            if str(path) != ":memory:":
-                create_private(path)
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=WRITE_S)
+            self._connection = open_database(path, timeout_s=WRITE_S)
             self._connection.row_factory = sqlite3.Row
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=FULL")
             self._connection.executescript(schema if epoch is None else LEASE + schema)
             found = self._connection.execute("PRAGMA user_version").fetchone()[0]
             if version and not found:

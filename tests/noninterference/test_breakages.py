@@ -23,7 +23,7 @@ from tests.noninterference.hospital import Interference, MakePair
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.computation import RecordComputation
 from undersong_client.answering.party import Party
-from undersong_client.consent.approvals import PersonalConsent
+from undersong_client.consent.approvals import Requests
 from undersong_client.records import cautions
 from undersong_client.storage.attempts import Attempts
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal, UndersongError
@@ -92,11 +92,11 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 
     wrapped(monkeypatch, Party, "_propose", propose)
 
-    def decide(original: Any, self: PersonalConsent, manifest: Any) -> str:
+    def reason_to_wait(original: Any, self: Requests, manifest: Any) -> str:
         found = cautions.of_manifest(manifest, tables[-1])
         return "waits for the approval of a person at this party" if found else str(original(self, manifest))
 
-    wrapped(monkeypatch, PersonalConsent, "decide", decide)
+    wrapped(monkeypatch, Requests, "reason_to_wait", reason_to_wait)
 
 
 @broken("the receipt carries the head of the data set's ledger")

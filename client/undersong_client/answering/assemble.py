@@ -11,7 +11,7 @@ from undersong_client.answering.computation import Computation, HospitalComputat
 from undersong_client.answering.computing_process import ComputingProcess
 from undersong_client.answering.party import Party
 from undersong_client.consent import plugins, policy
-from undersong_client.consent.approvals import PersonalConsent
+from undersong_client.consent.approvals import Requests
 from undersong_client.home import PartyHome
 from undersong_client.records import snapshot
 from undersong_client.storage import datasets
@@ -100,7 +100,7 @@ def assemble(
         encapsulate=encapsulate,
         address=address,
         teacher_model=lambda: home.settings.teacher_model,
-        consent=PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=clock),
+        consent=Requests(home, clock=clock),
     )
     return Assembled(party, ledger, kept, computation)
 

@@ -295,7 +295,7 @@ class Party:
         except UndersongError as error:
             self._consent.refused(manifest, error.problem)
             raise
-        if reason := self._consent.decide(manifest):
+        if reason := self._consent.reason_to_wait(manifest):
             return self._reply(pending=wire.Pending(reason=reason))
         self._store.put(f"run/{manifest.run}", manifest.hash)
         return self._reply(signature=wire.ManifestSignature(signature=manifest.sign(self._identity)))
@@ -305,7 +305,7 @@ class Party:
         if self._store.get(f"run/{manifest.run}") != manifest.hash:
             raise PrivacyRefusal("this party has not signed that manifest", "propose it first")
         manifest.check_signatures(dict(message.signatures))
-        if self._agreed(manifest.hash) is None and (reason := self._consent.decide(manifest)):
+        if self._agreed(manifest.hash) is None and (reason := self._consent.reason_to_wait(manifest)):
             raise PrivacyRefusal(f"this party {reason}")  # signed, and closed or withdrawn since
         self._store.put(f"agreed/{manifest.hash.hex()}", message.manifest)
         self._consent.suspended(manifest.hash, now=False)

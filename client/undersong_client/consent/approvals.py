@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -119,12 +120,40 @@ class Request:
         return tagged_hash(TAG, canonical_json(decided))
 
 
-class Requests:
-    """The folder of proposed plans and decisions. Several processes may use it at once."""
+class Consent:
+    """Interface of a party's decisions about runs, in addition to its policy. This base class consents to every run."""
 
-    def __init__(self, home: PartyHome) -> None:
+    def reason_to_wait(self, manifest: Manifest) -> str:
+        """Returns "" if the manifest may be signed, else the reason to wait. Raises PrivacyRefusal after a refusal."""
+        return ""
+
+    def check(self, manifest: Manifest) -> None:
+        """Raises PrivacyRefusal if the consent to a signed run was withdrawn."""
+
+    def refused(self, manifest: Manifest, reason: str) -> None:
+        """Stores a proposed run that the policy's checks refuse, with the reason, for people to see."""
+
+    def ended(self, manifest: bytes) -> None:
+        """Records that no request of a run is answered any more; ``manifest`` is the hash of its manifest."""
+
+    def suspended(self, manifest: bytes, *, now: bool) -> None:
+        """Records that the coordinator has suspended (``now``) or resumed a run; ``manifest`` is its hash."""
+
+
+class Requests(Consent):
+    """The folder of proposed plans and decisions, and with it the consent of people to each plan.
+
+    Several processes may use it at once.
+
+    Args:
+        clock: returns seconds since the epoch.
+    """
+
+    def __init__(self, home: PartyHome, *, clock: Callable[[], float] = time.time) -> None:
         self._home = home
         self._folder = home.requests
+        self._clock = clock
+        self._approved: dict[bytes, tuple[FileState, FileState]] = {}  # as the files were, by manifest
 
     def all(self) -> list[Request]:
         """Returns all requests, oldest first."""
@@ -293,21 +322,18 @@ class Requests:
             if each.manifest not in kept and each.number > 1 and each.decision == "pending":
                 self._path(each.manifest).with_suffix(".manifest").unlink(missing_ok=True)
 
-    def refused(self, manifest: Manifest, objection: str, *, at: float) -> None:
-        """Stores a proposal that the policy's checks refuse, with the reason, so that people see it.
-
-        It stores no plan with malformed figures, and none from a coordinator that proposes too many.
-        """
+    def refused(self, manifest: Manifest, reason: str) -> None:
+        # No plan with malformed figures is stored, and none from a coordinator that proposes too many.
         with contextlib.suppress(PrivacyRefusal):
             manifest.plan.check_form()
-            self.receive(manifest, at=at, objection=objection)
+            self.receive(manifest, at=self._clock(), objection=reason)
 
-    def ended(self, manifest: bytes, *, at: float) -> None:
-        """Records that the run with this manifest hash has ended here."""
+    def ended(self, manifest: bytes) -> None:
+        at = self._clock()
         self._note(manifest, lambda known: known if known.ended_s else replace(known, ended_s=at))
 
-    def suspended(self, manifest: bytes, *, at: float) -> None:
-        """Records that the coordinator sends no requests for a run for now; ``at`` 0 records that it does again."""
+    def suspended(self, manifest: bytes, *, now: bool) -> None:
+        at = self._clock() if now else 0.0
         self._note(manifest, lambda known: replace(known, suspended_s=at))
 
     def previewed(self, request: Request, figures: Mapping[str, Any], *, at: float) -> None:
@@ -376,6 +402,49 @@ class Requests:
             signature = keys.identity(self._home).sign(decided.statement).hex()
             return self._changed(replace(decided, signature=signature), always=True)
 
+    def reason_to_wait(self, manifest: Manifest) -> str:
+        from undersong_client.consent import policy
+
+        request = self.receive(manifest, at=self._clock())
+        if request.ended_s:
+            raise PrivacyRefusal(
+                f"run {request.run!r} has ended at this party", "start a new run under a new name", code="run-ended"
+            )
+        # Read each time, so that a changed policy counts at once.
+        if request.decision == "pending" and policy.read(self._home).approval == "standing":
+            request = self.decide(request, "approved", at=self._clock(), reason="standing policy")
+        if request.decision == "pending":
+            return "waits for the approval of a person at this party"
+        self._check_approved(request)
+        return ""
+
+    def check(self, manifest: Manifest) -> None:
+        # Before every reply: read and verified again whenever one of the files is another one.
+        seen = file_state(self.path(manifest)), file_state(self._home.keys / "identity.key")
+        if self._approved.get(manifest.hash) == seen:
+            return
+        request = self.known(manifest.hash)
+        if request is None or request.run != manifest.run:
+            raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party", code="not-approved")
+        self._check_approved(request)
+        self._approved[manifest.hash] = seen
+
+    def _check_approved(self, request: Request) -> None:
+        if request.decision != "approved":
+            words = f": {request.reason}" if request.reason else ""
+            raise PrivacyRefusal(
+                f"run {request.run!r} was {request.decision} by this party{words}",
+                "talk to its people",
+                code=f"plan-{request.decision}",
+            )
+        try:
+            public = keys.identity(self._home).public_key()
+            public.verify(bytes.fromhex(request.signature), request.statement)
+        except (ValueError, InvalidSignature):
+            raise PrivacyRefusal(
+                f"the approval of run {request.run!r} is not signed by this party's key", code="not-signed"
+            ) from None
+
     def check_words(self, request: Request, stated: str) -> None:
         """Raises PrivacyRefusal unless ``stated`` is the plan's words, which are computed anew, or its whole hash."""
         from undersong_protocol.agreement.manifest import plan_words, same_words
@@ -408,92 +477,6 @@ class Requests:
 
     def _path(self, manifest: str) -> Path:
         return self._folder / f"{manifest}.json"
-
-
-class Consent:
-    """Interface of a party's decisions about runs, in addition to its policy. This base class consents to every run."""
-
-    def decide(self, manifest: Manifest) -> str:
-        """Returns "" if the manifest may be signed, else the reason to wait. Raises PrivacyRefusal after a refusal."""
-        return ""
-
-    def check(self, manifest: Manifest) -> None:
-        """Raises PrivacyRefusal if the consent to a signed run was withdrawn."""
-
-    def refused(self, manifest: Manifest, reason: str) -> None:
-        """Stores a proposed run that the policy's checks refuse, with the reason, for people to see."""
-
-    def ended(self, manifest: bytes) -> None:
-        """Records that no request of a run is answered any more; ``manifest`` is the hash of its manifest."""
-
-    def suspended(self, manifest: bytes, *, now: bool) -> None:
-        """Records that the coordinator has suspended (``now``) or resumed a run; ``manifest`` is its hash."""
-
-
-class PersonalConsent(Consent):
-    """Consent of people to each plan, read from the folder of requests.
-
-    Args:
-        standing: returns True if the policy consents to every run within its bounds; called each time, so that a
-            changed policy counts at once.
-        clock: returns seconds since the epoch.
-    """
-
-    def __init__(self, home: PartyHome, *, standing: Callable[[], bool], clock: Callable[[], float]) -> None:
-        self._home = home
-        self._requests = Requests(home)
-        self._standing = standing
-        self._clock = clock
-        self._checked: dict[bytes, tuple[FileState, FileState]] = {}  # as the files were, by manifest
-
-    def decide(self, manifest: Manifest) -> str:
-        request = self._requests.receive(manifest, at=self._clock())
-        if request.ended_s:
-            raise PrivacyRefusal(
-                f"run {request.run!r} has ended at this party", "start a new run under a new name", code="run-ended"
-            )
-        if request.decision == "pending" and self._standing():
-            request = self._requests.decide(request, "approved", at=self._clock(), reason="standing policy")
-        if request.decision == "pending":
-            return "waits for the approval of a person at this party"
-        self._check(request)
-        return ""
-
-    def refused(self, manifest: Manifest, reason: str) -> None:
-        self._requests.refused(manifest, reason, at=self._clock())
-
-    def check(self, manifest: Manifest) -> None:
-        # Before every reply: read and verified again whenever one of the files is another one.
-        seen = file_state(self._requests.path(manifest)), file_state(self._home.keys / "identity.key")
-        if self._checked.get(manifest.hash) == seen:
-            return
-        request = self._requests.known(manifest.hash)
-        if request is None or request.run != manifest.run:
-            raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party", code="not-approved")
-        self._check(request)
-        self._checked[manifest.hash] = seen
-
-    def ended(self, manifest: bytes) -> None:
-        self._requests.ended(manifest, at=self._clock())
-
-    def suspended(self, manifest: bytes, *, now: bool) -> None:
-        self._requests.suspended(manifest, at=self._clock() if now else 0.0)
-
-    def _check(self, request: Request) -> None:
-        if request.decision != "approved":
-            words = f": {request.reason}" if request.reason else ""
-            raise PrivacyRefusal(
-                f"run {request.run!r} was {request.decision} by this party{words}",
-                "talk to its people",
-                code=f"plan-{request.decision}",
-            )
-        try:
-            public = keys.identity(self._home).public_key()
-            public.verify(bytes.fromhex(request.signature), request.statement)
-        except (ValueError, InvalidSignature):
-            raise PrivacyRefusal(
-                f"the approval of run {request.run!r} is not signed by this party's key", code="not-signed"
-            ) from None
 
 
 def manifest_hash(data: bytes) -> bytes:

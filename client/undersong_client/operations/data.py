@@ -13,11 +13,11 @@ from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome, read_input
 from undersong_client.operations.runs import end_attempts
-from undersong_client.records import sources
+from undersong_client.records import snapshot, sources
 from undersong_client.records.declared import Declared
 from undersong_client.records.private import hold_out
-from undersong_client.storage import checkpoints, datasets
-from undersong_client.storage.checkpoints import Spending
+from undersong_client.storage import datasets
+from undersong_client.storage.checkpoints import Restored, Source, Spending, read_receipts, recover
 from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
@@ -189,10 +189,18 @@ def keep_until(home: Path, last: date | None) -> None:
 
 
 def erase(home: Path) -> None:
-    """Deletes the sealed records and their embeddings. Raises ConfigurationError if the daemon is running."""
+    """Deletes the sealed records and their embeddings; the ledger, which holds no record, stays with what was spent.
+
+    Raises ConfigurationError if the daemon is running.
+    """
     opened = PartyHome(home)
     with opened.running():
-        datasets.erase(opened)
+        for sealed in (opened.sealed, opened.held_out):
+            sealed.unlink(missing_ok=True)
+        if opened.settings.cache:
+            # With the files that SQLite keeps beside it.
+            for path in Path(opened.settings.cache).glob(snapshot.EMBEDDINGS + "*"):
+                path.unlink()
 
 
 def _check_drill(home: PartyHome, declared: Declared) -> None:
@@ -223,7 +231,7 @@ def restore_ledger(
     backup: Path | None = None,
     charge_missing: bool = False,
     receipts: Sequence[Path] = (),
-) -> checkpoints.Restored:
+) -> Restored:
     """Restores a ledger that is missing, broken, or older than the last release.
 
     Args:
@@ -236,18 +244,21 @@ def restore_ledger(
         ConfigurationError: nothing is missing, there is no data set, or the daemon is running.
         PrivacyRefusal: the backup lacks something, and ``charge_missing`` is False.
     """
-    opened = PartyHome(home)
+    opened, at = PartyHome(home), time.time()
     allowed = policy.read(opened)
     with opened.running():
         source = _source(opened, backup, charge_missing, receipts)
-        return datasets.restore_ledger(opened, allowed, checkpoints, source, at=time.time())
+        kept, fingerprint = datasets.checkpoints_of(opened, checkpoints)
+        restored = recover(opened, kept, fingerprint, allowed, source, at=at)
+        restored.ledger.adopt(fingerprint, at=at)
+        datasets.declare(restored.ledger, allowed, at=at)
+        kept.keep(restored.ledger)
+        return restored
 
 
-def _source(home: PartyHome, backup: Path | None, charge_missing: bool, receipts: Sequence[Path]) -> checkpoints.Source:
+def _source(home: PartyHome, backup: Path | None, charge_missing: bool, receipts: Sequence[Path]) -> Source:
     party = home.settings.party
-    return checkpoints.Source(
-        backup, charge_missing, tuple(checkpoints.read_receipts(path, party) for path in receipts)
-    )
+    return Source(backup, charge_missing, tuple(read_receipts(path, party) for path in receipts))
 
 
 @dataclass(frozen=True)

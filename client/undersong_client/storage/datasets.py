@@ -206,7 +206,7 @@ def add(
     declare(ledger, policy, at=at)
     earlier = None
     with suppress(ConfigurationError):  # the first data set, or a sealed copy that is damaged
-        earlier, _ = _checkpoints(home, checkpoints)
+        earlier, _ = checkpoints_of(home, checkpoints)
     texts = data.table.texts
     lengths = TextLengths(len(texts), 0, 0) if embedder is None else embedder.lengths(texts)
     facts = snapshot.Facts(
@@ -243,16 +243,6 @@ def check_retention(home: PartyHome, at: float) -> None:
         )
 
 
-def erase(home: PartyHome) -> None:
-    """Deletes the sealed copy and the embeddings; the ledger, which holds no record, stays with what was spent."""
-    for sealed in (home.sealed, home.held_out):
-        sealed.unlink(missing_ok=True)
-    if home.settings.cache:
-        # With the files that SQLite keeps beside it.
-        for path in Path(home.settings.cache).glob(snapshot.EMBEDDINGS + "*"):
-            path.unlink()
-
-
 def open_ledger(
     home: PartyHome, policy: HospitalPolicy, checkpoints: Path, *, at: float
 ) -> tuple[Ledger, LedgerCheckpoints]:
@@ -263,7 +253,7 @@ def open_ledger(
         PrivacyRefusal: the ledger is missing, too old, broken, or of another version of the data.
     """
     check_retention(home, at)
-    kept, version = _checkpoints(home, checkpoints)
+    kept, version = checkpoints_of(home, checkpoints)
     if not home.ledger.exists():
         raise PrivacyRefusal(f"{home.ledger}: the data set's ledger is missing", RESTORE, code="ledger-missing")
     ledger = Ledger.read(home.ledger)
@@ -278,25 +268,13 @@ def open_ledger(
     return ledger, kept
 
 
-def restore_ledger(
-    home: PartyHome, policy: HospitalPolicy, checkpoints: Path, source: Source, *, at: float
-) -> Restored:
-    """Restores the ledger of the present data set, as ``storage.checkpoints.recover``."""
-    kept, name = _checkpoints(home, checkpoints)
-    restored = recover(home, kept, name, policy, source, at=at)
-    restored.ledger.adopt(name, at=at)
-    declare(restored.ledger, policy, at=at)
-    kept.keep(restored.ledger)
-    return restored
-
-
 def declare(ledger: Ledger, policy: HospitalPolicy, *, at: float) -> None:
     """Declares the policy's budget in the ledger, if the ledger has another one."""
     if ledger.budget != budget_of(policy):
         ledger.declare(budget_of(policy), at=at)
 
 
-def _checkpoints(home: PartyHome, checkpoints: Path) -> tuple[LedgerCheckpoints, str]:
+def checkpoints_of(home: PartyHome, checkpoints: Path) -> tuple[LedgerCheckpoints, str]:
     """Returns the checkpoints of the added data set's ledger, and the data set's fingerprint."""
     _check_added(home)
     facts = snapshot.facts(home)

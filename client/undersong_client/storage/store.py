@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import create_file, create_private, destroy_file, file_state, transaction
+from undersong_common.files import create_file, destroy_file, file_state, open_database, transaction
 
 VERSION = 4
 # ``sent`` is the outbox: ``head`` begins a message, and the journal's entry ``reply`` ends it ("": nothing does).
@@ -248,10 +248,7 @@ class Journal:
         self._afterwards: list[Callable[[], None]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            create_private(path)
-            self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self.connection.execute("PRAGMA journal_mode=WAL")
-            self.connection.execute("PRAGMA synchronous=FULL")
+            self.connection = open_database(path)
             self.connection.execute("PRAGMA secure_delete=ON")
             self._begin()
         except (sqlite3.DatabaseError, OSError) as error:

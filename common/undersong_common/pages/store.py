@@ -12,7 +12,7 @@ from pathlib import Path
 
 from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import create_private, transaction
+from undersong_common.files import open_database, transaction
 
 ACTION_KEPT_S = 24 * 3600.0
 PATIENCE_S = 30.0
@@ -51,11 +51,8 @@ class PageStore:
         path = folder / "page.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            create_private(path)
-            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+            self._database = open_database(path, synchronous="NORMAL", timeout_s=10.0)
             self._database.row_factory = sqlite3.Row
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")
             self._database.executescript(_SCHEMA)
             columns = [row["name"] for row in self._database.execute("PRAGMA table_info(account)")]
             if "person" not in columns:  # a page of version 0.2

@@ -173,8 +173,8 @@ def test_the_one_plan_that_waits_is_shown_without_its_name(home):
 
 def test_a_plan_that_only_the_guard_refuses_is_shown_with_reason_and_remedy(home):
     refused = proposed(home, epsilon=2.5)
-    Requests(PartyHome(home)).refused(refused, "the policy allows 2", at=time.time())
-    Requests(PartyHome(home)).suspended(refused.hash, at=time.time())  # it has failed at the coordinator
+    Requests(PartyHome(home)).refused(refused, "the policy allows 2")
+    Requests(PartyHome(home)).suspended(refused.hash, now=True)  # it has failed at the coordinator
     for said in (command("preview", "--home", home), command("requests", "--home", home)):
         assert "the policy allows 2" in said
         assert "undersong run plan --revises 'spring' --name NEW" in " ".join(said.split())
@@ -467,7 +467,7 @@ def test_a_run_that_has_ended_cannot_be_approved(home):
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
-    Requests(PartyHome(home)).ended(manifest.hash, at=time.time())
+    Requests(PartyHome(home)).ended(manifest.hash)
     assert "has ended" in command("approve", "spring", plan_words(manifest.hash), "--home", home, code=2)
     assert "ended 20" in command("requests", "--home", home)
     assert "has ended" in command("revoke", "spring", "--home", home, code=2)
@@ -495,7 +495,7 @@ def test_a_finished_run_keeps_the_sheet_that_was_signed_and_shows_its_cost_and_r
         ledger.send(charge, "00" * 32)
     assert command("preview", "spring", "--home", home) == signed  # a run under way
     ledger.close("spring", manifest.hash.hex())
-    Requests(PartyHome(home)).ended(manifest.hash, at=time.time())
+    Requests(PartyHome(home)).ended(manifest.hash)
     finished = command("preview", "spring", "--home", home)
     assert "REFUSES" not in finished
     kept = signed.split("What it is for")[1].split("decided:")[0]
@@ -519,7 +519,7 @@ def test_a_run_that_no_sheet_was_signed_of_shows_what_it_cost_and_no_refusal_whe
     requests.decide(requests.find("spring"), "approved", at=time.time(), reason="standing policy")
     Ledger.read(PartyHome(home).ledger).close("spring", manifest.hash.hex())
     assert "REFUSES" in command("preview", "spring", "--home", home)  # it has not ended for all that its people know
-    requests.ended(manifest.hash, at=time.time())
+    requests.ended(manifest.hash)
     finished = command("preview", "spring", "--home", home)
     assert "REFUSES" not in finished
     assert "It has cost nothing" in finished

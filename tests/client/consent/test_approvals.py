@@ -11,7 +11,7 @@ from tests.doubles.coded import raises
 from tests.doubles.party_home import command
 from undersong_client import keys
 from undersong_client.consent import approvals, policy
-from undersong_client.consent.approvals import MOST_PLANS, PersonalConsent, Requests
+from undersong_client.consent.approvals import MOST_PLANS, Requests
 from undersong_client.consent.people import ROLES_OF_TWO, Person
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.consent.preview import differences
@@ -40,25 +40,25 @@ def home(tmp_path):
 
 @pytest.fixture
 def consent(home):
-    return PersonalConsent(home, standing=lambda: policy.read(home).approval == "standing", clock=lambda: 5.0)
+    return Requests(home, clock=lambda: 5.0)
 
 
 def test_a_run_waits_until_a_person_approves_it(home, consent):
     wanted, requests = manifest(), Requests(home)
-    assert "waits for the approval" in consent.decide(wanted)
+    assert "waits for the approval" in consent.reason_to_wait(wanted)
     with raises(PrivacyRefusal, "plan-pending"):
         consent.check(wanted)
     (request,) = requests.all()
     assert (request.run, request.epsilon, request.parties, request.decision) == ("first", 2.0, 1, "pending")
     assert requests.manifest_bytes(request) == wanted.to_bytes()
     requests.decide(requests.find("first"), "approved", at=6.0)
-    assert consent.decide(wanted) == ""
+    assert consent.reason_to_wait(wanted) == ""
     consent.check(wanted)
 
 
 def test_an_approval_by_one_of_two_lapses_with_the_sheet_and_its_signature_covers_who_decided(home, consent):
     wanted, requests = manifest(), Requests(home)
-    consent.decide(wanted)
+    consent.reason_to_wait(wanted)
     request = requests.find("first")
 
     def approve(name, role, figures):
@@ -80,7 +80,7 @@ def test_an_approval_by_one_of_two_lapses_with_the_sheet_and_its_signature_cover
 def test_a_run_named_like_a_plans_hash_does_not_stand_in_its_way(home, consent):
     wanted, requests = manifest(), Requests(home)
     for each in (wanted, manifest(wanted.hash.hex())):
-        consent.decide(each)
+        consent.reason_to_wait(each)
     requests.decide(requests.find(wanted.hash.hex()), "approved", at=6.0)
     assert requests.find("first").decision == "approved"
     assert requests.decide(requests.find(wanted.hash.hex()), "revoked", at=7.0).run == "first"
@@ -88,14 +88,14 @@ def test_a_run_named_like_a_plans_hash_does_not_stand_in_its_way(home, consent):
 
 def test_a_rejection_and_a_withdrawal_carry_their_reason_and_stay(home, consent):
     wanted, requests = manifest(), Requests(home)
-    consent.decide(wanted)
+    consent.reason_to_wait(wanted)
     requests.decide(requests.find("first"), "rejected", at=6.0, reason="too much")
     with pytest.raises(PrivacyRefusal, match="rejected by this party: too much"):
-        consent.decide(wanted)
+        consent.reason_to_wait(wanted)
     with raises(ConfigurationError, "was-refused"):
         requests.decide(requests.find("first"), "approved", at=7.0)
     other = manifest("second")
-    consent.decide(other)
+    consent.reason_to_wait(other)
     with raises(ConfigurationError, "not-approved"):
         requests.decide(requests.find("second"), "revoked", at=7.0)
     requests.decide(requests.find("second"), "approved", at=7.0)
@@ -108,21 +108,21 @@ def test_a_rejection_and_a_withdrawal_carry_their_reason_and_stay(home, consent)
 
 def test_a_standing_policy_approves_and_signs_by_itself(home, consent):
     policy.change(home, approval="standing")
-    assert consent.decide(manifest()) == ""
+    assert consent.reason_to_wait(manifest()) == ""
     consent.check(manifest())
     assert Requests(home).find("first").reason == "standing policy"
     policy.change(home, approval="each")
-    assert consent.decide(manifest("second")) != ""
+    assert consent.reason_to_wait(manifest("second")) != ""
 
 
 def test_an_approval_holds_for_one_plan_and_another_one_is_a_new_request(home, consent, caplog):
     approved, other = manifest(), manifest(epsilon=3.0)
-    consent.decide(approved)
+    consent.reason_to_wait(approved)
     requests = Requests(home)
     requests.decide(requests.find("first"), "approved", at=6.0)
     with raises(PrivacyRefusal, "not-approved"):
         consent.check(other)
-    assert "waits" in consent.decide(other)
+    assert "waits" in consent.reason_to_wait(other)
     assert "ANOTHER PLAN than before: epsilon 2 -> 3" in caplog.text
     old, new = requests.under("first")
     assert (old.decision, old.replaced, new.decision, new.number) == ("approved", True, "pending", 2)
@@ -131,32 +131,32 @@ def test_an_approval_holds_for_one_plan_and_another_one_is_a_new_request(home, c
         consent.check(other)
     # what was approved is what may be signed, and nothing else
     consent.check(approved)
-    assert consent.decide(approved) == ""
-    assert "waits" in consent.decide(other)
+    assert consent.reason_to_wait(approved) == ""
+    assert "waits" in consent.reason_to_wait(other)
 
 
 def test_a_revision_says_what_differs_from_the_run_that_was_decided(home, consent):
-    consent.decide(manifest())
+    consent.reason_to_wait(manifest())
     requests = Requests(home)
     requests.decide(requests.find("first"), "rejected", at=6.0, reason="too much")
     plain = manifest("second", epsilon=1.0)
-    consent.decide(dataclasses.replace(plain, task={**plain.task, "revises": "first"}))
+    consent.reason_to_wait(dataclasses.replace(plain, task={**plain.task, "revises": "first"}))
     revision = requests.find("second")
     assert (revision.revises, revision.decision, revision.number) == ("first", "pending", 1)
     assert revision.changes[0] == "epsilon 2 -> 1"
     assert requests.find("first").decision == "rejected"
     stranger = manifest("third", epsilon=1.5)
-    consent.decide(dataclasses.replace(stranger, task={**stranger.task, "revises": "never proposed here"}))
+    consent.reason_to_wait(dataclasses.replace(stranger, task={**stranger.task, "revises": "never proposed here"}))
     assert (requests.find("third").revises, requests.find("third").changes) == ("", ())
     with pytest.raises(PrivacyRefusal):
         dataclasses.replace(plain, task={**plain.task, "revises": "a\u202eb"}).check_names()
 
 
 def test_a_decision_is_about_the_plan_that_was_meant_and_not_about_one_that_came_since(home, consent):
-    consent.decide(manifest())
+    consent.reason_to_wait(manifest())
     requests = Requests(home)
     meant = requests.find("first")
-    consent.decide(manifest(epsilon=3.0))
+    consent.reason_to_wait(manifest(epsilon=3.0))
     with raises(ConfigurationError, "replaced"):
         requests.decide(meant, "approved", at=6.0)
     assert [each.decision for each in requests.under("first")] == ["pending", "pending"]
@@ -164,19 +164,19 @@ def test_a_decision_is_about_the_plan_that_was_meant_and_not_about_one_that_came
 
 def test_words_of_another_plan_are_refused(home, consent):
     requests = Requests(home)
-    consent.decide(manifest())
+    consent.reason_to_wait(manifest())
     first = requests.find("first")
     requests.check_words(first, first.words.upper().replace(" ", ", "))
     for wrong in ("", " ".join(first.words.split()[:8]), " ".join(reversed(first.words.split()))):
         with raises(PrivacyRefusal, "other-words"):
             requests.check_words(first, wrong)
-    consent.decide(manifest(epsilon=0.1))
+    consent.reason_to_wait(manifest(epsilon=0.1))
     with pytest.raises(PrivacyRefusal, match=r"CHANGED since: epsilon 2 -> 0\.1"):
         requests.check_words(requests.find("first"), first.words)
 
 
 def test_words_that_were_written_into_the_file_are_not_believed(home, consent):
-    consent.decide(manifest())
+    consent.reason_to_wait(manifest())
     path = next(home.requests.glob("*.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"words": "acid"}))
     with pytest.raises(PrivacyRefusal):
@@ -185,24 +185,24 @@ def test_words_that_were_written_into_the_file_are_not_believed(home, consent):
 
 def test_a_plan_that_was_searched_for_the_words_of_another_is_refused(home, consent, monkeypatch):
     monkeypatch.setattr(manifests, "plan_words", lambda hash_: "acid acorn action")
-    consent.decide(manifest())
+    consent.reason_to_wait(manifest())
     for run in ("first", "second"):
         with raises(PrivacyRefusal, "words-in-use"):
-            consent.decide(manifest(run, epsilon=0.5))
+            consent.reason_to_wait(manifest(run, epsilon=0.5))
     assert len(Requests(home).all()) == 1
 
 
 def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consent):
     requests = Requests(home)
-    consent.decide(manifest(epsilon=1.0))
-    consent.decide(manifest(epsilon=1.5))
+    consent.reason_to_wait(manifest(epsilon=1.0))
+    consent.reason_to_wait(manifest(epsilon=1.5))
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.5"
-    consent.decide(manifest(epsilon=1.6))  # nobody has looked at 1.5: the step must not look small
+    consent.reason_to_wait(manifest(epsilon=1.6))  # nobody has looked at 1.5: the step must not look small
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.6"
     requests.previewed(requests.find("first"), {}, at=6.0)
-    consent.decide(manifest(epsilon=2.0))
+    consent.reason_to_wait(manifest(epsilon=2.0))
     assert requests.find("first").changes[0] == "epsilon 1.6 -> 2"
-    consent.decide(manifest(epsilon=1.6))  # the seen one again: nothing is new, and it stands again
+    consent.reason_to_wait(manifest(epsilon=1.6))  # the seen one again: nothing is new, and it stands again
     assert requests.find("first").changes == ()
     assert [each.replaced for each in requests.under("first")] == [True, True, True, False]
 
@@ -210,9 +210,9 @@ def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consen
 @pytest.mark.heavy
 def test_a_name_takes_some_plans_and_no_more(home, consent):
     for number in range(MOST_PLANS):
-        consent.decide(manifest(epsilon=1.0 + number / 10))
+        consent.reason_to_wait(manifest(epsilon=1.0 + number / 10))
     with raises(PrivacyRefusal, "too-many-plans"):
-        consent.decide(manifest(epsilon=9.0))
+        consent.reason_to_wait(manifest(epsilon=9.0))
     kept = [
         each.number for each in Requests(home).under("first") if (home.requests / f"{each.manifest}.manifest").exists()
     ]
@@ -220,7 +220,7 @@ def test_a_name_takes_some_plans_and_no_more(home, consent):
 
 
 def test_a_run_that_has_ended_is_not_approved_again(home, consent):
-    consent.decide(manifest())
+    consent.reason_to_wait(manifest())
     requests = Requests(home)
     requests.decide(requests.find("first"), "approved", at=6.0)
     consent.ended(manifest().hash)
@@ -230,7 +230,7 @@ def test_a_run_that_has_ended_is_not_approved_again(home, consent):
 
 def test_daemon_and_commands_lose_no_decision_to_each_other(home, consent):
     wanted, requests = manifest(), Requests(home)
-    consent.decide(wanted)
+    consent.reason_to_wait(wanted)
     stale = requests.find("first")
     requests.decide(stale, "approved", at=6.0)
     consent.refused(wanted, "the budget is spent")  # read and written after the decision
@@ -281,7 +281,7 @@ def _more_sums(before):
 @pytest.mark.parametrize("forged", ["decision", "signature"])
 def test_an_approval_that_was_written_by_hand_is_refused(home, consent, forged):
     wanted, requests = manifest(), Requests(home)
-    consent.decide(wanted)
+    consent.reason_to_wait(wanted)
     path = next(home.requests.glob("*.json"))
     if forged == "signature":
         requests.decide(requests.find("first"), "approved", at=6.0)
@@ -289,7 +289,7 @@ def test_an_approval_that_was_written_by_hand_is_refused(home, consent, forged):
     else:
         value = json.loads(path.read_text()) | {"decision": "approved"}
     path.write_text(json.dumps(value))
-    for ask in (consent.decide, consent.check):
+    for ask in (consent.reason_to_wait, consent.check):
         with raises(PrivacyRefusal, "not-signed"):
             ask(wanted)
 
@@ -303,13 +303,13 @@ def test_what_the_guard_refuses_is_shown_and_waits_for_nobody(home, consent):
     assert json.loads(shown)["requests"][0]["objection"] == request.objection
     assert "REFUSED" in command("requests", "--home", home.path)
     # the policy was widened: the guard objects no more, and a person decides
-    assert "waits" in consent.decide(wanted)
+    assert "waits" in consent.reason_to_wait(wanted)
     assert requests.find("first").undecided
 
 
 def test_another_manifest_that_is_refused_leaves_the_first_ones_approval(home, consent):
     wanted, requests = manifest(), Requests(home)
-    consent.decide(wanted)
+    consent.reason_to_wait(wanted)
     requests.decide(requests.find("first"), "approved", at=6.0)
     consent.refused(manifest(epsilon=3.0), "has another manifest already")
     consent.check(wanted)
@@ -324,10 +324,10 @@ def test_a_flood_of_proposals_is_refused(home, consent, monkeypatch):
     monkeypatch.setattr(approvals, "MOST_PENDING", 10)
     plain = manifest()
     for number in range(10):
-        consent.decide(dataclasses.replace(plain, run=f"run {number}"))
+        consent.reason_to_wait(dataclasses.replace(plain, run=f"run {number}"))
     with raises(PrivacyRefusal, "too-many-pending"):
-        consent.decide(dataclasses.replace(plain, run="one more"))
-    consent.decide(dataclasses.replace(plain, run="run 1"))
+        consent.reason_to_wait(dataclasses.replace(plain, run="one more"))
+    consent.reason_to_wait(dataclasses.replace(plain, run="run 1"))
 
 
 def test_runs_that_are_over_undecided_take_neither_the_place_of_others_nor_room_without_end(home, consent, monkeypatch):
@@ -335,16 +335,16 @@ def test_runs_that_are_over_undecided_take_neither_the_place_of_others_nor_room_
     plain = manifest()
     for number in range(12):
         proposed = dataclasses.replace(plain, run=f"run {number:02}")
-        consent.decide(proposed)
+        consent.reason_to_wait(proposed)
         consent.ended(proposed.hash) if number % 2 else consent.suspended(proposed.hash, now=True)
     assert len(Requests(home).all()) <= 6
-    assert "waits" in consent.decide(dataclasses.replace(plain, run="one more"))
+    assert "waits" in consent.reason_to_wait(dataclasses.replace(plain, run="one more"))
     assert [each.run for each in Requests(home).all() if each.undecided] == ["one more"]
 
 
 def test_a_run_is_found_by_name_or_by_the_beginning_of_its_hash(home, consent):
     wanted = manifest("../../etc/passwd")
-    consent.decide(wanted)
+    consent.reason_to_wait(wanted)
     requests = Requests(home)
     assert requests.find(wanted.hash.hex()[:8]) == requests.find("../../etc/passwd")
     with raises(ConfigurationError, "unknown-run"):
@@ -353,7 +353,7 @@ def test_a_run_is_found_by_name_or_by_the_beginning_of_its_hash(home, consent):
 
 
 def test_a_damaged_manifest_is_not_shown(home, consent):
-    consent.decide(manifest())
+    consent.reason_to_wait(manifest())
     next(home.requests.glob("*.manifest")).write_bytes(b"{}")
     with raises(ConfigurationError, "damaged"):
         Requests(home).manifest_bytes(Requests(home).find("first"))
@@ -400,8 +400,8 @@ def test_a_refused_proposal_of_ill_formed_figures_is_not_kept(home, consent):
     "changes", [{"delta": {"x": 1}}, {"epsilon": [1]}, {"run": 7}, {"received_s": None}, {"more": 1}]
 )
 def test_a_stored_file_of_another_form_does_not_hide_the_others(home, consent, changes):
-    consent.decide(manifest("first"))
-    consent.decide(manifest("second"))
+    consent.reason_to_wait(manifest("first"))
+    consent.reason_to_wait(manifest("second"))
     path = Requests(home).path(manifest("first"))
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     assert [each.run for each in Requests(home).all()] == ["second"]
@@ -413,6 +413,6 @@ def test_refused_proposals_do_not_count_among_those_that_wait(home, consent, mon
         consent.refused(manifest(f"refused {number}"), "refused")
     assert len(Requests(home).all()) <= 4  # the newest are kept, and only so many
     for number in range(3):
-        assert "waits for the approval" in consent.decide(manifest(f"wanted {number}"))
+        assert "waits for the approval" in consent.reason_to_wait(manifest(f"wanted {number}"))
     with pytest.raises(PrivacyRefusal):
-        consent.decide(manifest("one more"))
+        consent.reason_to_wait(manifest("one more"))

@@ -372,7 +372,7 @@ class Undecided(Consent):
         self.reason = "waits for a person"
         self.withdrawn = False
 
-    def decide(self, manifest):
+    def reason_to_wait(self, manifest):
         return self.reason
 
     def refused(self, manifest, reason):

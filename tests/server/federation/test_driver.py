@@ -103,7 +103,7 @@ class Persons(Consent):
     def __init__(self):
         self.asked = 0
 
-    def decide(self, manifest):
+    def reason_to_wait(self, manifest):
         self.asked += 1
         return "" if self.asked > 4 else "waits for the approval of a person at this party"
 
