@@ -37,8 +37,7 @@ from benchmarks.federation import ROOT, cpu_seconds, environment, served, wait
 from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.consent import trust as joining
-from undersong_client.home import PartyHome, PartySettings
-from undersong_client.records.declared import Declared
+from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_client.storage import datasets
 from undersong_common.embedding import publishable
 from undersong_common.entry import only_tls_1_3
@@ -100,7 +99,7 @@ def hosted(folder: Path, names: list[str]) -> None:
 
 def enrol(folder: Path, coordinator: Any, name: str) -> None:
     """A party's folder with keys, certificate, policy, budget and records, by the functions of its commands."""
-    home = PartyHome.create(folder / name, PartySettings(name))
+    home = PartyHome.create(folder / name, PartySettings(party=name))
     keys.create(home)
     package = coordinator.invite(name, now=time.time())
     allowed = policy.HospitalPolicy(

@@ -41,21 +41,78 @@ VERSION = 2  # of the folder's files together; 1 had no number
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 REFUSED_START = "the daemon refuses to start"
+VARIABLE = "env:"  # before the name of a variable that holds a database's URL
 CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinator's differ enough to be told
 
 
 @dataclass(frozen=True)
-class PartySettings:
-    """The settings of a party, as ``settings.json`` holds them.
+class Declared:
+    """A data set's declaration, as the party's settings keep it.
 
     Attributes:
+        data: the source's file or folder; a file ``.sql`` holds a query.
+        text_field, label_field, user_field: names of columns; "" for no column. ``a.b`` names a value in a nested row.
+        attribute_fields: columns by the attribute of the operator's task files that they stand for.
+        encoding: encoding of a text file.
+        label_map: label by the value in the source; the value "" leaves the record out. The key "" stands for a missing
+            value, and "*" for any other one.
+        row_filter: the hospital's command that reads every row as a line of JSON and writes the rows to use.
+        database: file that holds the database's URL, or ``env:NAME`` of a variable that holds it.
+        exclusions: file or query with the identifiers of patients to leave out.
+        hold_out: per cent of the patients (without ids: of the records) that are held out, to judge a corpus by.
+    """
+
+    data: str
+    text_field: str = "text"
+    label_field: str = ""
+    user_field: str = ""
+    attribute_fields: Mapping[str, str] = field(default_factory=dict)
+    encoding: str = "utf-8"
+    label_map: Mapping[str, str] = field(default_factory=dict)
+    row_filter: str = ""
+    database: str = ""
+    exclusions: str = ""
+    hold_out: int = 0
+
+    @classmethod
+    def of(cls, settings: Any) -> "Declared":
+        """Returns the declaration that a party's settings hold."""
+        return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
+
+    @property
+    def path(self) -> Path:
+        return Path(self.data)
+
+    def absolute(self) -> "Declared":
+        """Returns the same declaration with absolute paths, for a program that starts in another folder."""
+
+        def absolute(at: str) -> str:
+            return str(Path(at).absolute()) if at and not at.startswith(VARIABLE) else at
+
+        return replace(
+            self, data=absolute(self.data), exclusions=absolute(self.exclusions), database=absolute(self.database)
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        named = (self.text_field, self.label_field, self.user_field, *self.attribute_fields.values())
+        return tuple(name for name in named if name)
+
+    @property
+    def is_files(self) -> bool:
+        """True if reading the source starts no program and queries no database."""
+        return not (self.row_filter or self.path.suffix == ".sql" or self.exclusions.endswith(".sql"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartySettings(Declared):
+    """The settings of a party and the declaration of its data set, as ``settings.json`` holds them.
+
+    Attributes:
+        data, text_field: "" until a data set is added.
         party: this party's name.
         embedder: "packaged" or the folder of a local model.
         max_windows: windows of a long text that the embedder reads (undersong_common.embedding), as in the task files.
-        data: the data set's file; "" until it is added.
-        text_field, label_field, user_field: columns of the data set; "" for no column.
-        attribute_fields: columns by the attribute of the operator's task files that they stand for.
-        encoding, label_map, row_filter, database, exclusions, hold_out: as in ``records.declared.Declared``.
         keep_until: last day (ISO 8601) on which the data set may be answered from; "" for no end.
         teacher_model: "packaged" or the folder of a local model for fine-tuning teachers; "" for no model.
         notify: command or address that gets notices for people (undersong_common.notices); "" for no notices.
@@ -67,20 +124,11 @@ class PartySettings:
         format: version of all files of the folder; a folder of another version is refused and left as it is.
     """
 
+    data: str = ""
+    text_field: str = ""
     party: str
     embedder: str = "packaged"
     max_windows: int = MAX_WINDOWS
-    data: str = ""
-    text_field: str = ""
-    label_field: str = ""
-    user_field: str = ""
-    attribute_fields: Mapping[str, str] = field(default_factory=dict)
-    encoding: str = "utf-8"
-    label_map: Mapping[str, str] = field(default_factory=dict)
-    row_filter: str = ""
-    database: str = ""
-    exclusions: str = ""
-    hold_out: int = 0
     keep_until: str = ""
     cache: str = ""
     teacher_model: str = ""

@@ -18,8 +18,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from undersong_client.home import Declared
 from undersong_client.operations import data, joining, rules
-from undersong_client.records.declared import Declared
 from undersong_server.operations import coordinator
 
 HERE = Path(__file__).resolve().parent

@@ -16,7 +16,7 @@ from undersong_common.errors import ConfigurationError
 
 @pytest.fixture
 def home(tmp_path):
-    made = PartyHome.create(tmp_path / "home", PartySettings("alpha"))
+    made = PartyHome.create(tmp_path / "home", PartySettings(party="alpha"))
     keys.create(made)
     return made
 
@@ -54,7 +54,7 @@ def test_a_link_in_the_folder_is_refused(home, tmp_path):
 
 def test_a_folder_that_holds_anything_is_not_taken(home, tmp_path):
     with raises(ConfigurationError, "folder-not-empty"):
-        PartyHome.create(home.path, PartySettings("beta"))
+        PartyHome.create(home.path, PartySettings(party="beta"))
     with raises(ConfigurationError, "no-party"):
         PartyHome(tmp_path / "nowhere")
 
@@ -98,7 +98,7 @@ def test_keys_are_drawn_once_and_their_damage_is_named(home):
 def test_reproducible_keys_are_those_of_the_simulation(tmp_path):
     from undersong_client.keys import insecure
 
-    made = PartyHome.create(tmp_path / "test", PartySettings("alpha", insecure_noise_seed=7))
+    made = PartyHome.create(tmp_path / "test", PartySettings(party="alpha", insecure_noise_seed=7))
     keys.create(made)
     assert keys.secret(made, "identity") == insecure(7, "alpha")("identity")(32)
     assert keys.secret(made, "data") == insecure(7, "alpha")("data")(32)

@@ -28,9 +28,8 @@ from undersong_client.answering.computation import HospitalComputation
 from undersong_client.answering.journaled import JournaledParty
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy
-from undersong_client.home import PartyHome
+from undersong_client.home import Declared, PartyHome
 from undersong_client.keys import from_system
-from undersong_client.records.declared import Declared
 from undersong_client.storage import checkpoints, datasets, store
 from undersong_common.privacy import ledger as ledger_module
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums

@@ -31,8 +31,7 @@ from undersong_client.answering.party import Answer
 from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Requests
 from undersong_client.consent.people import Decision
-from undersong_client.home import PartyHome, PartySettings
-from undersong_client.records.declared import Declared
+from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_client.storage import datasets, store
 from undersong_client.storage.attempts import COINS_PURPOSE
@@ -189,7 +188,7 @@ def watched_records() -> Iterator[None]:
 
 def template(folder: Path) -> Path:
     """A party's folder with its keys, before any data."""
-    home = PartyHome.create(folder, PartySettings(NAME))
+    home = PartyHome.create(folder, PartySettings(party=NAME))
     keys.create(home)
     for name in keys.SECRETS:
         (home.keys / f"{name}.key").write_text(hashlib.sha256(f"key {name}".encode()).hexdigest() + "\n")

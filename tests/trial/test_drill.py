@@ -9,9 +9,8 @@ import pytest
 from tests.doubles.party_home import write_notes
 from tests.trial.stranger import started
 from tests.trial.test_life import Life, fingerprint, run_once
-from undersong_client.home import PartyHome
+from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import data, joining
-from undersong_client.records.declared import Declared
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2

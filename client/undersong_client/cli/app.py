@@ -33,7 +33,6 @@ from undersong_common.printable import printable, shell_path, that_hold
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
-    from undersong_client.link.checks import Finding
     from undersong_client.operations.daemon import DaemonStatus
 
 app = typer.Typer(
@@ -178,14 +177,13 @@ def check(
     """Looks at everything that may stand in the way; each problem with its cause and remedy. Exit code 2 if any."""
     if "grpc" not in sys.modules:
         entry.only_tls_1_3()
-
-    def tell(finding: "Finding") -> None:
+    findings = []
+    for finding in operations.daemon.check(home_of(home), checkpoints=checkpoints_folder(), offline=offline):
+        findings.append(finding)
         if not as_json and not (quiet and finding.grade == "ok"):
             print(f"{finding.grade:8} {finding.name}: {printable(finding.says)}", flush=True)
             if finding.remedy:
                 print(f"         remedy: {finding.remedy}")
-
-    findings = operations.daemon.check(home_of(home), checkpoints=checkpoints_folder(), offline=offline, tell=tell)
     problems = sum(finding.grade == "problem" for finding in findings)
     if as_json:
         print_json({"problems": problems, "findings": [asdict(finding) for finding in findings]})

@@ -139,7 +139,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Declares the data set and says what is in it: counts, empty records, duplicates. Sends nothing."""
-    from undersong_client.records.declared import Declared
+    from undersong_client.home import Declared
 
     folder = home_of(home)
     if (epsilon is None) != (delta is None) or (per_run is not None and epsilon is None):

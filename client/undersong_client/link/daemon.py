@@ -16,7 +16,7 @@ from undersong_client import keys
 from undersong_client.answering.assemble import Assembled
 from undersong_client.answering.journaled import Answering
 from undersong_client.consent import policy, trust
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Request, Requests
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, WrittenByAnotherVersion, clock_words, write_json
 from undersong_client.link.connection import Connection, Ended, Listener
 from undersong_client.storage import datasets
@@ -119,8 +119,7 @@ class Daemon(Listener):
         self._refusals_written: dict[str, float] = {}
         self._renewal_asked = 0.0
         self._held_back = False  # whether a reply waits for the end of a pause
-        self._decisions: dict[str, str] = {}  # by the plan's hash
-        self._under_way: dict[str, bool] = {}  # by the plan's hash
+        self._known: dict[str, Request] = {}  # as it was last seen, by the plan's hash
         settings = home.settings
         self._notices = Notices(settings.notify, settings.party, clock)
         self._decisions_seen = 0
@@ -272,16 +271,15 @@ class Daemon(Listener):
         self._decisions_seen = changed
         requests = self._requests.all()
         for request in requests:
-            known = self._decisions.get(request.manifest)
-            self._decisions[request.manifest] = request.decision
-            if known is not None and known != request.decision:
+            known = self._known.get(request.manifest)
+            self._known[request.manifest] = request
+            if known is not None and known.decision != request.decision:
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
             elif known is None and request.undecided:
                 log.info("run %r waits for a decision: see `undersong-party preview`", request.run)
-            if request.ended_s and self._under_way.get(request.manifest):
+            if request.ended_s and known is not None and not known.ended_s:
                 self._notices.tell("run-ended", request.manifest, about=request.run)
-            self._under_way[request.manifest] = not request.ended_s
         waiting = [request for request in requests if request.undecided]
         for request in waiting:
             self._notices.tell("request-waits", request.manifest, about=request.run)

@@ -11,7 +11,6 @@ from typing import Any
 from undersong_client.answering.computation import Embeddings
 from undersong_client.home import PartyHome
 from undersong_client.records import snapshot, sources
-from undersong_client.records.declared import Declared
 from undersong_client.storage import datasets
 from undersong_common.embedding import Progress
 from undersong_common.errors import ConfigurationError
@@ -101,7 +100,7 @@ def check(
 def _held_out(home: PartyHome, file: Path | None) -> Table | None:
     """Returns the records held out; None where there are none."""
     if file is not None:
-        declared = replace(Declared.of(home.settings), data=str(file), database="", exclusions="")
+        declared = replace(home.settings, data=str(file), database="", exclusions="")
         return sources.read(declared).table
     return snapshot.table(home, held_out=True) if home.held_out.exists() else None
 

@@ -1,7 +1,7 @@
 """Actions on the daemon for this party's people: its status, pause and resume, and the checks."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,20 +60,15 @@ def resume(home: Path) -> None:
     PartyHome(home).pause.unlink(missing_ok=True)
 
 
-def check(
-    home: Path, *, checkpoints: Path, offline: bool = False, tell: "Callable[[Finding], None]" = lambda _finding: None
-) -> "tuple[Finding, ...]":
-    """Runs all checks of a party's folder and returns their findings; call ``only_tls_1_3`` before gRPC is imported.
+def check(home: Path, *, checkpoints: Path, offline: bool = False) -> "Iterator[Finding]":
+    """Runs all checks of a party's folder and yields each finding as it is made.
+
+    Call ``only_tls_1_3`` before gRPC is imported.
 
     Args:
         checkpoints: the user's folder for heads of ledgers.
         offline: True leaves out the checks that need the coordinator.
-        tell: called with each finding as it is made.
     """
-    from undersong_client.link.checks import check as look
+    from undersong_client.link import checks
 
-    findings = []
-    for finding in look(PartyHome(home), checkpoints=checkpoints, environment=os.environ, offline=offline):
-        findings.append(finding)
-        tell(finding)
-    return tuple(findings)
+    return checks.check(PartyHome(home), checkpoints=checkpoints, environment=os.environ, offline=offline)

@@ -11,10 +11,9 @@ from typing import Any
 
 from undersong_client import keys
 from undersong_client.consent import policy
-from undersong_client.home import PartyHome, read_input
+from undersong_client.home import Declared, PartyHome, read_input
 from undersong_client.operations.runs import end_attempts
 from undersong_client.records import snapshot, sources
-from undersong_client.records.declared import Declared
 from undersong_client.records.private import hold_out
 from undersong_client.storage import datasets
 from undersong_client.storage.checkpoints import Restored, Source, Spending, read_receipts, recover

@@ -43,7 +43,13 @@ def create(
     """
     check_party_name(name)
     embedders.check_pinned(embedder)
-    settings = PartySettings(name, embedder, max_windows, insecure_noise_seed=insecure_noise_seed, drill=drill)
+    settings = PartySettings(
+        party=name,
+        embedder=embedder,
+        max_windows=max_windows,
+        insecure_noise_seed=insecure_noise_seed,
+        drill=drill,
+    )
     embedders.check(embedder, max_windows)
     made = PartyHome.create(home, settings)
     keys.create(made)

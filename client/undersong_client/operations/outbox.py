@@ -35,7 +35,17 @@ class Message:
 
     def words(self) -> list[str]:
         """Returns the message in plain words, one line per fact."""
-        return words(self.entry, self.data)
+        entry = self.entry
+        place = f"run {printable(entry.run)!r}" + (
+            f", sum {printable(entry.query)!r}, attempt {entry.attempt}" if entry.query else ""
+        )
+        again = f", {entry.times} times" if entry.times > 1 else ""
+        lines = [
+            f"Entry {entry.number}: {entry.bytes} bytes{again}, in answer to {printable(entry.answer_to) or 'nothing'}"
+            + (f" ({place})." if entry.run else ".")
+        ]
+        sentence, of_records = meaning(entry, self.data)
+        return [*lines, sentence, *([] if of_records else [NOTHING, *_quoted(entry.kind, self.data)])]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self.entry), "decoded": self.decoded}
@@ -79,20 +89,6 @@ MASKED = (
     "The answer: whole numbers computed from the records, noise added, then a mask that cancels only in the sum over"
     " all parties. Alone they are random numbers to whoever reads them."
 )
-
-
-def words(entry: Entry, data: bytes) -> list[str]:
-    """Describes a message in sentences; ``data`` holds its bytes."""
-    place = f"run {printable(entry.run)!r}" + (
-        f", sum {printable(entry.query)!r}, attempt {entry.attempt}" if entry.query else ""
-    )
-    again = f", {entry.times} times" if entry.times > 1 else ""
-    lines = [
-        f"Entry {entry.number}: {entry.bytes} bytes{again}, in answer to {printable(entry.answer_to) or 'nothing'}"
-        + (f" ({place})." if entry.run else ".")
-    ]
-    sentence, of_records = meaning(entry, data)
-    return [*lines, sentence, *([] if of_records else [NOTHING, *_quoted(entry.kind, data)])]
 
 
 def meaning(entry: Entry, data: bytes) -> tuple[str, bool]:

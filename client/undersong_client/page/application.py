@@ -13,9 +13,8 @@ from typing import Any
 from fastapi.responses import Response
 
 from undersong_client.consent.people import ROLES, Person
-from undersong_client.home import PartyHome
+from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import daemon, data, dossier, joining, outbox, rules, runs
-from undersong_client.records.declared import Declared
 from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state
@@ -428,7 +427,7 @@ class HospitalPage:
 
         def findings() -> dict[str, Any]:
             found = daemon.check(self._home, checkpoints=self._paths.checkpoints, offline=not online)
-            return {"findings": found, "online": online}
+            return {"findings": list(found), "online": online}
 
         return visit.page("Check", {"findings": findings})
 

@@ -1,74 +1,13 @@
-"""Declaration of a data set's source, and helpers that the readers of all kinds of sources use."""
+"""Helpers that the readers of all kinds of sources use."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import NO_GZIP, UTF_8, gzip_lines
-
-VARIABLE = "env:"  # before the name of a variable that holds a database's URL
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A data set's declaration, as the party's settings keep it.
-
-    Attributes:
-        data: the source's file or folder; a file ``.sql`` holds a query.
-        text_field, label_field, user_field: names of columns; "" for no column. ``a.b`` names a value in a nested row.
-        attribute_fields: columns by the attribute of the operator's task files that they stand for.
-        encoding: encoding of a text file.
-        label_map: label by the value in the source; the value "" leaves the record out. The key "" stands for a missing
-            value, and "*" for any other one.
-        row_filter: the hospital's command that reads every row as a line of JSON and writes the rows to use.
-        database: file that holds the database's URL, or ``env:NAME`` of a variable that holds it.
-        exclusions: file or query with the identifiers of patients to leave out.
-        hold_out: per cent of the patients (without ids: of the records) that are held out, to judge a corpus by.
-    """
-
-    data: str
-    text_field: str = "text"
-    label_field: str = ""
-    user_field: str = ""
-    attribute_fields: Mapping[str, str] = field(default_factory=dict)
-    encoding: str = UTF_8
-    label_map: Mapping[str, str] = field(default_factory=dict)
-    row_filter: str = ""
-    database: str = ""
-    exclusions: str = ""
-    hold_out: int = 0
-
-    @classmethod
-    def of(cls, settings: Any) -> "Declared":
-        """Returns the declaration that a party's settings hold."""
-        return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
-
-    @property
-    def path(self) -> Path:
-        return Path(self.data)
-
-    def absolute(self) -> "Declared":
-        """Returns the same declaration with absolute paths, for a program that starts in another folder."""
-
-        def absolute(at: str) -> str:
-            return str(Path(at).absolute()) if at and not at.startswith(VARIABLE) else at
-
-        return replace(
-            self, data=absolute(self.data), exclusions=absolute(self.exclusions), database=absolute(self.database)
-        )
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        named = (self.text_field, self.label_field, self.user_field, *self.attribute_fields.values())
-        return tuple(name for name in named if name)
-
-    @property
-    def is_files(self) -> bool:
-        """True if reading the source starts no program and queries no database."""
-        return not (self.row_filter or self.path.suffix == ".sql" or self.exclusions.endswith(".sql"))
+from undersong_common.table import NO_GZIP, gzip_lines
 
 
 @dataclass(frozen=True)

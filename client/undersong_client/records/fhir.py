@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from undersong_client.records.declared import Declared, Skip, json_lines, value_at
+from undersong_client.home import Declared
+from undersong_client.records.declared import Skip, json_lines, value_at
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import printable
 from undersong_common.table import gzip_lines

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from undersong_client.home import VARIABLE, Declared
 from undersong_client.records import fhir
-from undersong_client.records.declared import VARIABLE, Declared, Skip, Skipped, json_lines, value_at
+from undersong_client.records.declared import Skip, Skipped, json_lines, value_at
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, rows_of, table_of, user_id
 

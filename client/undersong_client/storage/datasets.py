@@ -13,9 +13,9 @@ from typing import Any
 
 from undersong_client import keys
 from undersong_client.consent.policy import HospitalPolicy
-from undersong_client.home import PartyHome, make_folder
+from undersong_client.home import Declared, PartyHome, make_folder
 from undersong_client.records import cautions, snapshot, sources
-from undersong_client.records.declared import Declared, Skipped
+from undersong_client.records.declared import Skipped
 from undersong_client.records.private import DataSet, fingerprint, hold_out
 from undersong_client.storage.checkpoints import (
     RESTORE,
@@ -101,11 +101,10 @@ def load(home: PartyHome) -> DataSet:
 def changed_since(home: PartyHome) -> str:
     """Returns in words how the file differs from the added data set; empty if it is the same."""
     settings = home.settings
-    declared = Declared.of(settings)
-    if not declared.is_files:
+    if not settings.is_files:
         return ""  # looking would ask the database, or start the hospital's filter
     try:
-        table, _ = hold_out(sources.read(declared).table, keys.secret(home, "data"), declared.hold_out)
+        table, _ = hold_out(sources.read(settings).table, keys.secret(home, "data"), settings.hold_out)
     except ConfigurationError as error:
         return error.problem
     same = fingerprint(table, keys.secret(home, "data")) == snapshot.facts(home).fingerprint
@@ -297,7 +296,7 @@ def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
         ledger.close(each.run, each.manifest, at=at)
 
 
-def _still_out(declared: Declared, before: Any) -> int:
+def _still_out(declared: Declared, before: Declared) -> int:
     """Per cent of the records that were held out with the settings ``before`` and stay so."""
     chosen_by = "user_field" if declared.user_field or before.user_field else "text_field"
     same = getattr(declared, chosen_by) == getattr(before, chosen_by)

@@ -32,7 +32,7 @@ def manifest(run="first", epsilon=2.0):
 
 @pytest.fixture
 def home(tmp_path):
-    made = PartyHome.create(tmp_path / "home", PartySettings("alpha"))
+    made = PartyHome.create(tmp_path / "home", PartySettings(party="alpha"))
     keys.create(made)
     policy.write(made, HospitalPolicy())
     return made

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.client.records.test_sources import LOINC, SECRET, attachment, document, report, write_lines
+from undersong_client.home import Declared
 from undersong_client.records import fhir, sources
-from undersong_client.records.declared import Declared
 
 # Kinds of FHIR R4 that exports hold beside documents; of these the reader knows Binary alone by name.
 OTHER_KINDS = ("AllergyIntolerance", "Binary", "Bundle", "Composition", "Condition", "Encounter", "Media", "Patient")

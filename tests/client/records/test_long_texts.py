@@ -10,10 +10,9 @@ import pytest
 from tests.doubles.party_home import HashedEmbedder, command
 from undersong_client.answering.assemble import embedder_of
 from undersong_client.answering.computation import HospitalComputation, VectorRequest
-from undersong_client.home import PartyHome
+from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import data
 from undersong_client.records import snapshot
-from undersong_client.records.declared import Declared
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums

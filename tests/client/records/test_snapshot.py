@@ -24,7 +24,7 @@ MANY = snapshot.ROWS_A_SLAB + 1
 
 
 def home_at(path):
-    home = PartyHome.create(path, PartySettings("alpha"))
+    home = PartyHome.create(path, PartySettings(party="alpha"))
     keys.create(home)
     return home
 

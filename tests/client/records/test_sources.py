@@ -16,9 +16,8 @@ import pytest
 from tests.doubles.coded import raises
 from tests.doubles.party_home import command, write_notes
 from tests.doubles.postgres import PORT, PostgresServer
-from undersong_client.home import PartyHome
+from undersong_client.home import Declared, PartyHome
 from undersong_client.records import sources
-from undersong_client.records.declared import Declared
 from undersong_client.records.private import unit_count
 from undersong_client.storage import datasets
 from undersong_common.chain import HashChain

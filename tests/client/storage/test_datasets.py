@@ -12,8 +12,7 @@ from tests.doubles.coded import raises
 from tests.doubles.party_home import write_notes
 from undersong_client import keys
 from undersong_client.consent import policy
-from undersong_client.home import PartyHome, PartySettings
-from undersong_client.records.declared import Declared
+from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.checkpoints import Source
 from undersong_common.embedding import TextLengths
@@ -26,7 +25,7 @@ POLICY = policy.HospitalPolicy(total_epsilon=4.0, run_epsilon=2.0, total_delta=1
 
 
 def make_home(path):
-    home = PartyHome.create(path, PartySettings("alpha"))
+    home = PartyHome.create(path, PartySettings(party="alpha"))
     keys.create(home)
     policy.write(home, POLICY)
     return home

@@ -9,8 +9,8 @@ import pytest
 
 from tests.doubles.party_home import command
 from tests.doubles.restarts import ME, Federated, Hospital, vector_in
+from undersong_client.home import Declared
 from undersong_client.operations import data
-from undersong_client.records.declared import Declared
 from undersong_client.storage import datasets, store
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger

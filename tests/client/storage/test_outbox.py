@@ -27,7 +27,7 @@ from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 
 @pytest.fixture
 def home(tmp_path: Path) -> PartyHome:
-    made = PartyHome.create(tmp_path / "party", PartySettings("alpha"))
+    made = PartyHome.create(tmp_path / "party", PartySettings(party="alpha"))
     keys.create(made)
     return made
 
@@ -241,7 +241,7 @@ def test_every_message_that_leaves_is_told_in_plain_words():
         return reply(sum_reply=federation_pb2.SumReply(payload=payload))
 
     stages = {
-        name: descriptions.words(entry("sum_reply"), sum_reply(value))
+        name: descriptions.Message(entry("sum_reply"), sum_reply(value), {}).words()
         for name, value in secagg_pb2.Stage.items()
         if name != "UNKNOWN"
     }
@@ -255,5 +255,7 @@ def test_every_message_that_leaves_is_told_in_plain_words():
     assert "400 bytes" in stages["MASK"][-1]
     kinds = {field.name for field in federation_pb2.Reply.DESCRIPTOR.oneofs_by_name["body"].fields} - {"sum_reply"}
     assert kinds <= set(descriptions.KINDS)
-    said = descriptions.words(entry("pending"), reply(pending=federation_pb2.Pending(reason="waits\x1b[2J")))
+    said = descriptions.Message(
+        entry("pending"), reply(pending=federation_pb2.Pending(reason="waits\x1b[2J")), {}
+    ).words()
     assert said[-1] == "  in these words: waits\\x1b[2J"

@@ -12,8 +12,8 @@ from tests.client.storage.test_datasets import POLICY, add, make_home, release
 from tests.doubles.coded import raises
 from tests.doubles.party_home import command, write_notes
 from undersong_client.consent import policy
+from undersong_client.home import Declared
 from undersong_client.operations import data
-from undersong_client.records.declared import Declared
 from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.checkpoints import Source
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
