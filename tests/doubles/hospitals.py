@@ -246,9 +246,14 @@ def some_notes(folder: Path, records: int, hospitals: Sequence[str] = HOSPITALS)
     return files
 
 
-def no_note_in_any_log(federation: Federation) -> None:
-    """Neither side's log holds the text of any note."""
+def exported(federation: Federation, run: str, folder: Path) -> dict[str, Any]:
+    """The verdict on a finished run, which holds; every ledger is whole, and neither side's log has a note's text."""
+    federation.operator("export", run, "--out", folder)
+    verdict = federation.verdict(folder)
+    assert verdict["holds"], verdict["faults"]
     written = federation.coordinator.text() + "".join(each.daemon.text() for each in federation.hospitals.values())
     for each in federation.hospitals.values():
+        each("ledger", "--verify")
         for line in each.notes.read_text(encoding="utf-8").splitlines():
             assert json.loads(line)["text"] not in written
+    return verdict

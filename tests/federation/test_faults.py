@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.doubles.hospitals import no_note_in_any_log, simulated
+from tests.doubles.hospitals import exported, simulated
 from tests.doubles.loops import wait_for
 
 pytestmark = pytest.mark.heavy
@@ -26,12 +26,7 @@ def started(federation, run, *options):
 
 def published(federation, run, folder):
     """The verified manifest of a finished run; what was charged is what was sent."""
-    federation.operator("export", run, "--out", folder)
-    verdict = federation.verdict(folder)
-    assert verdict["holds"], verdict["faults"]
-    for each in federation.hospitals.values():
-        each("ledger", "--verify")
-    no_note_in_any_log(federation)
+    exported(federation, run, folder)
     return json.loads((folder / "manifest.json").read_text())
 
 
