@@ -179,6 +179,9 @@ def serving(app: Any) -> Iterator[Any]:
                 cut = True  # the client gave up waiting
             self.close_connection |= cut
 
+        def do_GET(self) -> None:
+            self.do_POST()
+
         def log_message(self, format: str, *args: object) -> None:
             pass
 

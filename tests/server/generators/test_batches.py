@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.doubles.chat_server import completion, listening
+from tests.doubles.chat_server import completion, serving
 from undersong_common.errors import GenerationError
 from undersong_server.generators.author import Author
 from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest
@@ -38,7 +35,11 @@ class BatchServer:
         self.says = "Answer to {}"
         self.url = ""
 
-    def reply(self, method: str, path: str, body: bytes) -> tuple[int, str]:
+    def reply(self, path: str, _headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        status, content = self.answered(path, body)
+        return status, {"Content-Type": "application/json"}, content.encode()
+
+    def answered(self, path: str, body: bytes) -> tuple[int, str]:
         if self.fails_after is not None:
             self.fails_after -= 1
             if self.fails_after < 0:
@@ -47,13 +48,13 @@ class BatchServer:
             self.refused = (self.refused + 1) % (self.throttled + 1)
             if self.refused:
                 return 429, "{}"
-        if method == "POST" and path == "/v1/files":
+        if path == "/v1/files":
             number = f"file-{len(self.files)}"
             found = re.search(rb"\r\n\r\n(\{.*\})\r\n--", body, re.DOTALL)
             assert found is not None
             self.files[number] = found[1].decode()
             return 200, json.dumps({"id": number, "object": "file", "purpose": "batch"})
-        if method == "POST" and path == "/v1/batches":
+        if path == "/v1/batches":
             asked = json.loads(body)
             number = f"batch-{len(self.batches)}"
             self.batches[number] = {"id": number, "looks": 0, "status": "in_progress", **asked}
@@ -79,28 +80,6 @@ class BatchServer:
             else {"status_code": 400, "body": {"error": {"message": "too long"}}}
         )
         return json.dumps({"custom_id": asked["custom_id"], "response": response, "error": None})
-
-
-@contextmanager
-def serving(app: BatchServer) -> Iterator[BatchServer]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, content = app.reply(self.command, self.path, body)
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content.encode())))
-            self.end_headers()
-            self.wfile.write(content.encode())
-
-        def do_GET(self) -> None:
-            self.do_POST()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with listening(Handler) as app.url:
-        yield app
 
 
 def generator(server: BatchServer, journal: Journal, **fields: Any) -> OpenAIGenerator:
