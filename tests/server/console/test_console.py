@@ -90,11 +90,22 @@ def fields_of(text):
     return {name: values for name, values in Fields(text).sent.items() if name not in ("csrf", "action")}
 
 
-def test_every_screen_of_a_new_coordinator_says_something(tmp_path):
+@pytest.fixture
+def entered():
+    """Enters the console of a folder of the test's own as its administrator."""
+    with contextlib.ExitStack() as stack:
+
+        def enter(home):
+            site = stack.enter_context(contextlib.closing(build(ConsoleContext(home), hosts=(HOST,), port=8700)))
+            site.accounts.set_role("ada", "administrator")
+            return Browser(site).enter(site.accounts.link("ada"))
+
+        yield enter
+
+
+def test_every_screen_of_a_new_coordinator_says_something(tmp_path, entered):
     make_home(tmp_path / "home")
-    site = build(ConsoleContext(tmp_path / "home"), hosts=(HOST,), port=8700)
-    site.accounts.set_role("ada", "administrator")
-    console = Browser(site).enter(site.accounts.link("ada"))
+    console = entered(tmp_path / "home")
     for path in SCREENS:
         answer = console.get(path)
         assert answer.status_code == 200, path
@@ -103,7 +114,6 @@ def test_every_screen_of_a_new_coordinator_says_something(tmp_path):
     assert "No run was planned yet" in console.get("/runs").text
     assert "start its service" in console.get("/").text
     assert "undersong coordinator" not in console.get("/").text
-    site.close()
 
 
 def test_a_hospital_is_invited_signed_by_its_fingerprint_and_revoked_by_its_name(console, home):
@@ -332,15 +342,6 @@ def test_remedies_name_the_page_s_own_actions_and_no_command(console, home, task
         assert said.startswith(shown), remedy
         assert "undersong " not in said
         assert "undersong-party" not in said
-
-
-def test_a_failed_run_is_put_away(console, home, tasks):
-    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="over"))
-    CoordinatorHome(home).run("over").write_status(RunStatus("failed", 1, error=RunFailure("no", "", 2)))
-    assert ">over</strong>" in console.get("/?part=needs").text
-    console.post("/runs/one/over/put-away", of="/runs/one/over")
-    assert ">over</strong>" not in console.get("/?part=needs").text
-    assert "failed" in console.get("/runs?find=over").text
 
 
 def test_the_page_s_own_script_is_told_and_the_form_stays(console):
@@ -679,25 +680,22 @@ def test_an_invitation_s_days_are_named_with_their_bounds(console, days):
     assert "is not between 0.1 and 365" in shown
 
 
-def test_home_says_what_needs_action(tmp_path):
+def test_home_says_what_needs_action(tmp_path, entered):
     home = make_home(tmp_path / "home")
     Credentials(home, "alpha", days=10)
     enrolment.invite(tmp_path / "home", "beta")
     with contextlib.closing(home.registry()) as registry:
         registry.refused_start("alpha", "clock")
-    site = build(ConsoleContext(tmp_path / "home"), hosts=(HOST,), port=8700)
-    site.accounts.set_role("ada", "administrator")
-    console = Browser(site).enter(site.accounts.link("ada"))
+    console = entered(tmp_path / "home")
     text = console.get("/").text
     assert "has a certificate that ends in 10 days" in text
     assert "is not enrolled" in text
     because = "its daemon does not start: its machine&#39;s clock is wrong"
     for path in ("/", "/parties", "/parties/one/alpha"):
         assert because in console.get(path).text, path
-    site.close()
 
 
-def test_home_adds_up_what_runs_have_spent_with_their_deltas(tmp_path, tasks):
+def test_home_adds_up_what_runs_have_spent_with_their_deltas(tmp_path, tasks, entered):
     home = make_home(tmp_path / "home", PARTIES)
     ends = (
         ("rejected", "13", "1e-5", RunStatus("failed", 1, since=1.0)),
@@ -710,16 +708,13 @@ def test_home_adds_up_what_runs_have_spent_with_their_deltas(tmp_path, tasks):
         changes = [f"privacy.epsilon={epsilon}", f"privacy.delta={delta}"]
         runs.plan(home.path, next(tasks.glob("*.toml")), RunOptions(name=name), assignments=changes)
         home.run(name).write_status(status)
-    site = build(ConsoleContext(home.path), hosts=(HOST,), port=8700)
-    site.accounts.set_role("ada", "administrator")
-    text = Browser(site).enter(site.accounts.link("ada")).get("/?part=figures").text
+    text = entered(home.path).get("/?part=figures").text
     said = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
     assert "Epsilon spent, at most 6 at delta 1.1e-5, for whoever took part in 2 runs of these" in said
-    site.close()
 
 
 @pytest.mark.slow
-def test_a_thousand_parties_and_two_thousand_runs_are_fast_and_small(tmp_path, tasks):
+def test_a_thousand_parties_and_two_thousand_runs_are_fast_and_small(tmp_path, tasks, entered):
     home = make_home(tmp_path / "home")
     add_parties(home, 1000)
     runs.plan(
@@ -728,9 +723,7 @@ def test_a_thousand_parties_and_two_thousand_runs_are_fast_and_small(tmp_path, t
         RunOptions(name="run 0000", parties=["party-0001", "party-0002", "party-0003"]),
     )
     repeat_run(tmp_path / "home" / "runs" / "run 0000", 2000)
-    site = build(ConsoleContext(tmp_path / "home"), hosts=(HOST,), port=8700)
-    site.accounts.set_role("ada", "administrator")
-    console = Browser(site).enter(site.accounts.link("ada"))
+    console = entered(tmp_path / "home")
     slowest = {}
     for path in ("/", "/parties", "/parties?page=20", "/runs", "/runs?page=40", "/runs?find=19", "/compare"):
         times = []
@@ -742,4 +735,3 @@ def test_a_thousand_parties_and_two_thousand_runs_are_fast_and_small(tmp_path, t
         slowest[path] = min(times)
     assert max(slowest.values()) < 0.1, slowest
     assert "1\u202f000 parties" in console.get("/parties").text or "1000 parties" in console.get("/parties").text
-    site.close()
