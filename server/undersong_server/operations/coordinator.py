@@ -24,7 +24,7 @@ from typing import Any
 from undersong_common import drill as invented_records
 from undersong_common import notices
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import sync_folder
+from undersong_common.files import file_state, sync_folder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
@@ -179,17 +179,12 @@ def is_served(home: Path) -> bool:
     return CoordinatorHome(home).served
 
 
-def file_versions(paths: Sequence[Path]) -> list[object]:
-    """Modification time and size of each file, None for a missing file, so that it changes if a file does."""
-    return [(path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else None for path in paths]
-
-
 def mark(home: Path) -> list[object]:
     """A value that changes when a party connects, leaves, is invited, signed or revoked, and with the settings."""
     opened = CoordinatorHome(home)
     names = ("registry.sqlite", "registry.sqlite-wal", "coordinator.json")
     elsewhere = time.time() // SHARED_S if opened.settings.storage else 0
-    return [list(opened.connected), elsewhere, *file_versions([opened.path / name for name in names])]
+    return [list(opened.connected), elsewhere, *(file_state(opened.path / name) for name in names)]
 
 
 def console_folder(home: Path) -> Path:

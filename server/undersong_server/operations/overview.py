@@ -11,14 +11,15 @@ import platform
 import time
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.printable import counted, json_text, with_iso_times
+from undersong_common.files import file_state
+from undersong_common.printable import duration, json_text, with_iso_times
 from undersong_common.version import SOFTWARE
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED
@@ -76,82 +77,65 @@ class Need:
 
 def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> tuple[Need, ...]:
     """Returns the notices on coordinator, parties and runs that need the operator's attention, urgent ones first."""
-    found: list[Need] = []
+    return tuple(sorted(_needs(home, runs, parties), key=lambda need: need.grade == "soon"))
+
+
+def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> Iterator[Need]:
     facts = coordinator.show(home)
     now = time.time()
     if not facts.served:
-        says = "is not running"
-        found.append(
-            Need(
-                "now",
-                "coordinator",
-                facts.name,
-                says,
-                "start its service on its machine: `undersong coordinator serve`",
-            )
-        )
+        remedy = "start its service on its machine: `undersong coordinator serve`"
+        yield Need("now", "coordinator", facts.name, "is not running", remedy)
     if facts.certificate_expires_at - now < CERTIFICATE_DAYS * 86400:
-        says = f"has a certificate that ends in {_days(facts.certificate_expires_at - now)}"
-        found.append(Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself"))
+        says = f"has a certificate that ends in {duration(max(0.0, facts.certificate_expires_at - now))}"
+        yield Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself")
     needed = {party for run in runs if run.status.state in UNDER_WAY for party in run.parties}
     waiting = [(run, run.status.waiting) for run in runs if run.status.waiting is not None]
     awaited = {each.party for _, reason in waiting for each in reason.parties}  # each stands with its run
     for each in parties:
         name = each.party.name
-        found += _of_party(each, now, served=facts.served, needed=name in needed, awaited=name in awaited)
+        yield from _of_party(each, now, served=facts.served, needed=name in needed, awaited=name in awaited)
     known = {each.party.name: each for each in parties}
     for run, reason in waiting:
         whom = [known[each.party] for each in reason.parties if each.party in known]
         remarks = [(each.party.name, each.away_because or each.party.contact) for each in whom]
         remedies = [f"{name}: {words}" for name, words in remarks if words]
-        found.append(Need("soon", "run", run.run, f"is {reason.words}", "; ".join(remedies)))
+        yield Need("soon", "run", run.run, f"is {reason.words}", "; ".join(remedies))
     for run in runs:
         status = run.status
         if status.error is not None and not is_put_away(home, run.run):
-            found.append(
-                Need("now", "run", run.run, f"failed: {status.error.problem}", status.error.remedy, failed=True)
-            )
+            yield Need("now", "run", run.run, f"failed: {status.error.problem}", status.error.remedy, failed=True)
         elif status.state == "paused":
-            found.append(Need("soon", "run", run.run, "is paused", "resume or stop it"))
-    return tuple(sorted(found, key=lambda need: need.grade == "soon"))
+            yield Need("soon", "run", run.run, "is paused", "resume or stop it")
 
 
-def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, awaited: bool) -> list[Need]:
-    party, found = each.party, []
+def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, awaited: bool) -> Iterator[Need]:
+    party = each.party
     if party.state == INVITED:
-        says = f"was invited {_days(now - party.invited_at)} ago and is not enrolled"
-        found.append(Need("soon", "party", party.name, says, "sign its request when it comes, or invite it again"))
+        says = f"was invited {duration(now - party.invited_at)} ago and is not enrolled"
+        yield Need("soon", "party", party.name, says, "sign its request when it comes, or invite it again")
     if party.state != ENROLLED:
-        return found
+        return
     ends = party.certificate_expires_at
     if ends is not None and ends - now < CERTIFICATE_DAYS * 86400:
-        says = "has a certificate that " + (f"ends in {_days(ends - now)}" if ends > now else "has ended")
+        says = "has a certificate that " + (f"ends in {duration(ends - now)}" if ends > now else "has ended")
         remedy = "its program renews it while it runs; else the hospital renews it on its page, under Coordinator"
-        found.append(Need("soon" if ends > now else "now", "party", party.name, says, remedy))
+        yield Need("soon" if ends > now else "now", "party", party.name, says, remedy)
     if awaited:
-        return found
+        return
     away_s = now - (party.last_seen or party.enrolled_at or now)
     grade: Literal["soon", "now"] = "now" if needed else "soon"
     if party.does_not_start and each.away_because:
         remedy = "the hospital's page tells the whole reason and what to do, under Now"
-        found.append(Need(grade, "party", party.name, f"is away: {each.away_because}", remedy))
+        yield Need(grade, "party", party.name, f"is away: {each.away_because}", remedy)
     elif served and not each.connected and away_s > (AWAY_S if party.last_seen else NEW_S):
-        says = f"is away for {_days(away_s)}" if party.last_seen else "has never connected"
+        says = f"is away for {duration(away_s)}" if party.last_seen else "has never connected"
         remedy = "ask the hospital to start its program" + (
             "" if party.last_seen else "; its grant has to be installed"
         )
-        found.append(Need(grade, "party", party.name, says, remedy))
+        yield Need(grade, "party", party.name, says, remedy)
     elif party.paused:
-        found.append(Need("soon", "party", party.name, "is paused by its people", "ask the hospital"))
-    return found
-
-
-def _days(seconds: float) -> str:
-    if seconds < 3600:
-        return f"{max(0.0, seconds) / 60:.0f} min"
-    if seconds < 86400:
-        return f"{seconds / 3600:.0f} h"
-    return counted(round(seconds / 86400), "day")
+        yield Need("soon", "party", party.name, "is paused by its people", "ask the hospital")
 
 
 @dataclass(frozen=True)
@@ -324,8 +308,7 @@ def run_plan(home: Path, run: str) -> RunPlanFacts:
 
     It is computed once until its file changes, since its noise takes a second to compute.
     """
-    (version,) = coordinator.file_versions([CoordinatorHome(home).run(run).path / "plan.json"])
-    return _computed_plan(home, run, version)
+    return _computed_plan(home, run, file_state(CoordinatorHome(home).run(run).path / "plan.json"))
 
 
 @lru_cache(maxsize=200)

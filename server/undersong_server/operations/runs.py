@@ -14,13 +14,13 @@ from typing import Any, Literal
 from undersong_common import configuration
 from undersong_common.drill import COORDINATOR_WORDS
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError
+from undersong_common.files import file_state
 from undersong_common.printable import counted, printable
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
-from undersong_server.operations.coordinator import file_versions
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
 from undersong_server.runs.folder import ENDED, FINAL, Action, RunFolder, RunStatus, logged
 from undersong_server.runs.planning import PlanFigures, Planned, cap_faults, coordinator_task, plan_figures, plan_run
@@ -375,9 +375,8 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
 def mark(home: Path, run: str) -> list[object]:
     """A value that changes when any file of a run changes; the run need not exist."""
     folder = CoordinatorHome(home).run(run).path
-    return file_versions(
-        [folder / name for name in ("status.json", "requested.json", "log.txt", "live.jsonl", "output")]
-    )
+    names = ("status.json", "requested.json", "log.txt", "live.jsonl", "output")
+    return [file_state(folder / name) for name in names]
 
 
 def awaited(home: Path, status: RunStatus) -> dict[str, PartyFacts]:

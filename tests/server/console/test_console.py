@@ -576,7 +576,7 @@ def test_what_models_and_peers_say_is_text(console, home, tasks):
 def test_filters_stand_in_the_address_and_survive_in_every_link(console, home, tasks):
     for number in range(60):
         folder = CoordinatorHome(home).path / "runs" / f"many {number:03}"
-        folder.mkdir()
+        folder.mkdir(parents=True)
         made = CoordinatorHome(home).path / "runs" / "many 000"
         if number == 0:
             folder.rmdir()
@@ -688,7 +688,7 @@ def test_home_says_what_needs_action(tmp_path, entered):
         registry.refused_start("alpha", "clock")
     console = entered(tmp_path / "home")
     text = console.get("/").text
-    assert "has a certificate that ends in 10 days" in text
+    assert "has a certificate that ends in 9 d 23 h" in text
     assert "is not enrolled" in text
     because = "its daemon does not start: its machine&#39;s clock is wrong"
     for path in ("/", "/parties", "/parties/one/alpha"):
