@@ -27,7 +27,7 @@ from undersong_common.privacy.spending import charged_of
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.receipt import Receipt, check_receipt
-from undersong_protocol.secagg.evidence import check_evidence
+from undersong_protocol.secagg.evidence import OpenedBy, check_evidence
 from undersong_server.release.files import (
     CORPUS_NAMES,
     ENROLLED,
@@ -98,7 +98,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         alone=max((_alone(manifest, final.get(member.name)) for member in manifest.roster), default=0.0),
         voided=sum(len(receipt.voided) for receipt in checked.values()),
         without_receipt=tuple(name for name in spent if name not in final),
-        opened=tuple(opened.values()),
+        opened=opened,
         unopened=tuple(name for name in names if name not in opened),
         faults=tuple(faults),
         insecure=published.get("private") is False and math.isfinite(manifest.plan.privacy.epsilon),
@@ -174,7 +174,7 @@ def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> "di
             possible = [float(plan.opened_variance(dropped, left)) for left in range(len(proved.survivors) + 1)]
             if not any(math.isclose(facts["variance"], variance, rel_tol=1e-9) for variance in possible):
                 raise PrivacyRefusal("the variance of its noise is not one that the plan allows")
-            opened[name] = Opened(name, attempt, proved.survivors, proved.signers, proved.question.hex())
+            opened[name] = Opened(attempt, proved)
     return opened
 
 
@@ -201,13 +201,17 @@ def _spending(
     spent = {}
     whole = plan.charged_events()
     for member in manifest.roster:
-        took_part = [found for found in opened.values() if member.name in found.survivors]
         receipt = final.get(member.name)
         if receipt is None:
             # What is not here may have been left out: sums that were opened, and this party's part in them.
             events = whole
         else:
-            faults.extend(receipt.uncharged((found.name, found.attempt, found.question) for found in took_part))
+            took_part = (
+                (name, found.attempt, found.by.question.hex())
+                for name, found in opened.items()
+                if member.name in found.by.survivors
+            )
+            faults.extend(receipt.uncharged(took_part))
             charged = [plan[charge.query].event() for charge in receipt.counted]
             events = list(charged_of(charged, whole)) if receipt.charges else []
         spent[member.name] = accounting.epsilon(events, plan.privacy.delta) if events else 0.0
@@ -251,13 +255,10 @@ MOST_SHOWN = 40  # faults or names on a screen; JSON has them all
 
 @dataclass(frozen=True)
 class Opened:
-    """One private sum of the data set: who is in it and who signed for that."""
+    """One private sum of the data set: the attempt that opened it, and who is in it and signed for that."""
 
-    name: str
     attempt: int
-    survivors: tuple[str, ...]
-    signers: tuple[str, ...]
-    question: str
+    by: OpenedBy
 
 
 @dataclass(frozen=True)
@@ -288,7 +289,7 @@ class Verdict:
     alone: float
     voided: int
     without_receipt: tuple[str, ...]
-    opened: tuple[Opened, ...]
+    opened: Mapping[str, Opened]
     unopened: tuple[str, ...]
     faults: tuple[str, ...]
     insecure: bool
@@ -337,12 +338,12 @@ class Verdict:
             "without_receipt": list(self.without_receipt),
             "sums": [
                 {
-                    "name": opened.name,
+                    "name": name,
                     "attempt": opened.attempt,
-                    "survivors": list(opened.survivors),
-                    "signers": list(opened.signers),
+                    "survivors": list(opened.by.survivors),
+                    "signers": list(opened.by.signers),
                 }
-                for opened in self.opened
+                for name, opened in self.opened.items()
             ],
             "planned_but_not_opened": list(self.unopened),
             "files_not_there": list(self.unchecked),
@@ -375,7 +376,7 @@ class Verdict:
             ),
             (self.confirmed, f"signed by the coordinator '{signer}', as you stated it"),
             (True, f"took part: {', '.join(self.spent)}"),
-            *((True, self._sum(opened)) for opened in self.opened),
+            *((True, self._sum(name, opened.by)) for name, opened in self.opened.items()),
             (self.unopened, f"planned and never opened: {_names(self.unopened)}"),
             (
                 self.without_receipt,
@@ -391,12 +392,12 @@ class Verdict:
         )
         return [*self._doubts(), *stated]
 
-    def _sum(self, opened: Opened) -> str:
+    def _sum(self, name: str, opened: OpenedBy) -> str:
         away = sorted(set(self.spent) - set(opened.survivors))
         without = f", without {', '.join(away)}" if away else ""
         return (
             f"  the sum of {counted(len(opened.survivors), 'party', 'parties')}{without};"
-            f" {len(opened.signers)} signed for it: '{printable(opened.name)}'"
+            f" {len(opened.signers)} signed for it: '{printable(name)}'"
         )
 
     def _doubts(self) -> list[str]:
@@ -533,10 +534,9 @@ def _flow_section(manifest: Manifest) -> Section:
 
 def _sums_section(verdict: Verdict) -> Section:
     plan = verdict.manifest.plan
-    opened = {each.name: each for each in verdict.opened}
     rows = [("sum", "statistic", "numbers", "bytes per answer", "noise", "one unit changes it by", "parties in it")]
     for planned in plan.sums:
-        found = opened.get(planned.name)
+        found = verdict.opened.get(planned.name)
         rows.append(
             (
                 printable(planned.name, 60),
@@ -545,14 +545,14 @@ def _sums_section(verdict: Verdict) -> Section:
                 f"{math.ceil(planned.dimension * planned.modulus_bits / 8):,}",
                 f"{planned.sigma:.3g}",
                 f"{planned.l2:.3g}",
-                "never opened" if found is None else f"{len(found.survivors)} of {len(verdict.spent)}",
+                "never opened" if found is None else f"{len(found.by.survivors)} of {len(verdict.spent)}",
             )
         )
     numbers = sum(planned.dimension for planned in plan.sums)
     return Section(
         "What left the parties",
         (
-            f"{counted(len(opened), 'sum was', 'sums were')} opened of {len(plan.sums)} planned ({numbers:,}"
+            f"{counted(len(verdict.opened), 'sum was', 'sums were')} opened of {len(plan.sums)} planned ({numbers:,}"
             f" {noun(numbers, 'number')})."
             " What each message of a party was, with its hash, stands in that party's own dossier.",
             "Noise and change are in the same unit: a deviation, and a length.",

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -223,11 +223,6 @@ class ReportData:
 
 
 number = partial(printable.number, nothing="–", infinite="infinity")
-
-
-def plain(value: Any) -> str:
-    """Formats a count with thin spaces between groups of three digits."""
-    return f"{int(value):,}".replace(",", "\u2009")
 
 
 Good = Literal["high", "low", "beside"]

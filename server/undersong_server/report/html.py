@@ -20,7 +20,7 @@ from undersong_common.printable import duration
 from undersong_common.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
-from undersong_server.report.data import ReportData, number, plain
+from undersong_server.report.data import ReportData, number
 
 SHOWN_TEXTS = 300
 LENGTH_GROUPS = 24
@@ -31,7 +31,7 @@ def render_html(data: ReportData) -> str:
     script = _own_file("report.js")
     counts = data.counts()
     generator_colour = {name: colour(place) for place, name in enumerate(data.generators)}
-    return template("undersong_server.report", "report.html.j2", plain=plain, number=number, duration=duration).render(
+    return template("undersong_server.report", "report.html.j2", number=number, duration=duration).render(
         data=data,
         privacy=data.privacy,
         style=Markup(_own_file("report.css")),  # noqa: S704 - our own file
@@ -129,7 +129,7 @@ def render_card(data: ReportData) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "count": lambda value: Markup(number(value) if value >= 10_000 else value),  # noqa: S704 - digits
+        "count": lambda value: Markup(number(value)),  # noqa: S704 - digits
         "percent": lambda value: f"{100 * value:.1f} %",
         "yaml": _yaml,
     }

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from undersong_common.printable import counted, duration, noun
-from undersong_server.report.data import PrivacyStatement, ReportData, number, plain
+from undersong_server.report.data import PrivacyStatement, ReportData, number
 
 BAR = 12  # columns of a bar
 LINES = 10
@@ -35,11 +35,11 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
 def _written(data: ReportData) -> Text:
     labels = len([name for name in data.label_names if name])
     dropped = sum(each.count.dropped for each in data.usage)
-    words = f"{plain(len(data.samples))} {noun(len(data.samples), 'text')}"
+    words = f"{number(len(data.samples))} {noun(len(data.samples), 'text')}"
     words += f", {counted(labels, 'label')}" if labels else ""
     words += f", {counted(data.rounds, 'round')}"
     words += f", {data.privacy.quorum.parties} parties" if data.privacy.quorum.parties > 1 else ""
-    words += f"; {plain(dropped)} dropped (no text of their own)" if dropped else ""
+    words += f"; {number(dropped)} dropped (no text of their own)" if dropped else ""
     spent = sum(each.count.price_usd for each in data.usage)
     seconds = sum(seconds for _, seconds in data.seconds)
     return Text(words + (f"; {spent:.2f} US$" if spent else "") + (f"; {duration(seconds)}" if seconds else ""))

@@ -36,7 +36,7 @@ def test_an_honest_data_set_is_priced_from_its_papers_alone(tmp_path, published)
     assert verdict.epsilon == pytest.approx(two)
     assert verdict.spent == pytest.approx({"p0": two, "p1": two, "p2": one, "p3": two, "p4": two})
     assert verdict.unopened == ("votes/3",)
-    assert [len(opened.survivors) for opened in verdict.opened] == [5, 4]
+    assert [len(opened.by.survivors) for opened in verdict.opened.values()] == [5, 4]
     assert "without p2" in "\n".join(verdict.lines())
 
 
