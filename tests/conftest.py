@@ -1,7 +1,5 @@
 """How the suite runs: one thread per worker, what shares a set-up on one worker, and quick tests that stay quick."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import importlib

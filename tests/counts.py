@@ -4,8 +4,6 @@
 generated messages do not count. ``python -m tests.counts rooms`` has a row per folder.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections import defaultdict

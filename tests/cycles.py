@@ -1,7 +1,5 @@
 """No file imports another in a circle; imports within functions and for type checkers count too (``make check``)."""
 
-from __future__ import annotations
-
 import configparser
 import sys
 from collections.abc import Mapping

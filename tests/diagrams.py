@@ -3,8 +3,6 @@
 A test compares what is drawn with what the document shows, so neither can drift.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from undersong_protocol.secagg.transitions import COORDINATOR_RULES, PARTY_RULES, Phase

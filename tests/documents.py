@@ -5,8 +5,6 @@ is there; every command of every program is documented, and what a page, a scrip
 the options that it has. An option that stands alone belongs to a command that its section names.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

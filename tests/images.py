@@ -4,8 +4,6 @@ Needs docker, or podman with podman-compose, and the base image python:3.11-slim
 instance an index with torch for the CPU: `--build-arg TORCH_INDEX=...`. What it starts is removed; the images stay.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

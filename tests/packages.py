@@ -6,8 +6,6 @@
 Both are for CPython 3.11 on the machine that builds them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

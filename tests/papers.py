@@ -3,8 +3,6 @@
 `python -m tests.papers` writes them; a test compares what it would write with what stands there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -13,8 +13,6 @@ The wheel is installed into an empty environment for each supported Python that 
 there. The base install brings no torch.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

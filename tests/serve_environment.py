@@ -4,8 +4,6 @@ It is apart from the project's own because the server pins packages that the pro
 by ``python -m tests.serve_environment`` or by the first test that needs it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

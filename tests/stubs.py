@@ -3,8 +3,6 @@
 Needs grpcio-tools (extra ``dev``). The stubs are committed; tests/protocol/test_stubs.py keeps them true.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1] / "protocol"

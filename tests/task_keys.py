@@ -1,7 +1,5 @@
 """Writes docs/reference/task.md, the keys of a task file, from the models that read it: python -m tests.task_keys."""
 
-from __future__ import annotations
-
 import re
 import types
 from collections.abc import Iterator, Mapping

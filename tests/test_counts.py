@@ -1,7 +1,5 @@
 """The counts of CONTRIBUTING.md: statements, and docstrings that open with a subordinate clause."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.counts import PACKAGES, Size, sizes

@@ -1,7 +1,5 @@
 """The check of circular imports finds a circle, wherever in a file the import stands."""
 
-from __future__ import annotations
-
 import sys
 from itertools import pairwise
 

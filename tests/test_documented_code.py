@@ -1,7 +1,5 @@
 """The Python blocks of the documents run as they stand, one after the other within a page."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

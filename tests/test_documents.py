@@ -1,7 +1,5 @@
 """The check of the documents finds what it is there to find."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path

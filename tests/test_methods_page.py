@@ -1,7 +1,5 @@
 """The tables of the papers: pages follow from them; rows name code and tests that exist; commands can be planned."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Both programs as a shell meets them: help without delay, completion, quiet commands."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One chromium for the tests of a session; each test has windows with a profile of their own."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.doubles.authority import Authority

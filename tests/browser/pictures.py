@@ -3,8 +3,6 @@
 Pillow gives each picture a palette (``pip install pillow``; nothing else of this project needs it).
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

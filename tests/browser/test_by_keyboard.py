@@ -1,7 +1,5 @@
 """The operator's and the privacy officer's decisions by keys alone: no click, and no field that a program fills."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Every screen at both widths, light and dark, empty, small and large: axe finds nothing, and pictures are kept."""
 
-from __future__ import annotations
-
 import re
 import time
 

@@ -1,7 +1,5 @@
 """The log-in by an identity provider in a real browser, where another port of the same host plants cookies."""
 
-from __future__ import annotations
-
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit

@@ -1,7 +1,5 @@
 """Both pages in a real browser: a short life by clicks, and what must hold for every screen."""
 
-from __future__ import annotations
-
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

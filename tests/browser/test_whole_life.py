@@ -1,7 +1,5 @@
 """The whole life of a federation by clicks and keys alone, on both sides, with real daemons."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Every test has its own state folder: marks of one test's data sets must not meet another's."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.doubles.authority import Authority

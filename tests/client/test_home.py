@@ -1,7 +1,5 @@
 """The party's folder: nobody else reads it, and no file in it is ever half written."""
 
-from __future__ import annotations
-
 import os
 import stat
 

@@ -1,7 +1,5 @@
 """The accountant against the reference numbers of docs/privacy.md, closed forms and its own promises."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

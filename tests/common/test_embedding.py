@@ -1,7 +1,5 @@
 """Embeddings: the grid that makes votes exact, the packaged model, caches that share, and privacy on the disk."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

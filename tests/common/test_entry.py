@@ -1,7 +1,5 @@
 """How a program ends: one message, the right exit code, nothing of a value."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """A package that only an extra brings is named with the extra, by every program and by the library."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from importlib.metadata import packages_distributions

@@ -1,7 +1,5 @@
 """Files that are replaced whole."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

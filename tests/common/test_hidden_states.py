@@ -1,7 +1,5 @@
 """A small causal model as an embedder: its rows depend on one text, and its folder is checked when it is prepared."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A hostile file in place of an audit's result states nothing in a dossier."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

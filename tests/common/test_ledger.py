@@ -1,7 +1,5 @@
 """The ledger: charged once, before a send, in a chain that a crash cannot break and nobody can rewrite unseen."""
 
-from __future__ import annotations
-
 import json
 import math
 import multiprocessing

@@ -1,7 +1,5 @@
 """A log line is one line and shows no value of an exception, alike ones are shown once; a lock is one process's."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

@@ -1,7 +1,5 @@
 """Model folders that would run code, each as somebody would write it: refused by name, and none of it ever runs."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

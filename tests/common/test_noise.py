@@ -4,8 +4,6 @@ Statistical tests in the default suite run on fixed seeds, so they are determini
 would raise a false alarm is stated with each. The slow ones draw fresh seeds at false-alarm rates near 1e-9.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Notices reach a command or an address, again after a failure, and hold nothing private."""
 
-from __future__ import annotations
-
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer

@@ -1,7 +1,5 @@
 """What synthetic texts share with records: verbatim, nearly, in long runs, and by the distance to the closest one."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Names, numbers and dates: what is counted, what is looked up in a private file, and Presidio where there is one."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, dataclass
 

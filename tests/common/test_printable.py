@@ -1,7 +1,5 @@
 """What a peer wrote can be read, and can do nothing else: no cursor moved, no line forged, nothing hidden."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import unicodedata

@@ -1,7 +1,5 @@
 """The stream is AES-256-CTR from block zero, however it is cut."""
 
-from __future__ import annotations
-
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Blocks of work on threads: every item once, errors surface, numpy's own setting stays."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import types

@@ -1,7 +1,5 @@
 """A served coordinator and real daemons in one process: real gRPC and TLS, the programs' own commands, no weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import threading
@@ -106,7 +104,7 @@ class Alliance(Operated):
         offsets = dict(clocks or {})
         self.hospitals = {name: Hospital(name, folder, offsets.get(name, 0.0)) for name in names}
 
-    def __enter__(self) -> Alliance:
+    def __enter__(self) -> "Alliance":
         self.found()
         self.serve()
         private = sorted((self.folder / "task" / "private").glob("*.jsonl"))

@@ -1,7 +1,5 @@
 """A certificate authority for tests: packages, grants and server certificates without the server's code."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 from datetime import UTC, datetime, timedelta

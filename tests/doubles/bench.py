@@ -1,7 +1,5 @@
 """A method run without network, keys or masks: real plan, statistics and replay generators; noise from one seed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The same hospitals behind each transport: real folders, real pipeline, only the embedding model replaced."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """A real HTTP server that speaks OpenAI's chat completions, and one that comes between and misbehaves."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

@@ -1,7 +1,5 @@
 """Debian's chromium, driven by Playwright: what it asks for, what it complains of, and whether axe finds anything."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
@@ -57,7 +55,7 @@ class Window:
         if message.type == "error" and not any(word in message.text for word in quiet):
             self.complaints.append(message.text)
 
-    def enter(self, link: str) -> Window:
+    def enter(self, link: str) -> "Window":
         """By a one-time link, as a person does."""
         self.page.goto(link)
         self.page.get_by_role("button", name="Enter").click()

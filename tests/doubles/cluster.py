@@ -1,7 +1,5 @@
 """A cluster in this process: every call and value is pickled, as between machines, and the last call is made first."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Expects an error by its class and stable code, whatever its sentence says."""
 
-from __future__ import annotations
-
 import pytest
 
 from undersong_common.errors import UndersongError

@@ -1,7 +1,5 @@
 """A coordinator of one party that does exactly what a test says: real gRPC, real TLS, no other code of the server."""
 
-from __future__ import annotations
-
 import os
 import queue
 import threading
@@ -115,7 +113,7 @@ class ScriptedCoordinator:
     def close(self) -> None:
         self._server.stop(0).wait(5)
 
-    def __enter__(self) -> ScriptedCoordinator:
+    def __enter__(self) -> "ScriptedCoordinator":
         return self
 
     def __exit__(self, *_: object) -> None:

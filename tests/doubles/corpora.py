@@ -1,7 +1,5 @@
 """A corpus on disk as a finished run leaves it, and nothing else of the run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A coordinator with more parties and runs than anybody will have."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

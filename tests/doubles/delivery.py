@@ -1,7 +1,5 @@
 """A task's run in this process, from its plan to its published folder, with a tiny model where a test needs one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

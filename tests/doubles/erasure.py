@@ -1,7 +1,5 @@
 """What whoever holds a party's folder and its store key can still read of an attempt's secrets."""
 
-from __future__ import annotations
-
 import base64
 import os
 from collections.abc import Iterable, Iterator

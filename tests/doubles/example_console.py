@@ -1,7 +1,5 @@
 """A coordinator's folder as if much had happened in it, for screens with something on them."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Records for tests of statistics: written down, or any texts, labels and embeddings; each its own unit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +73,7 @@ class ExampleRecords:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, rows: Int64) -> ExampleRecords:
+    def take(self, rows: Int64) -> "ExampleRecords":
         """The records at these positions; their units keep their numbers."""
         found = object.__new__(ExampleRecords)
         found.texts = tuple(self.texts[row] for row in rows)

@@ -1,7 +1,5 @@
 """A real Flower federation on the loopback interface: SuperLink, SuperNodes and `flwr run` as processes, offline."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -69,7 +67,7 @@ class Flower:
             for name, home in parties.items()
         }
 
-    def __enter__(self) -> Flower:
+    def __enter__(self) -> "Flower":
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(

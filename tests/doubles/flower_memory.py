@@ -1,7 +1,5 @@
 """Flower in one process: its own link state, grid and simulation loop; only Ray is replaced, by this thread."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,7 +72,7 @@ class FlowerInMemory:
             target=run_api, args=(lambda: app, Here, nodes, states, stores, self._stop, VceMetrics()), daemon=True
         )
 
-    def __enter__(self) -> FlowerInMemory:
+    def __enter__(self) -> "FlowerInMemory":
         self._thread.start()
         return self
 

@@ -1,7 +1,5 @@
 """The package that docs/extending.md builds, from the page's own blocks, installed into a folder of the import path."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

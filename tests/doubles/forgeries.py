@@ -1,7 +1,5 @@
 """Strings with which a peer would forge what a person reads, and the rule that none of their power is left."""
 
-from __future__ import annotations
-
 import unicodedata
 
 FORGERIES = (

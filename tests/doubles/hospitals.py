@@ -1,7 +1,5 @@
 """A whole federation as people set it up: every command by the programs' own command lines, daemons as processes."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -150,7 +148,7 @@ class Federation(Operated):
         self._seed = noise_seed
         self._approval = approval
 
-    def __enter__(self) -> Federation:
+    def __enter__(self) -> "Federation":
         return self
 
     def __exit__(self, *_: object) -> None:

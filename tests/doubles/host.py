@@ -1,7 +1,5 @@
 """A party's durable host, as the protocol asks for it: ledger, journal, send, and a power cut at any point between."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 from tests.doubles.secagg import answer, entropy_of, identity_of, stage_of, vector_of

@@ -1,7 +1,5 @@
 """Ed25519 identities by number, the same in every test."""
 
-from __future__ import annotations
-
 import hashlib
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

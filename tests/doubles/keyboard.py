@@ -1,7 +1,5 @@
 """A person without a mouse: keys alone, and what such a person needs of every place that the focus stops at."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -37,18 +35,18 @@ class Keyboard:
         node = self._devtools.send("Accessibility.getPartialAXTree", asked)["nodes"][0]
         return node["role"]["value"], node.get("name", {}).get("value", "").strip()
 
-    def press(self, *keys: str) -> Keyboard:
+    def press(self, *keys: str) -> "Keyboard":
         for key in keys:
             self.page.keyboard.press(key)
         return self
 
-    def follow(self) -> Keyboard:
+    def follow(self) -> "Keyboard":
         """Presses Enter, and waits for the screen that it leads to."""
         with self.page.expect_navigation():
             self.page.keyboard.press("Enter")
         return self
 
-    def until(self, name: str) -> Keyboard:
+    def until(self, name: str) -> "Keyboard":
         """Waits until the page has put the focus on the place of this name."""
         end = time.monotonic() + 60
         while self.at()[1] != name:
@@ -56,7 +54,7 @@ class Keyboard:
             self.page.wait_for_timeout(50)
         return self
 
-    def to(self, name: str, role: str = "", *, key: str = "Tab") -> Keyboard:
+    def to(self, name: str, role: str = "", *, key: str = "Tab") -> "Keyboard":
         """Presses ``key`` until a place of this name, and role if one is given, has the focus.
 
         Every stop on the way has a name and an outline, and lies in the window under nothing else.
@@ -75,7 +73,7 @@ class Keyboard:
                 return self
         raise AssertionError(f"{role} {name!r} is out of reach: {passed}")
 
-    def write(self, text: str) -> Keyboard:
+    def write(self, text: str) -> "Keyboard":
         """Types over what a field holds, or the beginning of a choice."""
         if self.at()[0] == "textbox":
             self.page.keyboard.press("Control+A")

@@ -1,7 +1,5 @@
 """Invented notes of 600 to 1 500 words whose label is decided in the last third; no note is about anybody."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

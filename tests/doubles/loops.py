@@ -1,7 +1,5 @@
 """Loops of tests: until something has come to pass, and of coroutines beside others that drive a browser."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """Transports that lose messages: a party that drops out, or a line that breaks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """A coordinator that bends one request: victims must refuse by name and forget; their secrets were never sent."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """How much of a test each suite runs: a little in `make quick`, more in `make test`, all in `make test-all`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Real parties over made-up records; only the embedding model is replaced, by hashed directions without weights."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A hospital's folder as its commands make it, and the embedder that needs no weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

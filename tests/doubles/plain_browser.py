@@ -1,7 +1,5 @@
 """A browser without script, in this process: it follows links and sends forms with what their pages held."""
 
-from __future__ import annotations
-
 import re
 
 from fastapi.testclient import TestClient

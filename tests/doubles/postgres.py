@@ -1,7 +1,5 @@
 """A real PostgreSQL server of Debian's packages on a socket of its own, and a line to it that can be cut."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd
@@ -33,7 +31,7 @@ class PostgresServer:
             pytest.skip("needs PostgreSQL of Debian's packages")
         self._databases = 0
 
-    def __enter__(self) -> PostgresServer:
+    def __enter__(self) -> "PostgresServer":
         assert self._binaries is not None
         self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         # PostgreSQL refuses to run as root.

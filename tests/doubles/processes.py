@@ -1,7 +1,5 @@
 """The programs as a person starts them: real processes on the loopback interface, bounded and always ended."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -124,7 +122,7 @@ class Process:
     def text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> "Process":
         self.start()
         return self
 

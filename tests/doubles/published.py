@@ -1,7 +1,5 @@
 """What a run of five parties leaves behind, made in a moment: every paper of it is a test's own to forge."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

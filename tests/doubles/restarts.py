@@ -4,8 +4,6 @@ The hospital is the real one: folder, sealed records, ledger with its checkpoint
 parties and the coordinator stay in the test's process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What a process that computes vectors does instead. It imports little, because every such process imports it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

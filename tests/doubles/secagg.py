@@ -1,7 +1,5 @@
 """Parties, parameters and a lock-step driver for the secure-aggregation machines, over nothing but function calls."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Mapping
 from fractions import Fraction

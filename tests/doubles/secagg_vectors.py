@@ -4,8 +4,6 @@ Golden vectors of keys, hashes, sealed shares, signatures, and whole transcripts
 another implementation can be checked against this one. A change of the file is a change of the protocol's version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

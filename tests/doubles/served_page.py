@@ -1,7 +1,5 @@
 """A page as a browser reaches it: served by a thread of this process, on a port of its own."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
@@ -54,7 +52,7 @@ class ServedPage:
             self._thread = None
             self.site.ending.clear()
 
-    def __enter__(self) -> ServedPage:
+    def __enter__(self) -> "ServedPage":
         self.start()
         return self
 

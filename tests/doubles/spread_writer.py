@@ -1,7 +1,5 @@
 """A local model in name only, for workers of a cluster: it writes a request's seed, and says by whom it was asked."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -20,7 +18,7 @@ class WriterSettings(ModelFolderSettings):
     def together(self) -> int:
         return 3
 
-    def build(self, around: Surroundings) -> Writer:
+    def build(self, around: Surroundings) -> "Writer":
         return Writer(self, around.folder / self.path)
 
 

@@ -1,7 +1,5 @@
 """Generators of every kind as if the run's packaged embedder steered and tuned them, for tests that look at orders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ The file ``stop-at`` beside the coordinator's folder holds "before" or "after" a
 write such a key takes the file away and stops as by SIGSTOP.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

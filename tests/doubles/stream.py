@@ -1,7 +1,5 @@
 """A party's end of the stream in a test's own hands: it may say anything, at any time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue
@@ -90,7 +88,7 @@ class Served:
         )
         self.port = self.server.port
 
-    def __enter__(self) -> Served:
+    def __enter__(self) -> "Served":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,7 +118,7 @@ class Stream:
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> "Stream":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """A whole small task on disk: private files, public corpora, a test set, and its TOML."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

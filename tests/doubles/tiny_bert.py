@@ -1,7 +1,5 @@
 """A BERT of one layer over a few words: what a local model folder holds, small enough for a test."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

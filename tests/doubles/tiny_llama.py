@@ -1,7 +1,5 @@
 """A real Llama of some thousand weights with a tokenizer trained on a few sentences, made and saved here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 SENTENCES = [

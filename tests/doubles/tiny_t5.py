@@ -1,7 +1,5 @@
 """A real T5 of some thousand weights, with the tokenizer of the tiny Llama."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.doubles.tiny_llama import save_tiny_llama

@@ -1,7 +1,5 @@
 """A writer in place of the n-gram model: texts of each label's own words, and all that it is asked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any

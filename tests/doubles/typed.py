@@ -1,7 +1,5 @@
 """A typed command in this process. typer builds its tree of commands for every call; here it is built once."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

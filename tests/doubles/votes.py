@@ -1,7 +1,5 @@
 """Top-Q votes of records for candidates, without a plan: what tests and benchmarks compare with."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from undersong_common.arrays import Float32, Int64

@@ -1,7 +1,5 @@
 """Wheels built from the files that an image's build is given, and installed where nothing else is."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

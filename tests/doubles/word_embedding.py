@@ -1,7 +1,5 @@
 """An embedding that can be reasoned about: one fixed random direction a word, summed and normalised."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

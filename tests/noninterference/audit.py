@@ -5,8 +5,6 @@ to two copies of a party that differ in their records: whole conversations, and 
 plan. Exit code 3 also if the copies' answers differ.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor

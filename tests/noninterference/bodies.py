@@ -1,7 +1,5 @@
 """Bodies of property tests, as functions of a pair's maker and of draws. The suite runs few examples, a soak many."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """A coordinator that may do anything: it holds every other party's key, plays them, and says what it likes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Generator, Mapping, Sequence

@@ -6,8 +6,6 @@ records is watched, because reading them is what takes time: only the step that 
 once the ledger is charged.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -71,7 +69,7 @@ class TotalEmbedder(Embedder):
     def _loaded(self) -> Encoder:
         return _encoder()
 
-    def __reduce__(self) -> tuple[type[TotalEmbedder], tuple[()]]:
+    def __reduce__(self) -> "tuple[type[TotalEmbedder], tuple[()]]":
         return TotalEmbedder, ()  # an embedder holds a lock; the process that computes makes its own
 
 

@@ -1,7 +1,5 @@
 """Whole conversations, drawn by hypothesis: what the coordinator sends and what people do in between."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace

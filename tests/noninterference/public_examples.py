@@ -5,8 +5,6 @@ public facts it is meant for. ``well_formed(name, facts)`` and ``malformed(name,
 A statistic draws its own well-formed examples (``Statistic.example``).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The statistics draw these examples themselves (tests.noninterference.public_examples).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +45,7 @@ class Asked:
     blocks: list[bytes]
 
     @classmethod
-    def of(cls, example: Example) -> Asked:
+    def of(cls, example: Example) -> "Asked":
         return cls(list(example.inputs), list(example.blocks.values()))
 
     @property

@@ -1,7 +1,5 @@
 """Many examples of one body from one seed, for the audit and the soak."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

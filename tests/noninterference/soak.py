@@ -4,8 +4,6 @@ Prints what was tried and what was found, and ends by itself; exit code 1 where 
 finds it again (``python -m tests.noninterference.soak --seed N --body NAME``).
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

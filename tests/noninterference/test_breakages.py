@@ -4,8 +4,6 @@ Where a breakage shows in the bytes, the watch over reads of records is switched
 what finds it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -4,8 +4,6 @@ The time is the computing's own, and the clock a virtual one: it moves by what c
 what the party sleeps, so that the test takes no longer than the computing.
 """
 
-from __future__ import annotations
-
 import math
 import queue
 import threading

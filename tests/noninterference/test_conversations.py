@@ -1,7 +1,5 @@
 """A hostile coordinator reads the same from two copies of a party, whatever their records are."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

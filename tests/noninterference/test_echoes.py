@@ -8,8 +8,6 @@ is shared between them, and the count tells how long the computing takes.
 which are counted under Python's lock, and beside votes, which torch computes on all cores.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -4,8 +4,6 @@ One party's folder is set up by the program's commands and copied; each copy get
 daemon against the same scripted coordinator, and is told the same. The frames are compared in their order.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import shutil

@@ -1,7 +1,5 @@
 """What a run publishes is a function of its opened sums: two data sets, the same sums, the same files to the byte."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 A new statistic is tested here by being registered, with the examples that it draws of itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable

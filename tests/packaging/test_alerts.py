@@ -1,7 +1,5 @@
 """Alert rules: they name figures that exist, and fire when they should."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What is installed: ranges in pyproject.toml, exact versions in constraints.txt, and that every install takes both."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires

@@ -1,7 +1,5 @@
 """The images' entry points as processes on the loopback interface: from empty folders to a verified corpus."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 The engine and the schemas come with the extra ``release``.
 """
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

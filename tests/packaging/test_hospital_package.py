@@ -3,8 +3,6 @@
 The wheels are packed from this environment, so that nothing is fetched.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What the image files must keep: their form, their safety, and install steps that are the tested ones."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

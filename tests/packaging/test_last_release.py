@@ -1,7 +1,5 @@
 """From the last release's wheel to this program, back, and away: nothing is lost, whatever either of them refuses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

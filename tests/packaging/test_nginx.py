@@ -1,7 +1,5 @@
 """nginx in front: TLS of browsers ends at it, TLS of hospitals passes through it; run with the recipes that ship."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import ssl

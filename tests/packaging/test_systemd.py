@@ -1,7 +1,5 @@
 """The units under a real systemd, in a container over this machine's own files, of which nothing is kept."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

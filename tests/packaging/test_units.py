@@ -1,7 +1,5 @@
 """Units of systemd: they parse, write no core dump, and run commands that exist."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

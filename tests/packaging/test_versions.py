@@ -1,7 +1,5 @@
 """One version everywhere, and the versions of files that CHANGELOG.md lists are the programs' own."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import re

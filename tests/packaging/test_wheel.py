@@ -1,7 +1,5 @@
 """The wheel holds the five packages with all their files and nothing else, and harms no other package."""
 
-from __future__ import annotations
-
 import tomllib
 import zipfile
 from email.parser import HeaderParser

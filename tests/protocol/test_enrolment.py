@@ -1,7 +1,5 @@
 """The three files that make a hospital a party: each opens only as what it is, for whom it is, unchanged."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

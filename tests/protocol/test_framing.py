@@ -1,7 +1,5 @@
 """Messages in frames: whole after any interruption, sent once, and no peer makes the other allocate by promising."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

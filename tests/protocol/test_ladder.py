@@ -1,7 +1,5 @@
 """When a masked vector may leave: rungs that are public, few, and never early."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """An Ed25519 identity of low order is everybody's: it is refused when it is enrolled, listed, or verified with."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -2,8 +2,6 @@
 words are always the same for its hash, and each try at other ones costs 16 MiB of scrypt.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 

@@ -1,7 +1,5 @@
 """Public blocks and what refers to them: exact, and measured before they are taken apart."""
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A coordinator that sends too much: refused by counts and bytes, before anything is made of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

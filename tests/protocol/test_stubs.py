@@ -1,7 +1,5 @@
 """The committed protobuf stubs are what protoc makes of the .proto files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What promises little is said in one sentence each."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A stranger who has read the pages only: a place to work in, and a way to type, in this process or in real ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

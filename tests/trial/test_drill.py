@@ -1,7 +1,5 @@
 """A rehearsal: both sides set up by their own people, marked everywhere, and of no way to turn a real run into one."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

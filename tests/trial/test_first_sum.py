@@ -1,7 +1,5 @@
 """docs/hospital.md, typed as it stands: three empty machines, three sources, six commands each, one opened sum."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

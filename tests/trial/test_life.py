@@ -5,8 +5,6 @@ the programs' entry points (starting a program takes longer than most of what it
 embedding model; `make test-all` starts a process for every command, with the model.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

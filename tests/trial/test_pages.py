@@ -1,7 +1,5 @@
 """What the pages tell people to type is what the programs take."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

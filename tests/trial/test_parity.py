@@ -1,7 +1,5 @@
 """Nothing that a page shows or does is missing from the command line: each address of both pages, with its command."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.doubles.party_home import command

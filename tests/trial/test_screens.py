@@ -3,8 +3,6 @@
 ``UPDATE_SCREENS=1`` writes the files anew; read what changed before you commit it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Wrong turns of people who left the path: each has its exit code, says what is wrong, and what to do about it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The process that computes vectors: the same vectors, zeros where it dies, another one after it, and nothing said."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

@@ -1,7 +1,5 @@
 """A party that has heard the process that took over a coordinator answers the one that was replaced nothing more."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.doubles.alliance import Alliance

@@ -1,7 +1,5 @@
 """A party's vector: checked inputs before any record is looked at, and coins that belong to one unit each."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from collections import Counter

@@ -1,7 +1,5 @@
 """A private sum asks one question: whatever the attempt, the restart or the order of messages."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.doubles.coded import raises

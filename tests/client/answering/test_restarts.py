@@ -4,8 +4,6 @@ The order (docs/secagg.md, "What is written before what"): inputs and question j
 noted in the ledger, marked outside the folder, sent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What a coalition of everyone else gains by attempts that it calls void, or aborts: bounded, and priced in advance."""
 
-from __future__ import annotations
-
 import os
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A vector that is done after people have decided otherwise stays in the house."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from types import SimpleNamespace

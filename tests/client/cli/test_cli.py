@@ -1,7 +1,5 @@
 """``undersong-party`` as people and scripts type it: every step by flags, exit codes, JSON, light starts."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """What people decided holds for one plan, is signed, and cannot be forged or taken back into an approval."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

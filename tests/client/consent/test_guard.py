@@ -1,7 +1,5 @@
 """What a party refuses by itself, whoever asks; each reason reaches the operator (reply) and the hospital (log)."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math

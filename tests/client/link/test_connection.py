@@ -1,7 +1,5 @@
 """One stream: how it ends, in whichever moment, and in which thread its listener is called."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """The daemon over real gRPC and TLS: it loses no reply, repeats none, and comes back from whatever the network does."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

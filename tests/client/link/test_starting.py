@@ -1,7 +1,5 @@
 """A daemon that does not start tells its coordinator one of few codes, decided without a look at the records."""
 
-from __future__ import annotations
-
 import json
 import queue
 import time

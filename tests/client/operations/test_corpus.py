@@ -1,7 +1,5 @@
 """A hospital compares a published corpus with its records and with those that it held out."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

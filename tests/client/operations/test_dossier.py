@@ -1,7 +1,5 @@
 """A hospital's dossier of a run: what left with its hashes, what it cost, what is kept; escaped, and nothing sent."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

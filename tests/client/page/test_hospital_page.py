@@ -1,7 +1,5 @@
 """The hospital's page over a real folder: every screen, and what is decided on it."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

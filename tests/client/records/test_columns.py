@@ -1,7 +1,5 @@
 """Columns beside the text: declared and sealed with the data set, and missed by name where a run asks for others."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Every resource of a FHIR bulk export is read, or named with a reason: many kinds, and documents of any form."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Long texts of a party: they are embedded when they are added, counted for its own people, and never embedded anew."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The sealed copy of a data set: whole or named as damaged, for its party only, and what the party answers from."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Sources of a hospital: every row is read or named with its reason, and nothing of a record is shown or leaves."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Heads of a ledger outside the party's folder: whatever is cut off, no older ledger passes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

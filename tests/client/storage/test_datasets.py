@@ -1,7 +1,5 @@
 """A data set's budget outlives this program's folder; counts are right; nothing is sent."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

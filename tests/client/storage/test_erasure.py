@@ -1,7 +1,5 @@
 """An attempt that has ended, however it ended, has left none of its secrets in any file of its party."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

@@ -4,8 +4,6 @@
 vector of votes/2 sent, and its shares of votes/3 dealt.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """A hospital whose ledger is lost or older, in the middle of a run: what it answers afterwards, and what it counts."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The outbox: what survives a crash, and what a message says."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Public blocks on disk."""
 
-from __future__ import annotations
-
 import os
 import time
 

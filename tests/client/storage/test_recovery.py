@@ -1,7 +1,5 @@
 """A lost or older ledger is no dead end, and never a fresh budget."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

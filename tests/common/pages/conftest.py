@@ -1,7 +1,5 @@
 """A page with one screen and one action, and a browser without script."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.doubles.plain_browser import HOST, Browser

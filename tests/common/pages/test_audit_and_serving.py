@@ -1,7 +1,5 @@
 """The audit log's chain, and where a page may listen."""
 
-from __future__ import annotations
-
 import re
 import socket
 from pathlib import Path

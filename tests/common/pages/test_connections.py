@@ -1,7 +1,5 @@
 """Connections that ask nothing, or read nothing, keep nobody out."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

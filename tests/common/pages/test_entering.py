@@ -1,7 +1,5 @@
 """Who may enter a page, and what a request needs before anything is done for it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

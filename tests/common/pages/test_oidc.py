@@ -1,7 +1,5 @@
 """Log-in by an identity provider that runs: npm's oidc-provider."""
 
-from __future__ import annotations
-
 import functools
 import html
 import re

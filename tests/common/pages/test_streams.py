@@ -1,7 +1,5 @@
 """How many live streams a session may hold, over real connections."""
 
-from __future__ import annotations
-
 import contextlib
 
 import httpx

@@ -1,7 +1,5 @@
 """First on a process's path, this file hides what only extras bring: the process runs as a base install would."""
 
-from __future__ import annotations
-
 import sys
 
 HIDDEN = frozenset(

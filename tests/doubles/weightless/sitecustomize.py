@@ -3,8 +3,6 @@
 So a test's processes, and those that they start, load no weights.
 """
 
-from __future__ import annotations
-
 from undersong_common.embedding import Embedder
 
 

@@ -1,7 +1,5 @@
 """The suites that play the protocol, with both kinds of masks: hybrid with ML-KEM-768, and (slow) X25519 alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ or reply. What is opened is the survivors' exact sum or nothing, a party that re
 party stands in anything that it sent.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass

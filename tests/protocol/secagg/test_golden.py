@@ -1,7 +1,5 @@
 """The golden transcripts, replayed from the file alone, and the requests in it that must be refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

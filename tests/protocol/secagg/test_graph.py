@@ -1,7 +1,5 @@
 """Neighbourhoods: shape, uniform permutation, the stated failure probabilities, connectivity."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from fractions import Fraction

@@ -4,8 +4,6 @@ A lying coordinator is the honest one with one request bent at one point. Its vi
 nothing that they ever sent may contain a secret that the round they reached does not open.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

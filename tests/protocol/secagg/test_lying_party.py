@@ -1,7 +1,5 @@
 """Every misbehaviour of a party, against the real coordinator: named, and either survived or a clean abort."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

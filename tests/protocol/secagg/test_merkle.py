@@ -1,7 +1,5 @@
 """The Merkle graph: proofs, draws, the failure bound, and a coordinator that attacks them with code of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

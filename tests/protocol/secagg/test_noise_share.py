@@ -1,7 +1,5 @@
 """XNoise: exact variances for every number of dropouts, what an opening opens, what it does not."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

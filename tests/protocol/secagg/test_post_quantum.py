@@ -1,7 +1,5 @@
 """Hybrid masks: what must be refused, what a dropped party's seed opens, and that neither half alone opens a vector."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Masks: the definition, cancelling, bounded chunks, refusals; derived keys are those of the library."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

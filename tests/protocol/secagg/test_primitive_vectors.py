@@ -1,7 +1,5 @@
 """Golden vectors of the primitives, bad ones too: what another implementation is checked against."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Whole private sums over the real machines: every size and mode, every tolerated dropout, the exact survivors' sum."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The minimal ring: bound, packing against a big integer, centred lift, sums modulo 2^b."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

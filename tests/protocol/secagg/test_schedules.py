@@ -5,8 +5,6 @@ replies it journaled. Under every schedule: what is opened is the survivors' sum
 never sends two different replies for one stage, never charges twice, and where few enough were lost it must open.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from itertools import product

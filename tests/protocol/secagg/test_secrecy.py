@@ -1,7 +1,5 @@
 """What leaves a party looks random and holds no secret; what stays shows none of it to a debugger or a log."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 from typing import Any

@@ -1,7 +1,5 @@
 """Secret sharing: any threshold of shares gives the secret, fewer are consistent with every secret."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

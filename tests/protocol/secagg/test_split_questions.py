@@ -4,8 +4,6 @@ Without q in the pairwise seeds it would: the masks inside each group and betwee
 difference of the vectors that two questions give is as good as a vector in the clear.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The tables are the protocol's order, and the diagrams in the documentation are the tables."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.diagrams import DOCUMENT, with_diagrams

@@ -1,7 +1,5 @@
 """Void certificates: when an attempt can never be opened any more, and who may say so."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

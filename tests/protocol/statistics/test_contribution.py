@@ -1,7 +1,5 @@
 """No unit ever exceeds its bound, whatever the rows say; exact rows come through exactly."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass

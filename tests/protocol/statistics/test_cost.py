@@ -3,8 +3,6 @@
 A plan whose buffer fits n records but not n + 1 would turn "zeros for want of memory" into an exact counter.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tracemalloc
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Own means: the same bits beside any other records, in any order and number, on any number of threads.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import tracemalloc

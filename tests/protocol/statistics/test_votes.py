@@ -1,7 +1,5 @@
 """Top-Q votes against a plain integer reference with many ties, and their bounds."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any
