@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from undersong_common import extras
 from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import encodable
@@ -135,14 +136,9 @@ class TorchModel:
     """A sentence-transformers model from a local folder, computed by torch on the CPU."""
 
     def __init__(self, folder: Path) -> None:
-        with without_collections():
-            try:
-                from sentence_transformers import SentenceTransformer
-            except ImportError:
-                raise ConfigurationError(
-                    f"{folder}: local model folders need torch and sentence-transformers",
-                    "install undersong with the extra embed",
-                ) from None
+        with without_collections(), extras.named():
+            from sentence_transformers import SentenceTransformer
+
             model: Any = SentenceTransformer(
                 str(folder),
                 device="cpu",

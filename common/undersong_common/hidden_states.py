@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from undersong_common import extras
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.encoders import Mask, special_around, without_collections
 from undersong_common.errors import ConfigurationError
@@ -74,15 +75,10 @@ class _Layers:
     """The first layers of a causal model and its tokenizer."""
 
     def __init__(self, folder: Path, layer: int) -> None:
-        with without_collections():
-            try:
-                import torch
-                from transformers import AutoModelForCausalLM, AutoTokenizer
-            except ImportError:
-                raise ConfigurationError(
-                    f"{folder}: local model folders need torch and transformers",
-                    "install undersong with the extra embed",
-                ) from None
+        with without_collections(), extras.named():
+            import torch
+            from transformers import AutoModelForCausalLM, AutoTokenizer
+
             given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
             try:
                 self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, **given)

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from undersong_common.errors import ConfigurationError
-
 LEAST_SCORE = 0.35  # Presidio's own threshold in its examples; bare digits score below it
 KINDS = {"PERSON": "names", "DATE_TIME": "dates"}  # of Presidio's entities; every other is a number
 NUMBERS = "numbers"
@@ -104,26 +102,20 @@ def _normal(text: str) -> str:
 def presidio() -> tuple[Find, str]:
     """Returns a ``find`` function with Presidio's recognisers for English, and its name for reports.
 
-    Raises ConfigurationError if presidio-analyzer is not installed.
+    Raises ModuleNotFoundError if presidio-analyzer is not installed (``undersong_common.extras``).
     """
-    try:
-        import spacy
-        from presidio_analyzer import AnalyzerEngine, Pattern, PatternRecognizer, RecognizerRegistry
-        from presidio_analyzer.nlp_engine import SpacyNlpEngine
-        from presidio_analyzer.predefined_recognizers import EmailRecognizer
-    except ImportError:
-        raise ConfigurationError(
-            "the package presidio-analyzer is not installed",
-            "pip install 'undersong[presidio]'",
-            code="package-missing",
-        ) from None
-    installed = set(spacy.util.get_installed_models())
+    from presidio_analyzer import AnalyzerEngine, Pattern, PatternRecognizer, RecognizerRegistry
+    from presidio_analyzer.nlp_engine import SpacyNlpEngine
+    from presidio_analyzer.predefined_recognizers import EmailRecognizer
+    from spacy import blank, util
+
+    installed = set(util.get_installed_models())
     model = next((name for name in MODELS if name in installed), "")
     engine = SpacyNlpEngine(models=[{"lang_code": "en", "model_name": model or "blank"}])
     if model:
         engine.load()
     else:
-        engine.nlp = {"en": spacy.blank("en")}
+        engine.nlp = {"en": blank("en")}
     registry = RecognizerRegistry(supported_languages=["en"])
     registry.load_predefined_recognizers(languages=["en"], nlp_engine=engine if model else None)
     for online in ("EmailRecognizer", "UrlRecognizer"):  # the first fetches a list of internet domains

@@ -9,7 +9,6 @@ from undersong_common.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table
 
 NARROWEST = 40  # columns; nothing is folded to less
 UNBOUNDED = 10_000
@@ -55,22 +54,7 @@ class Rows:
         self._left = len(headings) if left is None else left
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        table = self._table()
-        if console.measure(table, options=options.update(width=UNBOUNDED)).maximum <= options.max_width:
-            yield table
-            return
         from rich.padding import Padding
-        from rich.text import Text
-
-        if self._title:
-            yield Text(self._title, style="bold")
-        for row in self._cells:
-            yield Text(f"{self._headings[0]} {row[0]}", style="bold", overflow="fold")
-            for heading, cell in zip(self._headings[1:], row[1:], strict=True):
-                if cell:
-                    yield Padding(Text(f"{heading}: {cell}" if heading else cell, overflow="fold"), (0, 0, 0, 2))
-
-    def _table(self) -> "Table":
         from rich.table import Table
         from rich.text import Text
 
@@ -79,7 +63,16 @@ class Rows:
             table.add_column(heading, justify="left" if place < self._left else "right", no_wrap=True)
         for row in self._cells:
             table.add_row(*(Text(cell) for cell in row))
-        return table
+        if console.measure(table, options=options.update(width=UNBOUNDED)).maximum <= options.max_width:
+            yield table
+            return
+        if self._title:
+            yield Text(self._title, style="bold")
+        for row in self._cells:
+            yield Text(f"{self._headings[0]} {row[0]}", style="bold", overflow="fold")
+            for heading, cell in zip(self._headings[1:], row[1:], strict=True):
+                if cell:
+                    yield Padding(Text(f"{heading}: {cell}" if heading else cell, overflow="fold"), (0, 0, 0, 2))
 
 
 def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:

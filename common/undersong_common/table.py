@@ -337,13 +337,8 @@ def _delimiter(content: str) -> str:
 
 
 def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any] | None]:
-    try:
-        import openpyxl
-    except ImportError:
-        raise ConfigurationError(
-            f"{path}: Excel workbooks need the package openpyxl",
-            "install undersong with the extra xlsx, or save the file as CSV",
-        ) from None
+    import openpyxl
+
     try:
         parts = zipfile.ZipFile(io.BytesIO(content)).infolist()
         inflated = sum(part.file_size for part in parts)  # no part is read beyond
@@ -373,13 +368,8 @@ def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any] | None
 
 
 def _parquet_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise ConfigurationError(
-            f"{path}: Parquet files need the package pyarrow",
-            "install undersong with the extra parquet, or save the file as CSV",
-        ) from None
+    import pyarrow.parquet
+
     try:
         yield from pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
     except pyarrow.ArrowException:

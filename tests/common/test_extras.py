@@ -56,8 +56,18 @@ def test_every_package_of_an_extra_is_found_by_its_module():
 
 
 def test_the_first_extra_that_brings_a_package_is_named():
-    found = {module: extras.extra_of(extras.package_of(module)) for module in ("sklearn", "torch", "pyarrow", "openai")}
-    assert found == {"sklearn": "coordinator", "torch": "embed", "pyarrow": "parquet", "openai": "coordinator"}
+    extra = {
+        "sklearn": "coordinator",
+        "torch": "embed",
+        "pyarrow": "parquet",
+        "openai": "coordinator",
+        "openpyxl": "xlsx",
+        "striprtf": "fhir",
+        "sqlalchemy": "sql",
+        "presidio_analyzer": "presidio",
+        "flwr": "flower",
+    }
+    assert {module: extras.extra_of(extras.package_of(module)) for module in extra} == extra
     assert extras.extra_of("numpy") is None
 
 

@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
-from tests.doubles.coded import raises
-from undersong_common.errors import ConfigurationError
 from undersong_common.personal_data import MODELS, _apart, personal_data, presidio
 
 
@@ -23,13 +21,6 @@ def test_values_are_counted_and_looked_up_word_for_word() -> None:
     assert found.private_rows == (1,)
     assert "Ann" not in str(asdict(found))
     assert personal_data(texts, None, capitals, "capitals").in_private is None
-
-
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "presidio_analyzer", None)
-    with raises(ConfigurationError, "package-missing") as refused:
-        presidio()
-    assert "undersong[presidio]" in str(refused.value.remedy)
 
 
 @pytest.mark.heavy

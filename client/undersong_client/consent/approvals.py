@@ -197,10 +197,6 @@ class Requests(Consent):
         path = self._path(manifest.hex())
         return _request(path) if len(manifest) == HASH_BYTES and path.exists() else None
 
-    def path(self, manifest: Manifest) -> Path:
-        """Returns the path of a manifest's request file, which need not exist."""
-        return self._path(manifest.hash.hex())
-
     def manifest_bytes(self, request: Request) -> bytes:
         """Reads the manifest of a request and checks it against its hash."""
         path = self._path(request.manifest).with_suffix(".manifest")
@@ -420,7 +416,7 @@ class Requests(Consent):
 
     def check(self, manifest: Manifest) -> None:
         # Before every reply: read and verified again whenever one of the files is another one.
-        seen = file_state(self.path(manifest)), file_state(self._home.keys / "identity.key")
+        seen = file_state(self._path(manifest.hash.hex())), file_state(self._home.keys / "identity.key")
         if self._approved.get(manifest.hash) == seen:
             return
         request = self.known(manifest.hash)

@@ -291,12 +291,8 @@ def _html(text: str) -> str:
 
 
 def _rtf(content: bytes) -> str:
-    try:
-        from striprtf.striprtf import rtf_to_text
-    except ImportError:
-        raise ConfigurationError(
-            "attachments in RTF need the package striprtf", "install undersong with the extra fhir", code="no-package"
-        ) from None
+    from striprtf.striprtf import rtf_to_text
+
     if not content.lstrip().startswith(b"{\\rtf"):
         raise Unreadable("its attachment is not RTF")
     try:

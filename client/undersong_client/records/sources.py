@@ -251,12 +251,8 @@ def select(query: Path, database: str) -> Iterator[dict[str, Any]]:
     Raises ConfigurationError if the query fails; it holds neither the URL nor the database's message.
     """
     statement = _statement(query)
-    try:
-        import sqlalchemy
-    except ImportError:
-        raise ConfigurationError(
-            f"{query}: databases need the package SQLAlchemy", "install undersong with the extra sql", code="no-package"
-        ) from None
+    import sqlalchemy
+
     url = _url(query, database)
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool, hide_parameters=True)

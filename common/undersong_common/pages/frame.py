@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from fastapi import HTTPException
+from fastapi.responses import PlainTextResponse
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.ext import Extension
 from jinja2.runtime import Context
@@ -78,14 +79,15 @@ class Frame:
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if len(asked) != 1 or asked[0].lower() not in self._hosts:
             log.warning("refused a request for the host %s", printable(", ".join(asked), 100))
-            await _refuse(send, 421, "This page is not served under that name.\n", self._headers)
+            refused = PlainTextResponse("This page is not served under that name.\n", 421, self._headers)
+            await refused(scope, receive, send)
             return
         if inside := INSIDE.fullmatch(scope["path"]):
             scope = {**scope, "tab": inside[1], "path": inside[2]}
         # Whatever reads a body before it knows who sent it is open, under an invented session's address too.
         most = LARGEST_BODY_BYTES if inside and inside[2] != REPORTS else LARGEST_OPEN_BODY_BYTES
         if not length.isdigit() or int(length) > most:
-            await _refuse(send, 413, f"{TOO_LARGE}\n", self._headers)
+            await PlainTextResponse(f"{TOO_LARGE}\n", 413, self._headers)(scope, receive, send)
             return
         received = 0
 
@@ -105,13 +107,6 @@ class Frame:
             await send(message)
 
         await self._application(scope, bounded, with_headers)
-
-
-async def _refuse(send: Callable[[Message], Awaitable[None]], status: int, text: str, headers: dict[str, str]) -> None:
-    lines = [(name.encode(), value.encode()) for name, value in headers.items()]
-    start = {"type": "http.response.start", "status": status}
-    await send({**start, "headers": [*lines, (b"content-type", b"text/plain; charset=utf-8")]})
-    await send({"type": "http.response.body", "body": text.encode()})
 
 
 PATIENCE_S = 30.0  # until a request has wholly arrived, or what was written was read

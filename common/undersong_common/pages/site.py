@@ -21,6 +21,7 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from markupsafe import Markup
 
+from undersong_common import extras
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
 from undersong_common.logs import place_of
 from undersong_common.pages.accounts import Account, Accounts, Role, Session, TooManyAttempts
@@ -321,7 +322,8 @@ class Site:
         try:
             if not person.may(least):
                 raise Forbidden(f"this needs the role {least}; yours is {person.role}", "ask an administrator")
-            return handler(visit)
+            with extras.named():
+                return handler(visit)
         except UndersongError as error:
             status = 403 if isinstance(error, Forbidden) else 409 if request.method == "POST" else 404
             said = {"problem": error.problem, "remedy": error.remedy}

@@ -69,7 +69,7 @@ def test_an_approval_by_one_of_two_lapses_with_the_sheet_and_its_signature_cover
         consent.check(wanted)
     assert approve("Ada", "privacy officer", {"budget": 2, "people": ["Bert"]}).decision == "approved"
     consent.check(wanted)
-    path = requests.path(wanted)
+    path = home.requests / f"{wanted.hash.hex()}.json"
     path.write_text(path.read_text().replace("Bert", "Carl"))
     with raises(PrivacyRefusal, "not-signed"):
         consent.check(wanted)
@@ -400,7 +400,7 @@ def test_a_refused_proposal_of_ill_formed_figures_is_not_kept(home, consent):
 def test_a_stored_file_of_another_form_does_not_hide_the_others(home, consent, changes):
     consent.reason_to_wait(manifest("first"))
     consent.reason_to_wait(manifest("second"))
-    path = Requests(home).path(manifest("first"))
+    path = home.requests / f"{manifest('first').hash.hex()}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     assert [each.run for each in Requests(home).all()] == ["second"]
 
