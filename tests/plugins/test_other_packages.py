@@ -19,7 +19,7 @@ from tests.doubles import foreign_package
 from tests.doubles.delivery import delivered
 from tests.doubles.example_records import ExampleRecords
 from tests.doubles.foreign_package import NAME
-from tests.doubles.parties import make_manifest, make_party, make_tables, proposal, propose
+from tests.doubles.parties import make_manifest, make_party, make_tables, propose
 from tests.doubles.party_home import HashedEmbedder, command, write_notes
 from tests.doubles.tasks import LABELS, make_task
 from tests.noninterference import public_examples
@@ -204,17 +204,6 @@ def test_a_party_whose_installed_source_is_another_refuses(package, tmp_path):
     party_plugins.load_trusted(allowed)
     assert "here that name is no other package's" in answered(tmp_path, plan, allowed.bounds).refusal.problem
     assert not foreign_package.is_imported()
-
-
-def test_a_refusal_says_the_same_whatever_the_records_are(package, tmp_path):
-    plan = planned(tmp_path / "task")
-    started_anew()
-    words = []
-    for name, table in (("full", make_tables(1, 9, ("kitchen",))["p0"]), ("empty", Table((), (), None))):
-        (tmp_path / name).mkdir()
-        party = make_party(tmp_path / name, "p0", table, policy=hospital().bounds)
-        words.append(party.handle(proposal(make_manifest(plan, {"p0": party}, ("kitchen",)))))
-    assert words[0] == words[1]
 
 
 def test_a_party_that_trusts_it_signs(package, tmp_path):

@@ -341,19 +341,6 @@ def test_the_key_of_a_simulated_data_set_is_drawn_anew_for_every_run(tmp_path):
     assert drawn[2] == drawn[3]  # the tests' noise seed fixes this too
 
 
-def test_an_infinite_epsilon_marks_every_output_as_not_private(tmp_path):
-    task_path = make_task(tmp_path / "task", method={"rounds": 2})
-    delivered = run(task_path, tmp_path / "out", "privacy.epsilon=inf")
-    assert not delivered.report.privacy.is_private
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["private"] is False
-    for name in ("README.md", "report.html"):
-        assert "not private" in (tmp_path / "out" / name).read_text().lower()
-
-
-def test_the_comparison_reads_no_paid_generator():
-    assert deliver_module.FREE_KINDS == ("ngram", "replay")
-
-
 def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_path, monkeypatch):
     task_path = make_task(tmp_path, prompts={"folder": "prompts"})
     (tmp_path / "prompts").mkdir()

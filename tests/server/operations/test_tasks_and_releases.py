@@ -59,12 +59,6 @@ def test_a_plan_refuses_what_a_simulation_would_refuse(tmp_path, changed, said):
     assert refused.value.remedy
 
 
-def test_an_unknown_key_of_a_generator_is_named_as_it_is_written_with_its_kind_s_keys(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"generators\[0\]\.corpsu: unknown key") as refused:
-        tasks.plan(make_task(tmp_path), ["generators.0.corpsu=3"])
-    assert refused.value.remedy == "generators[0].corpsu: did you mean 'corpus'?"
-
-
 @pytest.mark.parametrize(
     ("generator", "said"),
     [
@@ -95,12 +89,6 @@ def test_a_plan_names_every_missing_file_at_once_and_needs_no_private_records(tm
     without = path.read_text().replace('path = "private"', "")
     path.write_text(without)
     assert "a coordinator needs none" in tasks.plan(path).unready[0]
-
-
-def test_a_plan_says_what_another_method_sets_aside(tmp_path):
-    planned = tasks.plan(make_task(tmp_path), ["method.name=dpkps"])
-    assert "rounds, votes, examples, shortlist" in planned.remarks[0]
-    assert planned.to_json()["remarks"] == list(planned.remarks)
 
 
 def test_columns_are_named_by_options(tmp_path):
