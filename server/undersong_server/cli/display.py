@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -203,37 +202,32 @@ def _paper(paper: Mapping[str, float]) -> str:
     return sentence + "."
 
 
+@contextmanager
+def watching(*, silent: bool) -> Iterator[Callable[[RunEvent], None]]:
+    """Gives the function that shows a run's events on the terminal as they come; ``silent`` shows nothing."""
+    if silent:
+        yield lambda _event: None
+    elif sys.stdout.isatty():
+        with Live(console=screen(), auto_refresh=False, transient=True) as live:
+            yield WatchScreen(live).show
+    else:
+        yield WatchScreen(None).show
+
+
 class WatchScreen:
-    """Shows the events of a run on the terminal as they come.
+    """A run that is watched.
 
     Args:
-        silent: True shows nothing.
+        live: the last line of a terminal, which renews itself; None in a pipe, where each event is a line.
     """
 
-    def __init__(self, *, silent: bool) -> None:
-        self._silent = silent
-        self._live: Live | None = None
+    def __init__(self, live: Live | None) -> None:
+        self._live = live
         self._kind: tuple[object, ...] | None = None
         self._repeats = Repeats()
-
-    def __enter__(self) -> "WatchScreen":
-        if self._silent:
-            return self
-        if sys.stdout.isatty():
-            self._live = Live(console=screen(), auto_refresh=False, transient=True)
-            self._live.__enter__()
         self._print(EXPLAINED)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.__exit__(kind, error, trace)
 
     def show(self, event: RunEvent) -> None:
-        if self._silent:
-            return
         for line in event.lines:
             for shown in self._repeats.lines(line, without_numbers(line[STAMP:])):
                 self._print(printable_lines(shown))

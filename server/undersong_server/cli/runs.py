@@ -137,15 +137,15 @@ def watch(
     On a terminal the last line renews itself; in a pipe each event is a line. Ctrl-C ends the watching, not the run.
     Exit code 0 when it finished, that of its error when it failed, 3 when it was stopped.
     """
-    from undersong_server.cli.display import WatchScreen
+    from undersong_server.cli.display import watching
 
     log: list[str] = []
     event = None
     try:
-        with WatchScreen(silent=as_json or quiet) as shown:
+        with watching(silent=as_json or quiet) as show:
             for event in operations.runs.watch(home, name, timeout_s=timeout):
                 log += event.lines
-                shown.show(event)
+                show(event)
     except KeyboardInterrupt:
         goes_on = "continues" if event is None or event.served else "continues once the coordinator runs again"
         raise entry.Interruption(f"stopped watching; run {name!r} {goes_on}") from None

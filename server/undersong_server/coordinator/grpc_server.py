@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -115,20 +115,19 @@ class GrpcServer:
         self._stream_rate = Rate(STREAMS_AT_ONCE, STREAMS_A_SECOND)
         self._frame_rate = Rate(FRAMES_AT_ONCE, FRAMES_A_SECOND)
         self._presented: tuple[bytes, bytes] = (b"", b"")
-        self.port = 0
-        self._started = threading.Event()
-        self._failure: BaseException | None = None
+        self._listening: Future[int] = Future()  # gives the port, or why there is none
         self._opener = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="opens")
         self._stop: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._serve, name="grpc", daemon=True)
         self._thread.start()
-        self._started.wait()
-        if self._failure is not None:
+        try:
+            self.port = self._listening.result()
+        except Exception as failure:  # noqa: BLE001 - of another thread: all that kept it from listening
             raise TransportError(
-                f"cannot listen on {host}:{port}: {self._failure}",
+                f"cannot listen on {host}:{port}: {failure}",
                 "choose another --bind, or stop what listens there",
                 code="address-in-use",
-            )
+            ) from None
 
     @property
     def connected(self) -> list[str]:
@@ -144,9 +143,8 @@ class GrpcServer:
         try:
             asyncio.run(self._main())
         except BaseException as error:  # noqa: BLE001 - carried to the thread that waits for the start
-            self._failure = error
-        finally:
-            self._started.set()
+            if not self._listening.done():
+                self._listening.set_exception(error)
 
     async def _main(self) -> None:
         loop = asyncio.get_running_loop()
@@ -176,10 +174,9 @@ class GrpcServer:
         inner = server.add_secure_port("127.0.0.1:0", self._credentials())
         gate = self._gate = Gate(inner, self._refusals)
         await gate.listen(*self._address)
-        self.port = gate.port
         await server.start()
         review = asyncio.ensure_future(self._review())
-        self._started.set()
+        self._listening.set_result(gate.port)
         await stopping.wait()
         review.cancel()
         for link in self._transport.links.values():
