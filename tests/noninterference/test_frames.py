@@ -115,7 +115,7 @@ def play(
 
     def decided(at: Stream) -> None:
         # The daemon looks a few times a second, and tells what has changed since.
-        wait_for(lambda: daemon._decisions, 20.0)
+        wait_for(lambda: daemon._known, 20.0)
         for each in Requests(opened).all():
             Requests(opened).decide(each, "approved", at=1_900_000_000.0, reason="")
         while True:
