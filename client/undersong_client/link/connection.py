@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from undersong_client.consent.trust import Coordinator
 from undersong_client.keys import Credential
@@ -21,6 +20,7 @@ from undersong_common.errors import PeerFault, TransportError
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol.wire import framing
+from undersong_protocol.wire.codec import parsed
 from undersong_protocol.wire.messages import transport_pb2 as wire
 
 log = logging.getLogger(__name__)
@@ -238,11 +238,7 @@ class Connection:
         while (data := await call.read()) is not grpc.aio.EOF:
             self._heard_at = time.monotonic()
             self._pings = 0
-            message = wire.ToParty()
-            try:
-                message.ParseFromString(data)
-            except DecodeError:
-                raise PeerFault("coordinator", "sent bytes that are no message") from None
+            message = parsed(wire.ToParty, data, "coordinator", "sent bytes that are no message")
             if not await self._frame(message):
                 self._queue.put_nowait(None)
                 await call.code()  # the coordinator ends its side itself

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
@@ -43,6 +42,7 @@ from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import ROLLS
 from undersong_protocol.secagg.transitions import Stage, coordinator_rule
 from undersong_protocol.statistics.vectors import Ring
+from undersong_protocol.wire.codec import parsed
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 __all__ = ["Opened", "SumAborted", "check_void_certificate", "is_void", "private_sum"]
@@ -480,11 +480,7 @@ class _Attempt:
 
         def parse(party: int, reply: Parsed) -> _Dealt:
             name = own.name(party)
-            message = wire.Shares()
-            try:
-                message.ParseFromString(reply.body)
-            except DecodeError:
-                raise PeerFault(name, "its shares are malformed") from None
+            message = parsed(wire.Shares, reply.body, name, "its shares are malformed")
             holders = () if own.direct else topology.holders(party, present)
             others = [holder for holder in holders if holder != party]
             around = topology.neighbours(party, present) if own.post_quantum else ()
@@ -527,11 +523,7 @@ class _Attempt:
 
         def parse(party: int, reply: Parsed) -> tuple[dict[int, bytes], bytes]:
             name = own.name(party)
-            message = wire.Opening()
-            try:
-                message.ParseFromString(reply.body)
-            except DecodeError:
-                raise PeerFault(name, "its opened shares are malformed") from None
+            message = parsed(wire.Opening, reply.body, name, "its opened shares are malformed")
             dealers = topology.dealers(party, sharing)
             shares = split_blocks(message.shares, shamir.SHARE_BYTES, len(dealers), name, "its opened shares")
             for dealer, share in zip(dealers, shares, strict=True):

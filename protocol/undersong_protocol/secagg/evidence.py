@@ -7,8 +7,6 @@ is attempted again at no cost in the plan.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
 from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.printable import counted
 from undersong_protocol.secagg import keys, sid
@@ -22,6 +20,7 @@ from undersong_protocol.secagg.messages import (
 )
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.transitions import Stage
+from undersong_protocol.wire.codec import parsed
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 
@@ -72,11 +71,7 @@ def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
 
     Raises PeerFault that names the coordinator for malformed evidence, or the party whose signature is false.
     """
-    message = wire.Evidence()
-    try:
-        message.ParseFromString(evidence)
-    except DecodeError:
-        raise PeerFault(COORDINATOR, "the evidence is damaged", code="evidence-damaged") from None
+    message = parsed(wire.Evidence, evidence, COORDINATOR, "the evidence is damaged", code="evidence-damaged")
     check_version(message.version, COORDINATOR)
     if message.sid != parameters.sid:
         raise PeerFault(COORDINATOR, "the evidence is of another private sum", code="evidence-of-another-sum")

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_protocol.secagg import merkle
 from undersong_protocol.secagg.drawn import INDEX
@@ -15,6 +13,7 @@ from undersong_protocol.secagg.parameters import Member, SumParameters, member_l
 from undersong_protocol.secagg.sid import DIGEST_BYTES, VERSION, adverts_hash
 from undersong_protocol.secagg.state import PartyState, Peer
 from undersong_protocol.secagg.transitions import Stage
+from undersong_protocol.wire.codec import parsed
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 COORDINATOR = "coordinator"
@@ -112,11 +111,7 @@ def parse_request(parameters: SumParameters, data: bytes) -> tuple[Stage, int, w
     allowed = REQUEST_BYTES + REQUEST_BYTES_A_PARTY * parameters.size
     if len(data) > allowed:
         raise PeerFault(COORDINATOR, f"sent a secure-aggregation request of {len(data)} bytes; {allowed} are allowed")
-    message = wire.Request()
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        raise PeerFault(COORDINATOR, "sent bytes that are no secure-aggregation request") from None
+    message = parsed(wire.Request, data, COORDINATOR, "sent bytes that are no secure-aggregation request")
     check_version(message.version, COORDINATOR)
     if message.sid != parameters.sid:
         raise PrivacyRefusal(
@@ -171,11 +166,7 @@ def parse_reply(parameters: SumParameters, name: str, data: bytes, stage: Stage)
 
     Raises PeerFault that names the party for a malformed reply or a false signature.
     """
-    message = wire.Reply()
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        raise PeerFault(name, f"answered {stage.title} with bytes that are no reply") from None
+    message = parsed(wire.Reply, data, name, f"answered {stage.title} with bytes that are no reply")
     check_version(message.version, name)
     party = parameters.index(name)
     if message.sid != parameters.sid:
@@ -200,11 +191,7 @@ def parse_advert(parameters: SumParameters, party: int, body: bytes, signature: 
     Raises PeerFault that names the party.
     """
     name = parameters.name(party)
-    message = wire.Advert()
-    try:
-        message.ParseFromString(body)
-    except DecodeError:
-        raise PeerFault(name, "its advert is malformed") from None
+    message = parsed(wire.Advert, body, name, "its advert is malformed")
     if message.terms != parameters.terms:
         raise PeerFault(
             name,

@@ -1,9 +1,10 @@
-"""Parses and writes messages and checks their version; no other module parses bytes from a peer."""
+"""Parses and writes messages of a federation, checks their version, and parses the bytes of any peer's message."""
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import (
@@ -18,7 +19,11 @@ from undersong_common.printable import printable
 from undersong_protocol.limits import LARGEST_MANIFEST_BYTES, LARGEST_PARTIES
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
+_Message = TypeVar("_Message", bound=Message)
+_Body = TypeVar("_Body", wire.Request, wire.Reply)
+
 VERSION = 3
+NO_MESSAGE = "sent bytes that are not a message", "check that the peer is Undersong"
 LONGEST_WORDS = 600  # characters of a refusal that are read
 LARGEST_BLOCKS_BYTES = 128 * 2**20  # of the public blocks in one request
 LARGEST_BLOCKS = 4096
@@ -45,19 +50,23 @@ _KINDS: dict[type[UndersongError], wire.Refusal.Kind] = {
 }
 
 
+def parsed(kind: type[_Message], data: bytes, sender: str, problem: str, remedy: str = "", code: str = "") -> _Message:
+    """Parses a message of this kind. Raises PeerFault that names ``sender``, with ``problem``, for malformed bytes."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise PeerFault(sender, problem, remedy, code=code) from None
+
+
 def decode_request(data: bytes) -> wire.Request:
     """Parses a request. Raises PeerFault of the coordinator if it is malformed, too large or of another version."""
     _check_sizes(data, "coordinator")
-    request = wire.Request()
-    _parse(request, data, "coordinator")
-    return request
+    return _checked(parsed(wire.Request, data, "coordinator", *NO_MESSAGE), "coordinator")
 
 
 def decode_reply(data: bytes, party: str) -> wire.Reply:
     """Parses a reply. Raises PeerFault that names ``party`` if it is malformed or of another version."""
-    reply = wire.Reply()
-    _parse(reply, data, party)
-    return reply
+    return _checked(parsed(wire.Reply, data, party, *NO_MESSAGE), party)
 
 
 def introduction_digest(challenge: bytes, address: str, introduction: wire.Introduction) -> bytes:
@@ -82,11 +91,7 @@ def batch(record: Mapping[str, object], key: str) -> list[bytes]:
     return found if isinstance(found, list) and all(isinstance(each, bytes) for each in found) else []
 
 
-def _parse(message: wire.Request | wire.Reply, data: bytes, peer: str) -> None:
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        raise PeerFault(peer, "sent bytes that are not a message", "check that the peer is Undersong") from None
+def _checked(message: _Body, peer: str) -> _Body:
     if message.version != VERSION:
         raise PeerFault(
             peer,
@@ -95,6 +100,7 @@ def _parse(message: wire.Request | wire.Reply, data: bytes, peer: str) -> None:
         )
     if message.WhichOneof("body") is None:
         raise PeerFault(peer, "sent a message without content", "run the same version of Undersong everywhere")
+    return message
 
 
 def _check_sizes(data: bytes, peer: str) -> None:
@@ -208,7 +214,7 @@ def _varint(view: memoryview, at: int, peer: str) -> tuple[int, int]:
 
 
 def _malformed(peer: str) -> PeerFault:
-    return PeerFault(peer, "sent bytes that are not a message", "check that the peer is Undersong")
+    return PeerFault(peer, *NO_MESSAGE)
 
 
 RECORD = "undersong"

@@ -14,7 +14,6 @@ from typing import Any
 
 import grpc
 from cryptography import x509
-from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from undersong_common.errors import PeerFault, TransportError, UndersongError
@@ -23,6 +22,7 @@ from undersong_common.version import SOFTWARE
 from undersong_protocol.agreement.bounds import LONGEST_JSON
 from undersong_protocol.agreement.enrolment import common_name
 from undersong_protocol.wire import framing
+from undersong_protocol.wire.codec import parsed
 from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server import defaults
 from undersong_server.authority import Authority, serial_of
@@ -514,11 +514,5 @@ async def _hello(context: Any, peer: Peer) -> wire.Hello:
 
 
 def _parsed(data: bytes, peer: str) -> wire.FromParty:
-    message = wire.FromParty()
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        raise PeerFault(
-            peer, "sent bytes that are no message", "run the same version of Undersong at both ends"
-        ) from None
-    return message
+    remedy = "run the same version of Undersong at both ends"
+    return parsed(wire.FromParty, data, peer, "sent bytes that are no message", remedy)
