@@ -1,8 +1,9 @@
 """Finds the Q nearest and Q furthest candidates of every record, exactly, with ties to the lower index.
 
 The score of candidate c for record x is 2 x.c - |c|^2 = |x|^2 - |x - c|^2: higher is nearer. It comes out of one
-matrix product with an extra column. Per record, contiguous groups of candidates are reduced to their best score, and
-only the Q best groups, by (score, lower index), are looked into: they hold the Q best candidates under that order.
+matrix product with an extra column, which may hold another correction of a candidate than |c|^2. Per record,
+contiguous groups of candidates are reduced to their best score, and only the Q best groups, by (score, lower index),
+are looked into: they hold the Q best candidates under that order.
 """
 
 from collections.abc import Iterator
@@ -61,14 +62,15 @@ class NearestFurthest:
         """Indices of each record's furthest candidates, int64 [M, q], furthest first; filled up with ``NONE``."""
         return _indices(self._far)
 
-    def extend(self, candidates: Float32, labels: Int64 | None) -> None:
+    def extend(self, candidates: Float32, labels: Int64 | None, correction: Float32 | None = None) -> None:
         """Compares the records with n further candidates, float32 [n, d]; their indices follow the earlier ones.
 
-        ``labels`` are the candidates' labels, int64 [n], or None.
+        ``labels`` are the candidates' labels, int64 [n], or None; ``correction`` is as in :class:`Candidates`.
         """
         for start in range(0, max(1, len(candidates)), MOST_AT_ONCE):
             part = slice(start, start + MOST_AT_ONCE)
-            self.add(Candidates(candidates[part], None if labels is None else labels[part]))
+            of_labels, subtracted = (None if each is None else each[part] for each in (labels, correction))
+            self.add(Candidates(candidates[part], of_labels, subtracted))
 
     def add(self, candidates: "Candidates") -> None:
         """Compares the records with further candidates, at most ``MOST_AT_ONCE``, as :meth:`extend` does."""
@@ -108,17 +110,20 @@ class Candidates:
     """Embeddings that records are compared with, float32 [n, d], and their labels, int64 [n], or None.
 
     What the records of a label are multiplied with is made once, for every party that is shown this object.
+    ``correction``, float32 [n], is subtracted from a candidate's scores in place of |c|^2.
     """
 
-    def __init__(self, values: Float32, labels: Int64 | None) -> None:
+    def __init__(self, values: Float32, labels: Int64 | None, correction: Float32 | None = None) -> None:
         self.values, self.labels = values, labels
+        self._correction = np.einsum("nd,nd->n", values, values) if correction is None else correction
         self._ready: dict[int, Float32] = {}  # by the label's first candidate
 
     def with_norms(self, columns: Int64) -> Float32:
-        """Returns [c, -|c|^2] of a label's candidates, float32 [n, d + 1]; ``columns`` are the numbers of them all."""
+        """Returns [c, -correction] of a label's candidates, float32 [n, d + 1]; ``columns`` are their numbers."""
         first = int(columns[0])
         if first not in self._ready:
-            self._ready[first] = _with_norms(self.values if len(columns) == len(self.values) else self.values[columns])
+            chosen = slice(None) if len(columns) == len(self.values) else columns
+            self._ready[first] = _with_norms(self.values[chosen], self._correction[chosen])
         return self._ready[first]
 
 
@@ -138,12 +143,11 @@ def by_label(
             yield np.flatnonzero(row_labels == label), np.flatnonzero(column_labels == label)
 
 
-def _with_norms(candidates: Float32) -> Float32:
-    """[c, -|c|^2], float32 [n, d + 1]."""
+def _with_norms(candidates: Float32, correction: Float32) -> Float32:
+    """[c, -correction], float32 [n, d + 1]."""
     extended = np.empty((len(candidates), candidates.shape[1] + 1), dtype=np.float32)
     extended[:, :-1] = candidates
-    np.einsum("nd,nd->n", candidates, candidates, out=extended[:, -1])
-    extended[:, -1] *= -1
+    np.negative(correction, out=extended[:, -1])
     return extended
 
 

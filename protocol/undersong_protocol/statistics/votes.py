@@ -9,7 +9,6 @@ separate coordinates of one release, which costs sqrt(2) in L2 instead of up to 
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
@@ -34,7 +33,7 @@ from undersong_protocol.statistics.interface import (
     at_columns,
     register,
 )
-from undersong_protocol.statistics.nearest import MOST_AT_ONCE, NONE, Candidates, NearestFurthest, by_label
+from undersong_protocol.statistics.nearest import MOST_AT_ONCE, NONE, Candidates, NearestFurthest
 
 LARGEST_Q = 30
 
@@ -161,7 +160,8 @@ def _begins_with(given: LabelledEmbeddings, known: LabelledEmbeddings) -> bool:
 
 NEIGHBOURS = 10
 # Scores 2 cos(z, x) of quantised embeddings are multiples of 2^-21 of at most 2: with r on the same grid and at most 1
-# float32 holds every one exactly, so that every party and every rerun finds the same nearest candidates.
+# float32 holds every one exactly, and every partial sum of the matrix product, so that every party and every rerun
+# finds the same nearest candidates.
 CORRECTION = Grid(bits=21, largest=1.0)
 BLOCK_ELEMENTS = 1 << 22
 
@@ -177,29 +177,19 @@ def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = 
         neighbours: number of nearest neighbours in the mean.
     """
     found = np.zeros(len(candidates))
-    for rows, block, products in products_with_others(candidates, labels):
-        others = len(rows) - min(neighbours, len(rows) - 1)
-        nearest = np.partition(products, others, axis=1)[:, others:]
-        found[block] = nearest.mean(axis=1, dtype=np.float64)
-    return CORRECTION.quantised(found)
-
-
-def products_with_others(embeddings: Float32, labels: Int64) -> Iterator[tuple[Int64, Int64, Float32]]:
-    """Yields the inner products of texts with the others of their label, in blocks of at most ``BLOCK_ELEMENTS``.
-
-    A block is (row numbers of the label's texts [k], row numbers of the block's texts among them [b], products,
-    float32 [b, k]). The product of a text with itself is -inf. A label with a single text is left out.
-    """
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         if len(rows) < 2:
             continue
+        others = len(rows) - min(neighbours, len(rows) - 1)
         step = max(1, BLOCK_ELEMENTS // len(rows))
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
-            products = embeddings[block] @ embeddings[rows].T
-            products[np.arange(len(block)), start + np.arange(len(block))] = -np.inf
-            yield rows, block, products
+            products = candidates[block] @ candidates[rows].T
+            products[np.arange(len(block)), start + np.arange(len(block))] = -np.inf  # with itself
+            nearest = np.partition(products, others, axis=1)[:, others:]
+            found[block] = nearest.mean(axis=1, dtype=np.float64)
+    return CORRECTION.quantised(found)
 
 
 def nearest(embeddings: Float32, labels: Int64 | None, public: PublicInputs, q: int) -> Int64:
@@ -213,15 +203,9 @@ def nearest(embeddings: Float32, labels: Int64 | None, public: PublicInputs, q: 
         public: inputs with embeddings "candidates" and numbers "hubness correction".
     """
     given, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction").astype(np.float32)
-    found = np.full((len(embeddings), q), NONE, dtype=np.int64)
-    for rows, columns in by_label(labels, None if labels is None else given.labels, len(embeddings), len(given.values)):
-        kept = min(q, len(columns))
-        step = max(1, BLOCK_ELEMENTS // len(columns))
-        for start in range(0, len(rows), step):
-            block = rows[start : start + step]
-            scores = 2 * (embeddings[block] @ given.values[columns].T) - correction[columns]
-            found[block, :kept] = columns[np.argsort(-scores, axis=1, kind="stable")[:, :kept]]
-    return found
+    compared = NearestFurthest(embeddings, labels, q, furthest=False)
+    compared.extend(given.values, None if labels is None else given.labels, correction)
+    return compared.near
 
 
 @register
@@ -281,10 +265,9 @@ class EqualVotes(Statistic, question="nearest"):
         CORRECTION.check("hubness correction", correction)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        embeddings, labels = records.embeddings, records.labels if self.labels else None
+        near = nearest(records.embeddings, records.labels if self.labels else None, public, self.q)
 
         def compute(asked: Int64) -> sp.csr_array[Any]:
-            columns = nearest(embeddings[asked], None if labels is None else labels[asked], public, self.q)
-            return at_columns(columns, np.ones(self.q), self.dimension)
+            return at_columns(near[asked], np.ones(self.q), self.dimension)
 
         return Rows(compute, records.units, width=self.q)

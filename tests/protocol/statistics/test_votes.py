@@ -182,9 +182,9 @@ def test_parties_that_are_shown_the_same_candidates_make_them_ready_once(monkeyp
     made = []
     original = nearest._with_norms
 
-    def with_norms(chosen: Any) -> Any:
+    def with_norms(chosen: Any, correction: Any) -> Any:
         made.append(len(chosen))
-        return original(chosen)
+        return original(chosen, correction)
 
     monkeypatch.setattr(nearest, "_with_norms", with_norms)
     rng = np.random.default_rng(7)
