@@ -20,10 +20,8 @@ import tempfile
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -44,6 +42,7 @@ from undersong.audit_parts import (
     planted,
     whole_scores,
 )
+from undersong.processes import each_in_processes
 from undersong_client.answering import grid_vectors
 from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders
@@ -137,9 +136,8 @@ class Observations:
         largest: the most that one unit moves a vector over the bound that the plan declares: a canary the empty
             vector, and one of several units a vector of real records.
         clamp: the smallest and the largest share of its declared bound that was left of a row far outside it.
-        coins: sums whose subsample does not depend on the party's secret coins, or in which coins come twice.
-        rates: sums whose subsample takes another share of the units than the plan's sampling rate.
-        unpaid: parties whose ledger charged less than the run's plan costs.
+        findings: sentences on sums whose subsample does not depend on the party's secret coins, in which coins come
+            twice, or which takes another share of the units than planned; on parties whose ledger charged too little.
         shares: by sum and party, the shape of the noise that the party drew.
     """
 
@@ -151,9 +149,7 @@ class Observations:
     noise: Mapping[str, NoiseSize]
     largest: float
     clamp: tuple[float, float] = (1.0, 1.0)
-    coins: tuple[str, ...] = ()
-    rates: tuple[str, ...] = ()
-    unpaid: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
     shares: Mapping[str, audit_parts.Shape] = field(default_factory=dict)
 
 
@@ -195,10 +191,10 @@ class AuditReport:
         noise: deviation of the noise in the opened sums over what the parties must draw together: (found, upper
             bound), of all sums together or of the one that shows least; None if no sum's noise can be measured.
         excess: lower bound of that ratio where it is largest, of Gaussian sums; above 1, shares are not independent.
-        shared: pairs of sums that hold the same noise, as "run/sum and run/sum".
-        irregular: findings about the law, place and independence of the noise in sums and parties' shares.
         largest: as of :class:`Observations`, over all runs; above 1 the bound is wrong.
-        clamp, coins, rates, unpaid: as of :class:`Observations`, over all runs.
+        clamp: as of :class:`Observations`, over all runs.
+        findings: those of all runs, and sentences on the law, place and independence of the noise in sums and parties'
+            shares.
         verdicts: one per attack; their bounds hold together.
         refutable_by_noise, refutable_by_attack: the smallest epsilon, of a build that draws too little Gaussian noise,
             that this audit would have refuted more likely than not; None if it could have refuted no epsilon.
@@ -216,15 +212,11 @@ class AuditReport:
     noise: tuple[float, float] | None
     largest: float
     clamp: tuple[float, float]
-    coins: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     refutable_by_noise: float | None
     refutable_by_attack: float | None
     excess: float = 0.0
-    shared: tuple[str, ...] = ()
-    irregular: tuple[str, ...] = ()
-    rates: tuple[str, ...] = ()
-    unpaid: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
 
     @property
     def faults(self) -> list[str]:
@@ -244,8 +236,6 @@ class AuditReport:
                 self.excess > 1.0,
                 f"noise of more than {self.excess:.3g} of the planned deviation: its shares are not independent",
             ),
-            *((True, f"{pair} hold the same noise") for pair in self.shared),
-            *((True, finding) for finding in self.irregular),
             (
                 self.largest > largest,
                 f"one unit moves a vector by {self.largest:.3g} of the declared sensitivity: it counts too much, or the"
@@ -256,9 +246,7 @@ class AuditReport:
                 f"rows outside their bound are not clamped: {most if most > largest else least:.3g} of the declared"
                 " sensitivity is left",
             ),
-            *((True, f"{name}: the coins of its subsample are not secret and independent") for name in self.coins),
-            *((True, f"{name}: its subsample takes another share of the units than planned") for name in self.rates),
-            *((True, f"{name}: its ledger charged less than the plan costs") for name in self.unpaid),
+            *((True, finding) for finding in self.findings),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -292,19 +280,12 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
     _check(settings, run_plan)
-    here = settings.jobs == 1  # no other process has a notebook's functions
     _loaded.cache_clear()
-    with ThreadPoolExecutor(1) if here else ProcessPoolExecutor(settings.jobs, mp_context=get_context("spawn")) as pool:
-        cells = [pool.submit(observe, settings, number) for number in range(settings.runs)]
-        try:
-            for done, each in enumerate(as_completed(cells)):
-                progress.update("runs", done, len(cells))
-                each.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        observed = [cell.result() for cell in cells]
-    return report(settings, run_plan, observed)
+    observed: dict[int, Observations] = {}
+    for number, seen in each_in_processes(observe, [(settings, run) for run in range(settings.runs)], settings.jobs):
+        observed[number] = seen
+        progress.update("runs", len(observed), settings.runs)
+    return report(settings, run_plan, [observed[run] for run in range(settings.runs)])
 
 
 def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observations]) -> AuditReport:
@@ -340,20 +321,13 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
         noise=noise,
         largest=max(each.largest for each in observed),
         clamp=(min(each.clamp[0] for each in observed), max(each.clamp[1] for each in observed)),
-        coins=tuple(dict.fromkeys(name for each in observed for name in each.coins)),
         verdicts=verdicts,
         refutable_by_noise=_epsilon_with(plan, max(measured, LEAST_NOISE)) if noise else None,
         refutable_by_attack=None if attacked is None else _epsilon_with(plan, attacked),
         excess=excess,
-        shared=tuple(
-            audit_parts.repeated_between(
-                [(f"run {number}, {name}", each.scores) for number, name, each in _sums(observed)],
-                NOISE_ALARM / NOISE_CHECKS,
-            )
+        findings=tuple(
+            dict.fromkeys([*_irregular_noise(observed), *(one for run in observed for one in run.findings)])
         ),
-        irregular=tuple(_irregular_noise(observed)),
-        rates=tuple(dict.fromkeys(name for each in observed for name in each.rates)),
-        unpaid=tuple(dict.fromkeys(name for each in observed for name in each.unpaid)),
     )
 
 
@@ -387,34 +361,28 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
     """Findings about the noise of all sums together, of each sum in all runs and in one, and of each party's share."""
     shapes: dict[str, audit_parts.Shape] = {}
     series: dict[str, list[Float32]] = {}
+    every: list[tuple[str, Float32]] = []
 
     def add(name: str, shape: audit_parts.Shape) -> None:
         shapes[name] = shapes[name] + shape if name in shapes else shape
 
-    for number, name, each in _sums(observed):
-        series.setdefault(name, []).append(each.scores)
-        shape = audit_parts.shape_of(each.scores)
-        for group in ("all sums", name, f"run {number}, {name}"):
-            add(group, shape)
     for number, run in enumerate(observed):
+        measured = {name: each.scores for name, each in run.noise.items() if len(each.scores)}
+        for name, scores in measured.items():
+            series.setdefault(name, []).append(scores)
+            every.append((f"run {number}, {name}", scores))
+            shape = audit_parts.shape_of(scores)
+            for group in ("all sums", name, f"run {number}, {name}"):
+                add(group, shape)
         for name, shape in run.shares.items():
             add(name, shape)
             add(f"run {number}, {name}", shape)
     alarm = NOISE_ALARM / NOISE_CHECKS
     return [
+        *(f"{pair} hold the same noise" for pair in audit_parts.repeated_between(every, alarm)),
         *(f"{name}: the noise is not of the planned law" for name in audit_parts.other_law(shapes, alarm)),
         *(f"{name}: the noise is too small or large in places" for name in audit_parts.uneven(shapes, alarm)),
         *(f"{name}: the noise repeats within the sum" for name in audit_parts.repeated_within(series, alarm)),
-    ]
-
-
-def _sums(observed: Sequence[Observations]) -> list[tuple[int, str, NoiseSize]]:
-    """Run, name and noise of each sum whose scores are known."""
-    return [
-        (number, name, each)
-        for number, run in enumerate(observed)
-        for name, each in run.noise.items()
-        if len(each.scores)
     ]
 
 
@@ -591,10 +559,14 @@ def observe(settings: AuditSettings, number: int) -> Observations:
             contribution=watched,
         ).outcome
         sums = {name: opened_sum(workspace.journal, name) for name in watched.sums}
-        unpaid = tuple(name for name in tables if not _paid(watched, Ledger.read(ledger_path(workspace.state, name))))
+        unpaid = [name for name in tables if not _paid(watched, Ledger.read(ledger_path(workspace.state, name)))]
     opened = {name: found for name, found in sums.items() if found is not None}
     attacked = _attack_sums(run_plan, watched, opened, canaries, present, embed, near)
-    return replace(attacked, corpus=attack_corpus(outcome.samples, canaries, task.task.labels, embed), unpaid=unpaid)
+    return replace(
+        attacked,
+        corpus=attack_corpus(outcome.samples, canaries, task.task.labels, embed),
+        findings=(*attacked.findings, *(f"{name}: its ledger charged less than the plan costs" for name in unpaid)),
+    )
 
 
 def _paid(watched: _Watched, ledger: Ledger) -> bool:
@@ -709,9 +681,11 @@ def _attack_sums(
         noise,
         largest,
         clamp,
-        tuple(sorted(coins)),
-        tuple(sorted(rates)),
-        shares=shares,
+        (
+            *(f"{name}: the coins of its subsample are not secret and independent" for name in sorted(coins)),
+            *(f"{name}: its subsample takes another share of the units than planned" for name in sorted(rates)),
+        ),
+        shares,
     )
 
 

@@ -7,10 +7,8 @@ page while cells end.
 """
 
 import json
-import multiprocessing
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +19,11 @@ from typing import Any
 from undersong import compare_table
 from undersong.compare_cell import Bench, Cell, read_test
 from undersong.options import ComparisonOptions
+from undersong.processes import each_in_processes
 from undersong_common import extras
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import holding
-from undersong_server.cluster import SINGLE_THREAD, Cluster
+from undersong_server.cluster import Cluster
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
 from undersong_server.runs import task as tasks
@@ -132,42 +131,9 @@ def read_kept(path: Path, fingerprint: str, another: str, without_it: str) -> di
 
 def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measured]:
     """(cell, figures or the error that stopped it), as each completes."""
-    if not cells:
-        return
-    if jobs == 1:
-        for cell in cells:
-            yield cell, guarded(bench, cell)
-        return
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-
-    # Fresh processes: forking one that has started torch's threads would hang.
-    context = multiprocessing.get_context("spawn")
-    before = {name: os.environ.get(name) for name in SINGLE_THREAD}
-    os.environ.update(SINGLE_THREAD)  # read by the libraries when a worker loads them
-    try:
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as pool:
-            shared = replace(bench)
-            waiting = {pool.submit(_in_worker, shared, cell): cell for cell in cells}
-            try:
-                for finished in as_completed(waiting):
-                    yield waiting[finished], finished.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def _begin() -> None:
-    """Ends a worker with its parent: one whose parent was killed would wait for its next cell for ever."""
-
-    def end_with_parent() -> None:
-        if (parent := multiprocessing.parent_process()) is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    function, shared = (guarded, bench) if jobs == 1 else (_in_worker, replace(bench))
+    for number, value in each_in_processes(function, [(shared, cell) for cell in cells], jobs):
+        yield cells[number], value
 
 
 _benches: dict[str, Bench] = {}  # of this worker: what its cells share stays loaded

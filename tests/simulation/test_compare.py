@@ -408,10 +408,10 @@ def test_workers_end_with_a_parent_that_was_killed():
     script = (
         "import multiprocessing, os, time\n"
         "from concurrent.futures import ProcessPoolExecutor\n"
-        "from undersong import comparison\n"
+        "from undersong import processes\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"
-        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=comparison._begin)\n"
+        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=processes._begin)\n"
         "    print(pool.submit(os.getpid).result(), flush=True)\n"
         "    time.sleep(60)\n"
     )

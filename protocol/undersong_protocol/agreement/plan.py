@@ -9,8 +9,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal, get_args
+from functools import cache, cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, StrictBool, StringConstraints, TypeAdapter, ValidationError
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
@@ -53,6 +55,32 @@ SOURCE = re.compile(r"([0-9a-f]{64})?")
 EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within it
 
 
+def _bounded(epsilon: float) -> float:
+    if LARGEST_NUMBER < epsilon < math.inf:
+        raise ValueError("neither infinite nor of a size that some plan has")
+    return epsilon
+
+
+def _few(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A statistic's parameters. Raises ValueError for many, or a number of a size that no statistic takes."""
+    values: list[Any] = [parameters]
+    for value in values:  # which grows by what it holds
+        if isinstance(value, Mapping):
+            values += value.values()
+        elif isinstance(value, (list, tuple)):
+            values += value
+        if (type(value) in (int, float) and not abs(value) <= LARGEST_NUMBER) or len(values) > LARGEST_PARAMETERS:
+            raise ValueError("too many, or not of a size that some statistic takes")  # NaN is not either
+    return parameters
+
+
+# Types and ranges of a plan's figures, which :meth:`Plan.check_form` asks for, so that no wrong one first fails when
+# records are read. Sizes are checked after them.
+_Number = Annotated[float, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+_Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_NUMBER)]
+_CountOrNone = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+
+
 @dataclass(frozen=True)
 class Privacy:
     """The privacy guarantee of one run, under add/remove adjacency of one unit.
@@ -67,12 +95,12 @@ class Privacy:
             privacy.
     """
 
-    epsilon: float
-    delta: float
+    epsilon: Annotated[float, Field(strict=True, gt=0), AfterValidator(_bounded)]
+    delta: Annotated[float, Field(strict=True, gt=0, lt=1)]
     unit: Unit = "sample"
-    max_per_unit: int = 1
+    max_per_unit: _Count = 1
     contribution: UnitContribution = "mean"
-    max_records: int = 100_000
+    max_records: _Count = 100_000
 
     @property
     def norm_factor(self) -> int:
@@ -98,12 +126,12 @@ class Quorum:
         post_quantum: True makes channels and masks hybrid, of X25519 and ML-KEM-768.
     """
 
-    parties: int
-    threshold: int
-    tolerated_dropouts: int
-    colluders: int
-    spare_attempts: int = 0
-    post_quantum: bool = True
+    parties: _Count
+    threshold: _Count
+    tolerated_dropouts: _CountOrNone
+    colluders: _CountOrNone
+    spare_attempts: _CountOrNone = 0
+    post_quantum: StrictBool = True
 
     @property
     def noise_colluders(self) -> int:
@@ -154,18 +182,18 @@ class PlannedSum:
 
     name: str
     statistic: str
-    parameters: Mapping[str, Any]
-    dimension: int
-    l1: float
-    l2: float
-    linf: float
-    scale: int
-    sigma_integer: float
-    modulus_bits: int
-    sampling_rate: float = 1.0
+    parameters: Annotated[Mapping[str, Any], AfterValidator(_few)]
+    dimension: _Count
+    l1: _Number
+    l2: _Number
+    linf: _Number
+    scale: _Count
+    sigma_integer: _Number
+    modulus_bits: _Count
+    sampling_rate: _Number = 1.0
     law: noise_share.Law = "gaussian"
-    first_rung_s: float = limits.FIRST_S
-    source: str = ""
+    first_rung_s: _Number = limits.FIRST_S
+    source: Annotated[str, StringConstraints(pattern=f"^(?:{SOURCE.pattern})$")] = ""
 
     @property
     def sigma(self) -> float:
@@ -297,7 +325,21 @@ class Plan:
 
         Raises PrivacyRefusal that names the first wrong figure.
         """
-        _check_form(self)
+        given = {"privacy": vars(self.privacy), "quorum": vars(self.quorum), "sums": tuple(map(vars, self.sums))}
+        try:
+            _form().validate_python(given)
+        except ValidationError as error:
+            place = error.errors(include_url=False)[0]["loc"]
+            wrong = f"{place[0]}.{place[1]}"
+            if place[0] == "sums":
+                wrong = f"{self.sums[int(place[1])].name}: {place[2]}"
+            raise PrivacyRefusal(
+                f"the plan's figure is not one of its kind: {wrong}", "have the run planned anew"
+            ) from None
+        if self.privacy.unit == "sample" and self.privacy.max_per_unit != 1:
+            raise PrivacyRefusal(
+                "privacy.max_per_unit is not 1, and a sample is one record", "have the run planned anew"
+            )
         _check_sizes(self)
 
     def verify(self) -> None:
@@ -318,26 +360,22 @@ class Plan:
                     f" {limits.LARGEST_FIRST_S:g} s"
                 )
             statistic = planned.build()
-            if planned.dimension != statistic.dimension:
-                raise PrivacyRefusal(f"{planned.name}: dimension {planned.dimension} is not {statistic.dimension}")
-            bound = statistic.sensitivity
-            factor = self.privacy.norm_factor
-            for norm, stated, true in (
-                ("L1", planned.l1, bound.l1 * factor),
-                ("L2", planned.l2, bound.l2 * factor),
-                ("Linf", planned.linf, bound.linf * factor),
+            request = SumRequest(planned.name, statistic, law=planned.law)
+            ours = _planned(request, planned.scale, planned.sigma_integer, self.privacy, self.quorum)
+            for words, stated, true in (
+                ("dimension", planned.dimension, ours.dimension),
+                ("L1 sensitivity", planned.l1, ours.l1),
+                ("L2 sensitivity", planned.l2, ours.l2),
+                ("Linf sensitivity", planned.linf, ours.linf),
+                ("modulus in bits,", planned.modulus_bits, ours.modulus_bits),
             ):
                 if not math.isclose(stated, true, rel_tol=1e-9):
-                    raise PrivacyRefusal(f"{planned.name}: {norm} sensitivity {stated} is not {true}")
-            if planned.modulus_bits != _modulus_bits(statistic, planned, self.privacy, self.quorum):
-                raise PrivacyRefusal(f"{planned.name}: modulus of {planned.modulus_bits} bits does not fit its sum")
+                    raise PrivacyRefusal(f"{planned.name}: {words} {stated} is not {true}")
             if planned.sampling_rate < 1.0 and statistic.whole:
                 raise PrivacyRefusal(
                     f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
                     "plan it with sampling rate 1",
                 )
-            if planned.law not in get_args(noise_share.Law):
-                raise PrivacyRefusal(f"{planned.name}: noise law {planned.law!r} is unknown")
             if planned.law == "laplace":
                 if planned.sampling_rate != 1.0:
                     raise PrivacyRefusal(f"{planned.name}: Laplace noise is not accounted with subsampling")
@@ -382,68 +420,13 @@ class Plan:
         )
 
 
+@cache
+def _form() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)
+
+
 def _owner(source: str) -> str:
     return f"another package's, of source {source[:16]}..." if source else "no other package's"
-
-
-def _check_form(plan: Plan) -> None:
-    """Checks the type and range of every figure, so that no wrong one first fails when records are read."""
-    privacy, quorum = plan.privacy, plan.quorum
-    wrong = [
-        *(f"privacy.{name}" for name in ("max_per_unit", "max_records") if not _counts(getattr(privacy, name))),
-        *(f"quorum.{name}" for name in ("parties", "threshold") if not _counts(getattr(quorum, name))),
-        *(
-            f"quorum.{name}"
-            for name in ("tolerated_dropouts", "colluders", "spare_attempts")
-            if not _counts(getattr(quorum, name), least=0)
-        ),
-    ]
-    if type(quorum.post_quantum) is not bool:
-        wrong.append("quorum.post_quantum")
-    if not _number(privacy.epsilon, infinite=True) or not privacy.epsilon > 0:
-        wrong.append("privacy.epsilon")
-    if not _number(privacy.delta) or not 0 < privacy.delta < 1:
-        wrong.append("privacy.delta")
-    if privacy.unit not in get_args(Unit):
-        wrong.append("privacy.unit")
-    elif privacy.unit == "sample" and privacy.max_per_unit != 1:
-        wrong.append("privacy.max_per_unit (a sample is one record)")
-    if privacy.contribution not in get_args(UnitContribution):
-        wrong.append("privacy.contribution")
-    for planned in plan.sums:
-        if not isinstance(planned.name, str) or not isinstance(planned.statistic, str):
-            wrong.append("a private sum's name")
-        elif not isinstance(planned.parameters, Mapping) or not _readable(planned.parameters):
-            wrong.append(f"{planned.name}: parameters")
-        elif not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source):
-            wrong.append(f"{planned.name}: source")
-        wrong += [
-            f"{planned.name}: {name}"
-            for name in ("dimension", "scale", "modulus_bits")
-            if not _counts(getattr(planned, name))
-        ]
-        wrong += [
-            f"{planned.name}: {name}"
-            for name in ("l1", "l2", "linf", "sigma_integer", "sampling_rate", "first_rung_s")
-            if not _number(getattr(planned, name)) or getattr(planned, name) < 0
-        ]
-    if wrong:
-        raise PrivacyRefusal(f"the plan's figure is not one of its kind: {wrong[0]}", "have the run planned anew")
-
-
-def _readable(parameters: Mapping[str, Any]) -> bool:
-    """True if a statistic's parameters are few and each number is of a size that some statistic takes."""
-    values: list[Any] = [parameters]
-    for value in values:  # which grows by what it holds
-        if isinstance(value, Mapping):
-            values += value.values()
-        elif isinstance(value, (list, tuple)):
-            values += value
-        elif type(value) in (int, float) and not abs(value) <= LARGEST_NUMBER:  # true for NaN
-            return False
-        if len(values) > LARGEST_PARAMETERS:
-            return False
-    return True
 
 
 def _check_sizes(plan: Plan) -> None:
@@ -467,14 +450,6 @@ def _check_sizes(plan: Plan) -> None:
         check_size(f"integer units of {planned.name}", planned.scale, LARGEST_SCALE)
         draws = planned.dimension * (1 + plan.quorum.tolerated_dropouts)
         check_size(f"draws of noise for {planned.name}", draws, LARGEST_DRAWS)
-
-
-def _counts(value: object, *, least: int = 1) -> bool:
-    return type(value) is int and least <= value <= LARGEST_NUMBER
-
-
-def _number(value: object, *, infinite: bool = False) -> bool:
-    return type(value) in (int, float) and (abs(value) <= LARGEST_NUMBER or (infinite and value == math.inf))  # type: ignore[arg-type]
 
 
 def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) -> Plan:
@@ -640,8 +615,7 @@ def _planned(request: SumRequest, scale: int, sigma_integer: float, privacy: Pri
         first_rung_s=request.first_rung_s,
         source=statistics.source(statistic.name),
     )
-    bits = _modulus_bits(statistic, planned, privacy, quorum)
-    return PlannedSum(**{**asdict(planned), "modulus_bits": bits})
+    return replace(planned, modulus_bits=_modulus_bits(statistic, planned, privacy, quorum))
 
 
 def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
