@@ -35,7 +35,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_protocol.secagg import keys, merkle, messages, sid
 from undersong_protocol.secagg.coordinator import private_sum
-from undersong_protocol.secagg.drawn import DrawnTopology, draw
+from undersong_protocol.secagg.drawn import draw
+from undersong_protocol.secagg.graph import drawn_graph
 from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES
 from undersong_protocol.secagg.parameters import Member, RosterPart, SumParameters, default_threshold
 from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
@@ -208,7 +209,7 @@ def sizes(parties: int, colluders: int, post_quantum: bool) -> dict[str, Any]:
 
     def down(party: int) -> int:
         drawn, many = drew[party], len(choosers[party])
-        graph = DrawnTopology(plan, {party: drawn}, {party: tuple(choosers[party])})
+        graph = drawn_graph(plan, {party: drawn}, {party: choosers[party]})
         around = graph.neighbours(party, range(parties)) if post_quantum else ()
         pairs = sum(not graph.leads(party, other) for other in around)
         members = [wire.Enrolled(name=roster[each].name, identity=key) for each in drawn]

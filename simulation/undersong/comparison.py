@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -63,7 +64,7 @@ def compare(
     jobs: int,
     progress: Progress,
     ended: Callable[[Cell, dict[str, Any]], None] = lambda _cell, _value: None,
-    measure: Callable[[Bench, Sequence[Cell], int], Iterable[Measured]] | None = None,
+    ray: str | None = None,
 ) -> dict[Cell, dict[str, Any]]:
     """Measures every cell that ``folder`` does not hold yet; returns all of them.
 
@@ -71,8 +72,8 @@ def compare(
 
     Args:
         ended: called with each cell that was measured now and its figures, after they have been written.
-        measure: gives (cell, figures or the error that stopped it) as each completes; by default processes of this
-            machine.
+        ray: address of a Ray cluster that computes the cells (``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``; "" begins
+            Ray on this machine); None takes processes of this machine.
 
     Raises:
         ConfigurationError: what :func:`check` finds, a folder of another comparison, or no cell that succeeded.
@@ -86,7 +87,7 @@ def compare(
         progress.say(f"{len(known)} of {len(cells)} cells are known from {kept}")
     progress.update("cells", len(known), len(cells))
     failures = []
-    for cell, value in (measure or _measured)(bench, open_cells, jobs):
+    for cell, value in _measured(bench, open_cells, jobs, ray):
         if isinstance(value, UndersongError):
             failures.append(f"{cell.name}: {value.problem}")
             progress.say(f"left out: {failures[-1]}")
@@ -129,11 +130,18 @@ def read_kept(path: Path, fingerprint: str, another: str, without_it: str) -> di
     return value
 
 
-def _measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measured]:
-    """(cell, figures or the error that stopped it), as each completes."""
-    function, shared = (guarded, bench) if jobs == 1 else (_in_worker, replace(bench))
-    for number, value in each_in_processes(function, [(shared, cell) for cell in cells], jobs):
-        yield cells[number], value
+def _measured(bench: Bench, cells: Sequence[Cell], jobs: int, ray: str | None = None) -> Iterator[Measured]:
+    """(cell, figures or the error that stopped it), as each completes: over Ray, or in processes of this machine.
+
+    An existing cluster runs as many cells at once as it has cores. Raises ConfigurationError without Ray.
+    """
+    here = jobs == 1 and ray is None
+    function, shared = (guarded, bench) if here else (_in_worker, replace(bench))
+    calls = [(shared, cell) for cell in cells]
+    with nullcontext() if ray is None else Cluster(ray, jobs, option="--ray-address") as cluster:
+        results = each_in_processes(function, calls, jobs) if cluster is None else cluster.each(function, calls)
+        for number, value in results:
+            yield cells[number], value
 
 
 _benches: dict[str, Bench] = {}  # of this worker: what its cells share stays loaded
@@ -149,23 +157,6 @@ def guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
         return bench.measure(cell)
     except UndersongError as error:
         return UndersongError(error.problem)  # plain, so that it travels between processes
-
-
-def over_ray(address: str) -> Callable[[Bench, Sequence[Cell], int], Iterator[Measured]]:
-    """Returns a function that measures cells over the cluster at ``address`` (``auto``, ``HOST:PORT``, ``ray://HOST:PORT``).
-
-    An empty address begins Ray on this machine, with as many workers as are asked for. An existing cluster runs as many
-    cells at once as it has cores.
-    """
-
-    def measured(bench: Bench, cells: Sequence[Cell], jobs: int) -> Iterator[Measured]:
-        """(cell, figures or the error that stopped it), as each completes. Raises ConfigurationError without Ray."""
-        shared = replace(bench)
-        with Cluster(address, jobs, option="--ray-address") as cluster:
-            for number, value in cluster.each(_in_worker, [(shared, cell) for cell in cells]):
-                yield cells[number], value
-
-    return measured
 
 
 LOCK = "comparison.lock"  # held by the one command that measures cells and writes the tables of a folder
@@ -235,7 +226,7 @@ def compared(
             jobs=options.jobs or len(os.sched_getaffinity(0)),
             progress=progress,
             ended=tables.add,
-            measure=None if options.ray is None else over_ray(options.ray),
+            ray=options.ray,
         )
         return tables.write()
 

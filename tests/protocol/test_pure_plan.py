@@ -166,9 +166,7 @@ def test_shares_of_the_fewest_honest_survivors_are_laplace_noise():
     assert not plan.removal
     assert list(plan.opened_components(1)) == []
     total = sum(
-        add_noise(
-            GridVector(np.zeros(count, dtype=np.int64)), plan, NoiseSeeds.fresh(KeyStream(bytes([p]) * 32).read)
-        ).values
+        add_noise(GridVector(np.zeros(count, dtype=np.int64)), plan, NoiseSeeds(bytes([p]) * 32, bytes(32))).values
         for p in range(3)
     )
     whole = DiscreteLaplaceShare(Fraction(40), 1).sample(KeyStream(bytes(32)), count)

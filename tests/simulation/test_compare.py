@@ -96,7 +96,7 @@ def test_what_a_variant_sets_aside_is_said_once_and_by_name(bench, tmp_path, mon
         def say(self, message):
             said.append(message)
 
-    monkeypatch.setattr(comparing, "_measured", lambda _bench, cells, _jobs: [(c, UndersongError("no")) for c in cells])
+    monkeypatch.setattr(comparing, "_measured", lambda _bench, cells, *_: [(c, UndersongError("no")) for c in cells])
     shape = grid(methods=["wasp", "dpkps:vocabulary_words=200+pairs=8"], epsilons=[1.0, 4.0])
     with raises(ConfigurationError, "no-cell"):
         comparing.compare(bench, shape, tmp_path / "out", jobs=1, progress=Listening())

@@ -7,16 +7,13 @@ bounds. No check reads a record.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import counted
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.plan import SOURCE, Plan
 from undersong_protocol.secagg.parameters import Member, defaults
-
-if TYPE_CHECKING:
-    from undersong_protocol.agreement.plan import Plan
 
 RequirePostQuantum = Literal["always", "never"]
 MinimumColluders = int | Literal["default"]
@@ -75,7 +72,7 @@ class Policy:
         return TypeAdapter(cls).validate_python(value)
 
 
-def check_statistics(plan: "Plan", policy: Policy) -> None:
+def check_statistics(plan: Plan, policy: Policy) -> None:
     """Raises PrivacyRefusal if a plan names a statistic that the policy does not allow, or not with that source hash.
 
     Call it before any statistic of the plan is built, so that one that is not allowed is never imported.
@@ -106,7 +103,7 @@ def check_statistics(plan: "Plan", policy: Policy) -> None:
             )
 
 
-def check(plan: "Plan", roster: Sequence[Member], policy: Policy) -> None:
+def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     """Raises PrivacyRefusal, which names the first broken bound, if a plan with these parties breaks the policy."""
     check_statistics(plan, policy)
     privacy, quorum = plan.privacy, plan.quorum
@@ -190,7 +187,7 @@ def weak_delta(delta: float) -> list[str]:
     ]
 
 
-def weak_plan(plan: "Plan") -> list[str]:
+def weak_plan(plan: Plan) -> list[str]:
     """Returns warnings about a plan for the operator who makes it, one sentence per weak choice."""
     found = weak_delta(plan.privacy.delta) if math.isfinite(plan.privacy.epsilon) else []
     if plan.quorum.parties == 1:

@@ -17,9 +17,8 @@ from undersong_common.arrays import Int64
 from undersong_common.errors import PeerFault, PrivacyRefusal, RoundAborted
 from undersong_common.printable import counted
 from undersong_protocol.secagg import keys, merkle, ring, shamir, sid
-from undersong_protocol.secagg.drawn import DrawnTopology, MaskGraph
 from undersong_protocol.secagg.evidence import check_void_certificate, evidence_bytes, is_void
-from undersong_protocol.secagg.graph import graph_seed
+from undersong_protocol.secagg.graph import MaskGraph, drawn_graph, graph_seed
 from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, Sign, add_masks
 from undersong_protocol.secagg.messages import (
     Advert,
@@ -239,7 +238,7 @@ class _Attempt:
 
     def _draws(
         self, adverts: dict[int, Advert], tree: merkle.Tree
-    ) -> Generator[Requests, Replies, tuple[tuple[int, ...], DrawnTopology, bytes]]:
+    ) -> Generator[Requests, Replies, tuple[tuple[int, ...], MaskGraph, bytes]]:
         """(who drew neighbours, the Merkle graph, its transcript)."""
         own = self._parameters
         asked = to_bitmap(adverts, own.size)
@@ -254,7 +253,7 @@ class _Attempt:
         for party, others in drawn.items():
             for other in others:
                 choosers[other].append(party)
-        found = DrawnTopology(own.draw, drawn, {party: tuple(choosers[party]) for party in drawn})
+        found = drawn_graph(own.draw, drawn, {party: choosers[party] for party in drawn})
         return tuple(drawn), found, sid.rooted_hash(own.sid, own.terms, tree.root, asked)
 
     def _leaf_requests(

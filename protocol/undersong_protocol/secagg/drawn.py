@@ -25,14 +25,15 @@ for at most ``stray``, for which the noise is planned as for so many more collud
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
+from typing import ClassVar
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.secagg.graph import RECOVERY_BITS, SECRECY_BITS, Neighbourhood, Topology, upper_tails
+from undersong_protocol.secagg.graph import RECOVERY_BITS, SECRECY_BITS, Neighbourhood, below, upper_tails
 
 MERKLE_ABOVE = 2_000
 LARGEST_STRAY = 100  # one in so many parties at most
@@ -51,6 +52,7 @@ class Draw(Neighbourhood):
         stray: parties by which the noise is planned higher than for the colluders alone.
     """
 
+    named: ClassVar[str] = "drawn neighbours"
     choosers: int
     stray: int
 
@@ -172,62 +174,8 @@ def _draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
 def draw(parties: int, me: int, degree: int, coins: bytes) -> tuple[int, ...]:
     """Returns ``degree`` others than ``me`` out of 0..n-1, ascending; uniform and exact, from a 32-byte seed."""
     stream = KeyStream(coins)
-    others = parties - 1
-    limit = (1 << 64) - (1 << 64) % others
     found: set[int] = set()
     while len(found) < degree:
-        word = int.from_bytes(stream.read(8), "little")
-        if word < limit:
-            other = word % others
-            found.add(other + (other >= me))
+        other = below(stream, parties - 1)
+        found.add(other + (other >= me))
     return tuple(sorted(found))
-
-
-class DrawnTopology:
-    """The Merkle graph as far as somebody knows it: the coordinator all of it, a party its own place.
-
-    It answers as ``graph.Topology`` does, for the parties in ``drawn``.
-    """
-
-    complete = False
-
-    def __init__(
-        self, plan: Neighbourhood, drawn: Mapping[int, tuple[int, ...]], choosers: Mapping[int, tuple[int, ...]]
-    ) -> None:
-        """``drawn``, ``choosers``: by party, whom it drew and who drew it, ascending."""
-        self._plan = plan
-        self._drawn = {party: frozenset(others) for party, others in drawn.items()}
-        self._choosers = {party: frozenset(others) for party, others in choosers.items()}
-
-    def neighbours(self, party: int, among: Collection[int]) -> tuple[int, ...]:
-        """Returns the parties in ``among`` that share a mask with ``party``, ascending. A set is fastest."""
-        return _within(self._drawn[party] | self._choosers[party], among)
-
-    def holders(self, dealer: int, among: Collection[int]) -> tuple[int, ...]:
-        """Returns the parties in ``among`` that hold shares of ``dealer``'s secrets: those that it drew, ascending."""
-        return _within(self._drawn[dealer], among)
-
-    def dealers(self, holder: int, among: Collection[int]) -> tuple[int, ...]:
-        """Returns the parties in ``among`` of whose secrets ``holder`` holds shares: its choosers, ascending."""
-        return _within(self._choosers[holder], among)
-
-    def leads(self, party: int, other: int) -> bool:
-        """Returns True if ``party`` deals the secret of its pair with ``other``: it drew it, and knows its keys."""
-        return other in self._drawn[party] and (party < other or other not in self._choosers[party])
-
-    def check_around(self, party: int, remaining: Collection[int], what: str) -> None:
-        """Raises PrivacyRefusal if ``remaining`` holds fewer of those that ``party`` drew than the threshold."""
-        self._plan.check(len(self.holders(party, remaining)), what, "drawn neighbours")
-
-    check = check_around
-
-    def check_runs(self, remaining: Collection[int], what: str) -> None:
-        """Does nothing: no order of the parties is drawn."""
-
-
-MaskGraph = Topology | DrawnTopology
-
-
-def _within(parties: frozenset[int], among: Collection[int]) -> tuple[int, ...]:
-    kept = among if isinstance(among, frozenset | set | dict) else frozenset(among)
-    return tuple(sorted([party for party in parties if party in kept]))

@@ -25,9 +25,10 @@ for the figures above. Party identities are enrolled, so it cannot draw again at
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import ClassVar
 
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal
 from undersong_common.privacy.stream import KeyStream
@@ -49,14 +50,15 @@ class Neighbourhood:
         threshold: T, number of shares that reconstruct a secret.
     """
 
+    named: ClassVar[str] = "neighbours"
     degree: int
     threshold: int
 
-    def check(self, around: int, what: str, named: str = "neighbours") -> None:
+    def check(self, around: int, what: str) -> None:
         """Raises PrivacyRefusal if ``what`` keeps fewer of a party's neighbours than the threshold."""
         if around < self.threshold:
             raise PrivacyRefusal(
-                f"{what} keeps {around} of {self.degree} {named}, {self.threshold} are needed",
+                f"{what} keeps {around} of {self.degree} {self.named}, {self.threshold} are needed",
                 "start a new attempt when more parties are present",
             )
 
@@ -135,21 +137,28 @@ def graph_seed(sid: bytes, nonces: Sequence[bytes]) -> bytes:
     return hashlib.sha256(_SEED + hashlib.sha256(sid).digest() + b"".join(nonces)).digest()
 
 
+def below(stream: KeyStream, choices: int) -> int:
+    """Draws an integer of [0, choices), uniform and exact.
+
+    It is a little-endian 64-bit word of the stream modulo ``choices``; words at or above the largest multiple of
+    ``choices`` are skipped.
+    """
+    limit = (1 << 64) - (1 << 64) % choices
+    word = limit
+    while word >= limit:
+        word = int.from_bytes(stream.read(8), "little")
+    return word % choices
+
+
 def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
     """Returns a uniformly random order of 0..n-1 from a 32-byte seed: Fisher-Yates from the top, exact.
 
-    The index below i + 1 is a little-endian 64-bit word of the seed's stream modulo i + 1; words at or above the
-    largest multiple of i + 1 are skipped.
+    The index below i + 1 is :func:`below` of the seed's stream.
     """
     order = list(range(parties))
     stream = KeyStream(seed)
     for last in range(parties - 1, 0, -1):
-        choices = last + 1
-        limit = (1 << 64) - (1 << 64) % choices
-        word = limit
-        while word >= limit:
-            word = int.from_bytes(stream.read(8), "little")
-        chosen = word % choices
+        chosen = below(stream, last + 1)
         order[last], order[chosen] = order[chosen], order[last]
     return tuple(order)
 
@@ -172,28 +181,36 @@ def survivors_per_run(parties: int, colluders: int, run: int) -> int:
     return 1
 
 
-class Topology:
-    """The mask graph of one attempt: an edge joins two parties that share a pairwise mask. It is public."""
+Others = Callable[[int], frozenset[int]]
+"""Party -> other parties, by roster index."""
 
-    def __init__(self, parties: int, colluders: int, plan: Neighbourhood | None, order: tuple[int, ...]) -> None:
-        """The complete graph without a ``plan``, else a circulant over ``order``, a permutation of 0..n-1.
 
-        Raises InternalError for a degree that is odd, below 2 or above n - 2, and for no permutation.
-        """
-        if sorted(order) != list(range(parties)):
-            raise InternalError("a graph's order is a permutation of 0..n-1", code="no-permutation")
-        if plan is not None and (plan.degree % 2 or not 2 <= plan.degree < parties - 1):
-            raise InternalError(f"degree {plan.degree} among {parties} parties", code="degree-out-of-range")
+class MaskGraph:
+    """The mask graph of one attempt, as far as somebody knows it: an edge joins two parties that share a pairwise mask.
+
+    Args:
+        plan: degree and threshold; None for the complete graph.
+        drawn: the holders of shares of a party's secrets: those that it drew (Merkle graph), its neighbours (k-regular
+            graph), or all parties and itself (complete graph).
+        choosers: the parties of whose secrets a party holds shares; None if they are its holders.
+        order: the order of the parties on the circle of the k-regular graph, a permutation of 0..n-1.
+        colluders: c, for the runs of places on that circle.
+    """
+
+    def __init__(
+        self,
+        plan: Neighbourhood | None,
+        drawn: Others,
+        choosers: Others | None = None,
+        *,
+        order: tuple[int, ...] = (),
+        colluders: int = 0,
+    ) -> None:
         self._plan = plan
+        self._drawn = drawn
+        self._choosers = choosers or drawn
         self._order = order
-        self._place = {party: place for place, party in enumerate(order)}
-        self._around: dict[int, list[int]] = {}  # of parties that were asked for, ascending
         self._colluders = colluders
-
-    @classmethod
-    def of(cls, parties: int, colluders: int, plan: Neighbourhood | None, seed: bytes) -> "Topology":
-        """Returns the complete graph (``plan`` None), or the k-regular one from a 32-byte seed; results are cached."""
-        return _topology(parties, colluders, plan, b"" if plan is None else seed)
 
     @property
     def complete(self) -> bool:
@@ -202,33 +219,22 @@ class Topology:
 
     def neighbours(self, party: int, among: Collection[int]) -> tuple[int, ...]:
         """Returns the parties in ``among`` that share a mask with ``party``, ascending. A set is fastest."""
-        if self._plan is None:
-            return tuple(sorted(other for other in among if other != party))
-        kept = among if isinstance(among, (Set, Mapping)) else frozenset(among)
-        around = self._around.get(party)
-        if around is None:
-            place, half = self._place[party], self._plan.degree // 2
-            steps = (*range(-half, 0), *range(1, half + 1))
-            around = sorted(self._order[(place + step) % len(self._order)] for step in steps)
-            self._around[party] = around
-        return tuple([other for other in around if other in kept])
+        return _within((self._drawn(party) | self._choosers(party)) - {party}, among)
 
     def holders(self, dealer: int, among: Collection[int]) -> tuple[int, ...]:
-        """Returns the parties in ``among`` that hold shares of ``dealer``'s secrets, ascending.
-
-        They are its neighbours, and on the complete graph also the dealer.
-        """
-        if self._plan is None:
-            return tuple(sorted(among))
-        return self.neighbours(dealer, among)
+        """Returns the parties in ``among`` that hold shares of ``dealer``'s secrets, ascending."""
+        return _within(self._drawn(dealer), among)
 
     def dealers(self, holder: int, among: Collection[int]) -> tuple[int, ...]:
-        """Returns the parties in ``among`` of whose secrets ``holder`` holds shares: those that hold shares of its."""
-        return self.holders(holder, among)
+        """Returns the parties in ``among`` of whose secrets ``holder`` holds shares, ascending."""
+        return _within(self._choosers(holder), among)
 
     def leads(self, party: int, other: int) -> bool:
-        """Returns True if ``party`` deals the secret of its pair with ``other``: the lower roster index does."""
-        return party < other
+        """Returns True if ``party`` deals the secret of its pair with ``other``, whose keys it knows.
+
+        Where each holds shares of the other's secrets, the lower roster index does.
+        """
+        return other in self._drawn(party) and (party < other or other not in self._choosers(party))
 
     def check(self, party: int, remaining: Collection[int], what: str) -> None:
         """Raises PrivacyRefusal if too few honest masks protect ``party``'s vector in a sum over ``remaining``.
@@ -241,13 +247,13 @@ class Topology:
         self.check_runs(kept, what)
 
     def check_around(self, party: int, remaining: Collection[int], what: str) -> None:
-        """Raises PrivacyRefusal if ``remaining`` holds fewer neighbours of ``party`` than the threshold."""
+        """Raises PrivacyRefusal if ``remaining`` has fewer holders of ``party``'s secrets than the threshold."""
         if self._plan is not None:
-            self._plan.check(len(self.neighbours(party, remaining)), what)
+            self._plan.check(len(self.holders(party, remaining)), what)
 
     def check_runs(self, remaining: Collection[int], what: str) -> None:
         """Raises PrivacyRefusal if a run of k/2 places on the circle holds too few of ``remaining``."""
-        if self._plan is None:
+        if self._plan is None or not self._order:
             return
         run = self._plan.degree // 2
         needed = survivors_per_run(len(self._order), self._colluders, run)
@@ -264,6 +270,40 @@ class Topology:
             inside += alive[(start + run) % len(alive)] - alive[start]
 
 
+def _within(parties: frozenset[int], among: Collection[int]) -> tuple[int, ...]:
+    kept = among if isinstance(among, (Set, Mapping)) else frozenset(among)
+    return tuple(sorted([party for party in parties if party in kept]))
+
+
 @lru_cache(maxsize=8)
-def _topology(parties: int, colluders: int, plan: Neighbourhood | None, seed: bytes) -> Topology:
-    return Topology(parties, colluders, plan, tuple(range(parties)) if plan is None else permutation(parties, seed))
+def complete(parties: int) -> MaskGraph:
+    """Returns the complete graph, in which every party holds shares of every party's secrets, also of its own."""
+    everybody = frozenset(range(parties))
+    return MaskGraph(None, lambda _party: everybody)
+
+
+@lru_cache(maxsize=8)
+def regular(parties: int, colluders: int, plan: Neighbourhood, seed: bytes) -> MaskGraph:
+    """Returns the k-regular graph from a 32-byte seed: a circulant over a permutation of the parties.
+
+    Raises InternalError for a degree that is odd, below 2 or above n - 2.
+    """
+    if plan.degree % 2 or not 2 <= plan.degree < parties - 1:
+        raise InternalError(f"degree {plan.degree} among {parties} parties", code="degree-out-of-range")
+    order = permutation(parties, seed)
+    places = {party: place for place, party in enumerate(order)}
+    steps = (*range(-plan.degree // 2, 0), *range(1, plan.degree // 2 + 1))
+
+    @cache
+    def around(party: int) -> frozenset[int]:
+        return frozenset([order[(places[party] + step) % parties] for step in steps])
+
+    return MaskGraph(plan, around, order=order, colluders=colluders)
+
+
+def drawn_graph(
+    plan: Neighbourhood, drawn: Mapping[int, Collection[int]], choosers: Mapping[int, Collection[int]]
+) -> MaskGraph:
+    """Returns the Merkle graph as far as ``drawn`` and ``choosers`` tell: by party, whom it drew and who drew it."""
+    own, others = ({party: frozenset(each) for party, each in of.items()} for of in (drawn, choosers))
+    return MaskGraph(plan, own.__getitem__, others.__getitem__)

@@ -12,7 +12,6 @@ that is missing leaves its excess in the sum: more noise, never less.
 
 import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -21,7 +20,6 @@ from typing import Literal
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
 from undersong_common.privacy.noise import (
     BLOCK_BYTES,
-    ROUNDING_VARIANCE,
     SMALLEST_SHARE_SIGMA,
     DiscreteGaussian,
     DiscreteLaplaceShare,
@@ -31,7 +29,6 @@ from undersong_common.privacy.noise import (
 from undersong_common.privacy.stream import LONG_BYTES, SEED_BYTES, KeyStream, LongStream
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 
-Entropy = Callable[[int], bytes]
 Law = Literal["gaussian", "laplace"]
 
 _CHAIN = b"undersong/noise-chain/1\x00"
@@ -44,14 +41,13 @@ class NoisePlan:
     """Split of a noise variance sigma^2 among n parties of which D may drop out and c collude; public.
 
     ``sigma`` is the standard deviation of the *drawn* noise that at least n - D - c honest survivors reach together.
-    :meth:`charged` makes the plan for a charged one. ``sigma`` 0 is no noise (epsilon infinite), without components.
+    ``sigma`` 0 is no noise (epsilon infinite), without components.
 
     Attributes:
         sigma: planned standard deviation of the honest survivors' sum, integer units.
         parties: n, every party of the roster.
         dropouts: D, tolerated.
         colluders: c, tolerated.
-        rounding_variance: added to sigma^2 exactly; 4 if ``sigma`` is the charged standard deviation.
         law: "laplace" deals discrete Laplace noise of scale sigma / sqrt(2) instead, in shares that no removal changes:
             every party adds NB(r, p) - NB(r, p) with r = 1 / (n - D - c), and what more survivors bring stays.
         components: exact variances of a party's components; one entry if nothing is removable.
@@ -63,7 +59,6 @@ class NoisePlan:
     parties: int
     dropouts: int = 0
     colluders: int = 0
-    rounding_variance: int = 0
     law: Law = "gaussian"
     components: tuple[Fraction, ...] = field(init=False, repr=False)
     removal: bool = field(init=False)
@@ -76,7 +71,7 @@ class NoisePlan:
                 f"{self.parties} parties with {self.dropouts} dropouts and {self.colluders} colluders tolerated",
                 "leave at least one honest survivor to bring the noise",
             )
-        if not math.isfinite(self.sigma) or self.sigma < 0 or self.rounding_variance < 0:
+        if not math.isfinite(self.sigma) or self.sigma < 0:
             raise ConfigurationError(
                 f"noise of standard deviation {self.sigma}", "sigma must be finite and not negative"
             )
@@ -101,15 +96,10 @@ class NoisePlan:
         object.__setattr__(self, "components", tuple(components))
         object.__setattr__(self, "removal", len(components) > 1)
 
-    @classmethod
-    def charged(cls, sigma_charged: float, parties: int, dropouts: int = 0, colluders: int = 0) -> "NoisePlan":
-        """Makes the plan charged as a continuous Gaussian of ``sigma_charged``; its drawn variance is 4 larger."""
-        return cls(sigma_charged, parties, dropouts, colluders, ROUNDING_VARIANCE if sigma_charged > 0 else 0)
-
     @property
     def variance(self) -> Fraction:
         """The exact variance that the honest survivors' noise reaches together."""
-        return Fraction(self.sigma) ** 2 + self.rounding_variance
+        return Fraction(self.sigma) ** 2
 
     @property
     def share_variance(self) -> Fraction:
@@ -206,11 +196,6 @@ class NoiseSeeds:
 
     def __repr__(self) -> str:
         return "NoiseSeeds(hidden)"
-
-    @classmethod
-    def fresh(cls, entropy: Entropy) -> "NoiseSeeds":
-        """Makes new seeds; calls ``entropy`` for 32 bytes (own), then for 32 bytes (root)."""
-        return cls(entropy(SEED_BYTES), entropy(SEED_BYTES))
 
     def anchor(self, plan: NoisePlan) -> bytes:
         """Returns the chain's end V_{D+1}, 32 bytes, which is advertised and commits to the removable components."""

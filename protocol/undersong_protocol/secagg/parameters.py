@@ -12,7 +12,14 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol.secagg import keys, merkle, ring
 from undersong_protocol.secagg.drawn import MERKLE_ABOVE, Draw, choose_draw
 from undersong_protocol.secagg.drawn import merkle as merkle_graph
-from undersong_protocol.secagg.graph import COMPLETE_UP_TO, Neighbourhood, Topology, choose_neighbourhood
+from undersong_protocol.secagg.graph import (
+    COMPLETE_UP_TO,
+    MaskGraph,
+    Neighbourhood,
+    choose_neighbourhood,
+    complete,
+    regular,
+)
 from undersong_protocol.secagg.merkle import Tree
 from undersong_protocol.secagg.noise_share import Law, NoisePlan, noise_plan
 from undersong_protocol.secagg.sid import DIGEST_BYTES, digest
@@ -243,9 +250,9 @@ class SumParameters:
             raise InternalError("only the Merkle graph is drawn")
         return self.graph
 
-    def topology(self, transcript: bytes) -> Topology:
+    def topology(self, transcript: bytes) -> MaskGraph:
         """Returns the mask graph; ``transcript`` is the jointly derived 32-byte seed of a k-regular one."""
-        return Topology.of(self.size, self.colluders, self.graph, transcript)
+        return complete(self.size) if self.graph is None else regular(self.size, self.colluders, self.graph, transcript)
 
     @property
     def traits(self) -> frozenset[str]:

@@ -25,8 +25,8 @@ from undersong_common.errors import ConfigurationError, InternalError, PeerFault
 from undersong_common.printable import counted
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg import keys, merkle, shamir, sid
-from undersong_protocol.secagg.drawn import DrawnTopology, MaskGraph, draw
-from undersong_protocol.secagg.graph import graph_seed
+from undersong_protocol.secagg.drawn import draw
+from undersong_protocol.secagg.graph import MaskGraph, drawn_graph, graph_seed
 from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, Sign, masked_body, seal_pair
 from undersong_protocol.secagg.messages import (
     COORDINATOR,
@@ -52,6 +52,8 @@ ROLLS = 8
 """Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""
 
 _CHECKED_AT_ONCE = 1 << 15
+DERIVED = {"channel": "_channel", "mask": "_mask_keys", "channel_kem": "_channel_kem"}
+"""Properties of a machine that keep what was made of a secret, by the secret."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,6 @@ class PartyMachine:
         self._state = state
         self._encapsulate = encapsulate
         self._pending: _Pending | None = None
-        self._known_mask_keys: MaskKeys | None = None
-        self._known_channel_kem: keys.KemSecretKey | None = None
-        self._known_channel: keys.Agreement | None = None
 
     @classmethod
     def open(
@@ -417,7 +416,7 @@ class PartyMachine:
     ) -> None:
         """r_ij for every neighbour j of a higher index (Merkle graph: that i drew), to j's mask key."""
         me, transcript, topology = self._me, draft.transcript, self._topology(draft)
-        mask_keys = self._mask_keys(draft)
+        mask_keys = self._mask_keys
         sealed, hashes = [], []
         for party, (_, public) in kem_keys.items():
             if not topology.leads(me, party):
@@ -445,8 +444,8 @@ class PartyMachine:
             seed = keys.hkdf(draft.transcript, draft.secret("sharing"), label)
             dealt.append(shamir.share(draft.secret(name), own.share_threshold, points, KeyStream(seed).read))
         self_shares, mask_shares = dealt
-        channel = self._channel(draft)
-        bound = self._mask_keys(draft).public if own.merkle else b""
+        channel = self._channel
+        bound = self._mask_keys.public if own.merkle else b""
         ciphertexts, hashes = [], []
         for holder in holders:
             one, two = self_shares[holder + 1], mask_shares[holder + 1]
@@ -507,7 +506,7 @@ class PartyMachine:
         hashes = split_blocks(
             request.hashes, 2 * keys.SHARE_HASH_BYTES, len(dealers), COORDINATOR, "hashes of shares for this party"
         )
-        secret = self._channel_kem(draft) if own.post_quantum else None
+        secret = self._channel_kem if own.post_quantum else None
         taken: dict[int, Peer] = {}
         for dealer, block, public in zip(dealers, ciphertexts, hashes, strict=True):
             ciphertext, sealed = block[:before], block[before:]
@@ -544,7 +543,7 @@ class PartyMachine:
         hashes = split_blocks(
             request.pair_hashes, PAIR_HASH_BYTES, len(dealers), COORDINATOR, "hashes of secrets of pairs"
         )
-        mask_keys = self._mask_keys(draft)
+        mask_keys = self._mask_keys
         agreed = {other: mask_keys.agreed(own.name(other), draft.peers[other].mask_key) for other in around}
         if not own.post_quantum:
             return agreed
@@ -642,8 +641,8 @@ class PartyMachine:
         if own.graph is not None and not own.merkle:
             nonce = sid.advance(state.secret("nonce"), ROLLS)
         return wire.Advert(
-            channel_key=self._channel(state).public,
-            mask_key=self._mask_keys(state).public,
+            channel_key=self._channel.public,
+            mask_key=self._mask_keys.public,
             commitment=commitment,
             noise_anchor=anchor,
             nonce_commitment=nonce,
@@ -658,33 +657,29 @@ class PartyMachine:
         own, state = self._parameters, self._state
         if not own.post_quantum:
             return b"", b""
-        channel = b"" if own.direct else self._channel_kem(state).public
-        return channel, self._mask_keys(state).kem.public
+        channel = b"" if own.direct else self._channel_kem.public
+        return channel, self._mask_keys.kem.public
 
-    def _mask_keys(self, state: PartyState) -> MaskKeys:
+    @cached_property
+    def _mask_keys(self) -> MaskKeys:
         """Kept from the first use to the vector, so that nothing is agreed on twice; forgotten with their secret."""
-        if self._known_mask_keys is None:
-            self._known_mask_keys = MaskKeys(state.secret("mask"), self._parameters.post_quantum)
-        return self._known_mask_keys
+        return MaskKeys(self._state.secret("mask"), self._parameters.post_quantum)
 
-    def _channel(self, state: PartyState) -> keys.Agreement:
+    @cached_property
+    def _channel(self) -> keys.Agreement:
         """Kept from the advert until shares were dealt, as its public key was."""
-        if self._known_channel is None:
-            self._known_channel = keys.Agreement(state.secret("channel"))
-        return self._known_channel
+        return keys.Agreement(self._state.secret("channel"))
 
-    def _channel_kem(self, state: PartyState) -> keys.KemSecretKey:
+    @cached_property
+    def _channel_kem(self) -> keys.KemSecretKey:
         """Kept from the advert to the vector: making it of its seed takes longer than opening a share with it."""
-        if self._known_channel_kem is None:
-            self._known_channel_kem = keys.KemSecretKey(state.secret("channel_kem"))
-        return self._known_channel_kem
+        return keys.KemSecretKey(self._state.secret("channel_kem"))
 
     def _forget_keys(self, erased: Collection[str]) -> None:
         """Drops the keys derived from secrets that are erased."""
-        if "channel" in erased:
-            self._known_channel = None
-        if "mask" in erased:
-            self._known_mask_keys = self._known_channel_kem = None
+        for secret, derived in DERIVED.items():
+            if secret in erased:
+                vars(self).pop(derived, None)
 
     def _nonce(self, state: PartyState, roll: int) -> bytes:
         return sid.advance(state.secret("nonce"), ROLLS - 1 - roll)
@@ -743,7 +738,7 @@ class PartyMachine:
         """The mask graph, of a Merkle graph this party's own place."""
         own, me = self._parameters, self._me
         if own.merkle:
-            return DrawnTopology(own.draw, {me: state.drawn}, {me: state.choosers})
+            return drawn_graph(own.draw, {me: state.drawn}, {me: state.choosers})
         return own.topology(state.transcript)
 
     def _masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:

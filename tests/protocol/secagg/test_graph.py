@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_protocol.secagg import graph
-from undersong_protocol.secagg.graph import Neighbourhood, Topology, choose_neighbourhood, graph_seed, permutation
+from undersong_protocol.secagg.graph import (
+    MaskGraph,
+    Neighbourhood,
+    choose_neighbourhood,
+    complete,
+    graph_seed,
+    permutation,
+)
 
 
 def test_reference_figures_of_a_thousand_parties() -> None:
@@ -76,8 +83,8 @@ def test_impossible_rates_are_refused() -> None:
             choose_neighbourhood(1000, adversaries, dropouts)
 
 
-def regular(parties: int, degree: int, seed: bytes) -> Topology:
-    return Topology.of(parties, 0, Neighbourhood(degree, degree), seed)
+def regular(parties: int, degree: int, seed: bytes) -> MaskGraph:
+    return graph.regular(parties, 0, Neighbourhood(degree, degree), seed)
 
 
 @settings(deadline=None, max_examples=40)
@@ -94,19 +101,15 @@ def test_neighbourhoods_are_symmetric_regular_and_without_loops(parties: int, da
 
 
 def test_complete_graph() -> None:
-    assert Topology.of(5, 1, None, b"").neighbours(2, range(5)) == (0, 1, 3, 4)
-    assert Topology.of(1, 0, None, b"").neighbours(0, range(1)) == ()
+    assert complete(5).neighbours(2, range(5)) == (0, 1, 3, 4)
+    assert complete(5).holders(2, range(5)) == complete(5).dealers(2, range(5)) == (0, 1, 2, 3, 4)
+    assert complete(1).neighbours(0, range(1)) == ()
 
 
 @pytest.mark.parametrize("degree", [0, 1, 3, 9, 10, -2])
 def test_degrees_that_make_no_circulant_are_our_bug(degree: int) -> None:
     with raises(InternalError, "degree-out-of-range"):
         regular(10, degree, bytes(32))
-
-
-def test_an_order_that_is_no_permutation_is_our_bug() -> None:
-    with raises(InternalError, "no-permutation"):
-        Topology(4, 0, Neighbourhood(2, 2), (0, 1, 1, 3))
 
 
 def test_permutations_are_uniform_over_seeds() -> None:

@@ -33,7 +33,7 @@ from tests.doubles.secagg import (
     vector_of,
 )
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal, UndersongError
-from undersong_protocol.secagg import coordinator, drawn, keys, merkle, sid
+from undersong_protocol.secagg import coordinator, drawn, graph, keys, merkle, sid
 from undersong_protocol.secagg.coordinator import SumAborted, private_sum
 from undersong_protocol.secagg.drawn import choose_draw, draw
 from undersong_protocol.secagg.evidence import check_evidence, statements_needed
@@ -629,9 +629,9 @@ def test_a_party_called_alive_is_not_left_out_by_telling_its_choosers_another_u2
 
     def quiet(self: Any, *arguments: Any) -> Any:
         present, topology, transcript = yield from honest_draws(self, *arguments)
-        draws = {party: () if party == victim else tuple(those) for party, those in topology._drawn.items()}
-        choosers = {party: tuple(those - {victim}) for party, those in topology._choosers.items()}
-        return present, drawn.DrawnTopology(parameters.draw, draws, choosers), transcript
+        draws = {party: () if party == victim else topology.holders(party, present) for party in present}
+        choosers = {party: set(topology.dealers(party, present)) - {victim} for party in present}
+        return present, graph.drawn_graph(parameters.draw, draws, choosers), transcript
 
     def drew(name: str) -> bool:
         return victim in parties[name]._state.drawn

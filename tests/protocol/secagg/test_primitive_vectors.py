@@ -81,7 +81,7 @@ def test_graph() -> None:
     case = GOLDEN["graph"]
     seed = graph.graph_seed(bytes.fromhex(case["sid"]), [bytes.fromhex(nonce) for nonce in case["nonces"]])
     assert seed.hex() == case["seed"]
-    around = graph.Topology.of(12, 0, graph.Neighbourhood(case["degree"], case["degree"]), seed)
+    around = graph.regular(12, 0, graph.Neighbourhood(case["degree"], case["degree"]), seed)
     assert list(graph.permutation(12, seed)) == case["permutation"]
     assert list(around.neighbours(0, range(12))) == case["neighbours_of_0"]
     text = ",".join(map(str, graph.permutation(1000, seed)))
@@ -99,7 +99,8 @@ def test_noise(case: dict[str, Any]) -> None:
 def test_noise_share() -> None:
     case = GOLDEN["xnoise"]
     plan = noise_share.NoisePlan(case["sigma"], case["parties"], case["dropouts"], case["colluders"])
-    seeds = noise_share.NoiseSeeds.fresh(_entropy(case["entropy_stream_seed"]))
+    entropy = _entropy(case["entropy_stream_seed"])
+    seeds = noise_share.NoiseSeeds(entropy(32), entropy(32))
     assert [str(component) for component in plan.components] == case["components"]
     assert seeds.anchor(plan).hex() == case["anchor"]
     openings = [seeds.opening(plan, dropped) for dropped in range(plan.dropouts + 1)]

@@ -22,7 +22,7 @@ from tests.doubles.secagg import (
 )
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
 from undersong_protocol.secagg import ring
-from undersong_protocol.secagg.party import PartyMachine, WantsInput
+from undersong_protocol.secagg.party import DERIVED, PartyMachine, WantsInput
 from undersong_protocol.secagg.transitions import Phase, Stage
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 from undersong_protocol.wire.messages import secagg_pb2 as wire
@@ -160,11 +160,10 @@ def test_keys_are_kept_no_longer_than_the_secrets_that_they_were_made_of() -> No
 
     def look(name: str, message: wire.Request) -> None:
         if name == "p01":
-            kept = vars(parties[name])
-            left[stage_of(message)] = {key for key in kept if key.startswith("_known_") and kept[key] is not None}
+            left[stage_of(message)] = vars(parties[name]).keys() & DERIVED.values()
 
     drive(parameters, parties, bend_request=look)
-    assert "_known_channel" in left[Stage.SHARE] - left[Stage.MASK]
+    assert "_channel" in left[Stage.SHARE] - left[Stage.MASK]
     assert left[Stage.MASK]
     assert not left[Stage.CONSISTENCY]
 

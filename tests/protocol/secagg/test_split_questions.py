@@ -26,8 +26,8 @@ from tests.doubles.secagg import (
 from undersong_common.errors import InternalError, PeerFault, UndersongError
 from undersong_protocol.secagg import keys, ring, sid
 from undersong_protocol.secagg.coordinator import SumAborted
-from undersong_protocol.secagg.drawn import DrawnTopology, MaskGraph
 from undersong_protocol.secagg.evidence import check_evidence
+from undersong_protocol.secagg.graph import MaskGraph, drawn_graph
 from undersong_protocol.secagg.masking import MaskKeys, Sign, add_masks
 from undersong_protocol.secagg.messages import from_bitmap, to_bitmap
 from undersong_protocol.secagg.parameters import SumParameters
@@ -87,7 +87,7 @@ class Split:
             return self.parameters.topology(self.transcript)
         states = {self.parameters.index(name): machine._state for name, machine in self.parties.items()}
         drawn, choosers = ({p: getattr(s, each) for p, s in states.items()} for each in ("drawn", "choosers"))
-        return DrawnTopology(self.parameters.draw, drawn, choosers)
+        return drawn_graph(self.parameters.draw, drawn, choosers)
 
     def without_self_masks(self, group: set[str]) -> Ring:
         """The group's vectors, their self masks taken out as if all had been opened: the most it could ever get."""
