@@ -25,7 +25,6 @@ WAY = (
     "undersong.cli",
     "undersong.compare_cell",
     "undersong.comparison",
-    "undersong.deliver",
     "undersong.front",
     "undersong.simulation",
     "undersong_common.entry",

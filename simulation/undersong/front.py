@@ -137,7 +137,7 @@ def simulate(
     >>> sorted(run.corpus["label"].unique())
     ['cat', 'dog']
     """
-    from undersong.deliver import deliver
+    from undersong.simulation import deliver
 
     if ray is not None and engine == "flower":
         raise ConfigurationError(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, make_task, write_rows
-from undersong.deliver import deliver
+from undersong.simulation import deliver
 from undersong_common.embedding import Embedder
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.federation.driver import Federation

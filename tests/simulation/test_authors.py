@@ -92,7 +92,7 @@ def test_the_error_of_a_party_in_a_simulation_is_not_shown(undersong, monkeypatc
 
 
 def test_the_error_of_reading_records_is_not_shown(undersong, monkeypatch):
-    monkeypatch.setattr(cli.sys.modules["undersong.deliver"], "private_tables", fails)
+    monkeypatch.setattr(cli.sys.modules["undersong.simulation"], "private_tables", fails)
     assert SECRET not in undersong("simulate", "--quiet", "--debug")[1]
 
 
@@ -132,8 +132,8 @@ def raised(function):
         (["undersong.cli", "undersong_server.runs.execution"], True),
         (["undersong.cli", "undersong_server.generators.author", "mine"], True),
         (["mine"], True),
-        (["undersong.cli", "undersong.deliver"], False),
-        (["undersong.deliver", "undersong_server.evaluation.panel"], False),
+        (["undersong.cli", "undersong.simulation"], False),
+        (["undersong.simulation", "undersong_server.evaluation.panel"], False),
         (["undersong_client.answering.party", "undersong_server.runs.execution"], False),
         (["undersong_server.runs.execution", "mine", "undersong_protocol.statistics.votes", "sklearn"], False),
         (["undersong.references", "undersong_dpsgd", "undersong_server.generators.kinds.transformers"], False),

@@ -18,7 +18,7 @@ from tests.doubles.delivery import delivered
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, Row, make_replay_task, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
-from undersong import deliver as deliver_module
+from undersong import simulation
 from undersong.records import private_tables
 from undersong.workspace import SimulatedParties, Workspace, read_keys
 from undersong_client.records.private import fingerprint
@@ -355,7 +355,7 @@ def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_p
     monkeypatch.setattr(NgramGenerator, "answer", spied)
     monkeypatch.setattr(NgramSettings, "prompt_format", lambda *_: PromptFormat(reads=False))  # as if it read them
     delivered = run(task_path, tmp_path / "out")
-    assert deliver_module.MIXTURE in {row.data for row in delivered.report.accuracy}
+    assert simulation.MIXTURE in {row.data for row in delivered.report.accuracy}
     zero_shot = [request.prompt for request in asked if request.kind == "zero_shot"]
     assert len(zero_shot) >= 24 // 3 + len(delivered.report.samples)  # the first round and the baseline
     assert {prompt.partition(":")[0] for prompt in zero_shot} == {"As this house writes"}
@@ -367,7 +367,7 @@ def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_t
     delivered = run(path, tmp_path / "out")
     rows = [(row.data, row.model.partition(" (")[0].partition(":")[0]) for row in delivered.report.accuracy]
     kinds = ("panel", "linear head", "fine-tuned bert")
-    corpora = (deliver_module.OURS, deliver_module.MIXTURE, deliver_module.NO_PRIVACY)
+    corpora = (simulation.OURS, simulation.MIXTURE, simulation.NO_PRIVACY)
     assert rows == [(data, kind) for data in corpora for kind in kinds]
     assert [row.ours for row in delivered.report.accuracy] == [True, *[False] * 8]
     assert all(row.interval is not None for row in delivered.report.accuracy)
@@ -380,9 +380,9 @@ def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_t
     assert html.escape(panel.settings()) in page
     assert panel.settings() in (tmp_path / "out" / "README.md").read_text()
     assert "over 2 seeds" in page
-    assert deliver_module.NO_PRIVACY not in page
+    assert simulation.NO_PRIVACY not in page
     assert set(delivered.to_json()["accuracy"]) == set(corpora)
-    assert delivered.to_json()["accuracy"][deliver_module.OURS] == delivered.report.accuracy[0].accuracy
+    assert delivered.to_json()["accuracy"][simulation.OURS] == delivered.report.accuracy[0].accuracy
 
 
 def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(tmp_path):

@@ -654,7 +654,7 @@ class PartyMachine:
     @cached_property
     def _own_kem_keys(self) -> tuple[bytes, bytes]:
         """This party's public ML-KEM-768 keys of channel and mask; empty where this mode has none."""
-        own, state = self._parameters, self._state
+        own = self._parameters
         if not own.post_quantum:
             return b"", b""
         channel = b"" if own.direct else self._channel_kem.public

@@ -15,7 +15,7 @@ import pytest
 from tests.doubles.delivery import delivered_by
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.tiny_llama import SENTENCES, save_tiny_llama
-from undersong.deliver import Delivered
+from undersong.simulation import Delivered
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_common.hidden_states import prepare
