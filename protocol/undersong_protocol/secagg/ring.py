@@ -9,7 +9,6 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
@@ -17,8 +16,8 @@ from undersong_protocol.statistics.vectors import Ring
 
 MAXIMUM_BITS = 64
 NOISE_DEVIATIONS = 12
-# Words handled at once: about 2 MiB in all, rows long enough. A multiple of 64, so chunks meet at whole bytes.
-_CHUNK_WORDS = 1 << 17
+_CHUNK_WORDS = 1 << 14  # unpacked at once, in a byte per bit; a multiple of 8, so that chunks meet at whole bytes
+_LITTLE: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 
 def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigma_total: float) -> int:
@@ -60,11 +59,6 @@ def ring_dtype(bits: int) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
     return np.dtype(np.uint32) if bits <= 32 else np.dtype(np.uint64)
 
 
-def to_ring(values: npt.NDArray[np.integer], bits: int) -> Ring:
-    """Converts integers [d] to new ring words [d], wrapped around; only their low ``bits`` bits are meaningful."""
-    return values.astype(np.uint32) if ring_dtype(bits) == np.uint32 else values.astype(np.uint64)
-
-
 def to_signed(values: Ring, bits: int) -> Int64:
     """Converts ring words to signed integers, int64 [d]: the residue modulo 2^bits in [-2^(bits-1), 2^(bits-1)).
 
@@ -91,53 +85,20 @@ def _checked_bits(bits: int) -> None:
         raise InternalError(f"a ring word has 1 to {MAXIMUM_BITS} bits, got {bits}", code="word-width")
 
 
-def _native(bits: int) -> np.dtype[np.unsignedinteger] | None:
-    return np.dtype(f"<u{bits // 8}") if bits in (8, 16, 32, 64) else None
-
-
 def pack(values: Ring, bits: int) -> bytes:
     """Packs the low ``bits`` bits of every word, uint32 or uint64 [d], into ``packed_bytes(bits, d)`` bytes.
+
+    It needs a byte per bit of the words beside them: pack a long vector in parts.
 
     Raises InternalError for a dtype other than uint32/uint64 or words narrower than ``bits``.
     """
     _checked_bits(bits)
     if values.dtype not in (np.uint32, np.uint64) or values.ndim != 1 or bits > 8 * values.dtype.itemsize:
         raise InternalError(f"cannot pack {values.dtype} {values.shape} into words of {bits} bits")
-    native = _native(bits)
-    if native is not None:
-        return values.astype(native, copy=False).tobytes()
-    out = bytearray(packed_bytes(bits, len(values)))
-    window = memoryview(out)
-    # 64/g words of b bits fill b/g 64-bit words exactly, with g = gcd(b, 64).
-    shared = math.gcd(bits, 64)
-    group = 64 // shared
-    lanes = bits // shared
-    mask = np.uint64((1 << bits) - 1)
-    rows = -(-min(_CHUNK_WORDS, len(values)) // group)
-    columns = np.zeros((group, rows), dtype=np.uint64)
-    packed = np.empty((lanes, rows), dtype=np.uint64)
-    spare = np.empty(rows, dtype=np.uint64)
-    for start in range(0, len(values), _CHUNK_WORDS):
-        chunk = values[start : start + _CHUNK_WORDS]
-        whole = len(chunk) // group
-        columns[:, :whole] = chunk[: whole * group].reshape(whole, group).T
-        if whole < rows:
-            columns[:, whole:] = 0
-            columns[: len(chunk) - whole * group, whole] = chunk[whole * group :]
-        columns &= mask
-        packed[:] = 0
-        for index in range(group):
-            lane, offset = divmod(index * bits, 64)
-            np.left_shift(columns[index], np.uint64(offset), out=spare)
-            packed[lane] |= spare
-            if offset + bits > 64:
-                np.right_shift(columns[index], np.uint64(64 - offset), out=spare)
-                packed[lane + 1] |= spare
-        data = packed.T.astype("<u8", order="C").reshape(-1).view(np.uint8).data
-        first = start * bits // 8
-        size = min(len(data), len(out) - first)
-        window[first : first + size] = data[:size]
-    return bytes(out)
+    width = values.dtype.itemsize
+    octets = values.astype(_LITTLE[width], copy=False).view(np.uint8).reshape(len(values), width)
+    low = np.unpackbits(octets, axis=1, count=bits, bitorder="little")
+    return np.packbits(low, bitorder="little").tobytes()
 
 
 def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sender") -> Ring:
@@ -156,31 +117,14 @@ def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sende
         )
     if bits * count % 8 and view[-1] >> (bits * count % 8):
         raise PeerFault(sender, "a packed vector's padding bits are not zero", code="padding-bits")
-    native = _native(bits)
-    if native is not None:
-        return to_ring(np.frombuffer(view, dtype=native), bits)
     words: Ring = np.empty(count, dtype=ring_dtype(bits))
-    shared = math.gcd(bits, 64)
-    group = 64 // shared
-    lanes = bits // shared
-    mask = np.uint64((1 << bits) - 1)
-    rows = -(-min(_CHUNK_WORDS, count) // group)
-    staging = np.zeros(rows * lanes, dtype="<u8")
-    staged = staging.view(np.uint8).data
-    columns = np.empty((group, rows), dtype=np.uint64)
-    spare = np.empty(rows, dtype=np.uint64)
+    little = _LITTLE[words.itemsize]
+    packed = np.frombuffer(view, dtype=np.uint8)
+    every = np.zeros((min(_CHUNK_WORDS, count), 8 * words.itemsize), dtype=np.uint8)
     for start in range(0, count, _CHUNK_WORDS):
-        wanted = min(_CHUNK_WORDS, count - start)
-        first = start * bits // 8
-        part = view[first : first + packed_bytes(bits, wanted)]
-        staged[: len(part)] = part
-        packed: npt.NDArray[np.uint64] = np.ascontiguousarray(staging.reshape(rows, lanes).T.astype(np.uint64))
-        for index in range(group):
-            lane, offset = divmod(index * bits, 64)
-            np.right_shift(packed[lane], np.uint64(offset), out=columns[index])
-            if offset + bits > 64:
-                np.left_shift(packed[lane + 1], np.uint64(64 - offset), out=spare)
-                columns[index] |= spare
-        columns &= mask
-        words[start : start + wanted] = columns.T.reshape(-1)[:wanted]
+        part = words[start : start + _CHUNK_WORDS]
+        octets = packed[start * bits // 8 :]
+        low = np.unpackbits(octets[: packed_bytes(bits, len(part))], count=bits * len(part), bitorder="little")
+        every[: len(part), :bits] = low.reshape(len(part), bits)
+        part[:] = np.packbits(every[: len(part)], bitorder="little").view(little)
     return words

@@ -107,27 +107,16 @@ def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) ->
 
 
 def _sum_units(matrix: Matrix, sizes: Int64) -> Matrix:
-    """The rows of each unit added up: halves of a unit's rows onto each other, until one row is left."""
+    """The rows of each unit added up."""
     if len(sizes) == matrix.shape[0]:
         return matrix
     starts = np.concatenate([[0], np.cumsum(sizes)])
     if isinstance(matrix, np.ndarray):
-        return _sum_dense(matrix, starts, sizes)
+        return np.add.reduceat(matrix, starts[:-1], axis=0)  # in an order that a unit's number of rows alone decides
     members = sp.csr_array(
         (np.ones(matrix.shape[0]), np.arange(matrix.shape[0]), starts), shape=(len(sizes), matrix.shape[0])
     )
     return members @ matrix
-
-
-def _sum_dense(matrix: Float64, starts: Int64, sizes: Int64) -> Float64:
-    sums = matrix.copy()
-    left = sizes
-    while (half := left // 2).any():
-        left = left - half
-        within = np.arange(half.sum()) - np.repeat(np.cumsum(half) - half, half)
-        onto = np.repeat(starts[:-1], half) + within
-        sums[onto] += sums[onto + np.repeat(left, half)]
-    return sums[starts[:-1]]
 
 
 def _clipped(statistic: Statistic, matrix: Matrix) -> Matrix:

@@ -20,7 +20,7 @@ from undersong_protocol.secagg.noise_share import (
     remove_opened,
     smallest_sigma,
 )
-from undersong_protocol.secagg.ring import to_ring, to_signed
+from undersong_protocol.secagg.ring import ring_dtype, to_signed
 from undersong_protocol.statistics.vectors import GridVector
 
 
@@ -126,7 +126,7 @@ def test_what_is_left_after_removal_is_the_opened_components_gone(dropped: int, 
     object.__setattr__(kept, "components", plan.components[: dropped + 1])
     expected = add_noise(grid, kept, seeds).values
     bits = 60 if dtype is np.uint64 else 32
-    total: Any = noisy.copy() if dtype is np.int64 else to_ring(noisy, bits)
+    total: Any = noisy.copy() if dtype is np.int64 else noisy.astype(ring_dtype(bits))
     if opening is not None:
         check_opening(opening, plan, dropped, seeds.anchor(plan), "clinic-1")
         remove_opened(total, plan, dropped, opening)
