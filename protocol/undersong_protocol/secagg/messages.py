@@ -29,15 +29,6 @@ class SumAborted(RoundAborted):
         self.faults = faults
 
 
-_STAGES = {
-    "advertise": Stage.ADVERTISE,
-    "reveal": Stage.REVEAL,
-    "share": Stage.SHARE,
-    "mask": Stage.MASK,
-    "consistency": Stage.CONSISTENCY,
-    "unmask": Stage.UNMASK,
-}
-
 REQUEST_BYTES = 2**16  # of a request at most, beside
 REQUEST_BYTES_A_PARTY = 8192  # an advert with its keys, sealed shares and their hashes
 
@@ -123,7 +114,7 @@ def parse_request(parameters: SumParameters, data: bytes) -> tuple[Stage, int, w
     name = message.WhichOneof("stage")
     if name is None:
         raise PeerFault(COORDINATOR, "sent a request without a stage")
-    return _STAGES[name], message.reveal.roll if name == "reveal" else 0, message
+    return Stage[name.upper()], message.reveal.roll if name == "reveal" else 0, message
 
 
 def reply_bytes(

@@ -51,7 +51,6 @@ from undersong_protocol.wire.messages import secagg_pb2 as wire
 ROLLS = 8
 """Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""
 
-_CHECKED_AT_ONCE = 1 << 15
 DERIVED = {"channel": "_channel", "mask": "_mask_keys", "channel_kem": "_channel_kem"}
 """Properties of a machine that keep what was made of a secret, by the secret."""
 
@@ -761,15 +760,11 @@ class PartyMachine:
         values = grid.values
         if values.dtype != np.int64 or values.shape != (own.dimension,):
             raise InternalError(f"the sum takes int64 [{own.dimension}], got {values.dtype} {list(values.shape)}")
-        bound = (1 << (own.modulus_bits - 1)) // own.size
-        # Both extremes of a part while it is in the cache: the vector is read once.
-        for start in range(0, len(values), _CHECKED_AT_ONCE):
-            part = values[start : start + _CHECKED_AT_ONCE]
-            if max(int(part.max()), -int(part.min())) > bound:
-                raise ConfigurationError(
-                    "this party's vector exceeds what the ring was planned for, the sum could wrap around",
-                    "plan with the largest number of records a party may bring (max_records) and the statistic's bound",
-                )
+        if max(int(values.max()), -int(values.min())) > (1 << (own.modulus_bits - 1)) // own.size:
+            raise ConfigurationError(
+                "this party's vector exceeds what the ring was planned for, the sum could wrap around",
+                "plan with the largest number of records a party may bring (max_records) and the statistic's bound",
+            )
 
     def _opened_set(self, state: PartyState) -> bytes:
         size = self._parameters.size

@@ -153,16 +153,10 @@ def refusal(error: UndersongError) -> wire.Reply:
 def raise_refusal(party: str, message: wire.Refusal) -> None:
     """Raises a refusal that ``party`` sent, as an error of the same class whose message names the party."""
     said, remedy = printable(message.problem, LONGEST_WORDS), printable(message.remedy, LONGEST_WORDS)
-    problem = f"{party} refuses: {said}"
-    if message.kind == wire.Refusal.CONFIGURATION:
-        raise ConfigurationError(problem, remedy)
-    if message.kind == wire.Refusal.PRIVACY:
-        raise PrivacyRefusal(problem, remedy)
-    if message.kind == wire.Refusal.ABORTED:
-        raise RoundAborted(problem, remedy)
     if message.kind == wire.Refusal.PROTOCOL:
         raise PeerFault(party, said, remedy)
-    raise InternalError(problem, remedy)
+    error = next((known for known, kind in _KINDS.items() if kind == message.kind), InternalError)
+    raise error(f"{party} refuses: {said}", remedy)
 
 
 def field_sizes(data: bytes | memoryview, peer: str, *, most: int) -> list[tuple[int, memoryview]]:
