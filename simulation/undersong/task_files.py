@@ -10,8 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from undersong.arguments import checked
-from undersong.frames import Frame, is_frame, rows_of, selected, to_jsonl
+from undersong.arguments import Frame, checked, is_frame, rows_of, selected, to_jsonl
 from undersong_common import embedders
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted

@@ -172,13 +172,8 @@ def survivors_per_run(parties: int, colluders: int, run: int) -> int:
     >>> survivors_per_run(1000, 100, 48)
     27
     """
-    ways = math.comb(parties, run)
-    tail = 0
-    for count in range(run, 0, -1):
-        tail += math.comb(colluders, count) * math.comb(parties - colluders, run - count)
-        if parties * tail << SECRECY_BITS > ways:
-            return count + 1
-    return 1
+    ways, tails = math.comb(parties, run), upper_tails(parties, colluders, run)
+    return next(count for count in range(1, run + 2) if parties * tails[count] << SECRECY_BITS <= ways)
 
 
 Others = Callable[[int], frozenset[int]]

@@ -69,8 +69,8 @@ class NearestFurthest:
         """
         for start in range(0, max(1, len(candidates)), MOST_AT_ONCE):
             part = slice(start, start + MOST_AT_ONCE)
-            of_labels, subtracted = (None if each is None else each[part] for each in (labels, correction))
-            self.add(Candidates(candidates[part], of_labels, subtracted))
+            of_labels = None if labels is None else labels[part]
+            self.add(Candidates(candidates[part], of_labels, None if correction is None else correction[part]))
 
     def add(self, candidates: "Candidates") -> None:
         """Compares the records with further candidates, at most ``MOST_AT_ONCE``, as :meth:`extend` does."""

@@ -19,7 +19,7 @@ from undersong_protocol.statistics.vectors import GridVector
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "primitives.json").read_text())
 
 
-def _entropy(seed: str) -> noise_share.Entropy:
+def _entropy(seed: str) -> shamir.Entropy:
     return KeyStream(bytes.fromhex(seed)).read
 
 

@@ -1,6 +1,7 @@
 """The minimal ring: bound, packing against a big integer, centred lift, sums modulo 2^b."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_chunks_meet(bits: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_lift_is_centred(bits: int, data: st.DataObject) -> None:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     values = data.draw(st.lists(st.integers(low, high), max_size=20))
-    words = np.array(values, dtype=np.int64).astype(ring.ring_dtype(bits))
+    words: Any = np.array(values, dtype=np.int64).astype(ring.ring_dtype(bits))
     assert words.dtype == ring.ring_dtype(bits)
     assert ring.to_signed(words, bits).tolist() == values
     # Bits above b do not count.
@@ -64,7 +65,8 @@ def test_the_largest_sum_fits_and_one_bit_less_does_not_hold_it(
     largest = parties * records * linf * scale + 12 * sigma
     assert 2**bits >= 2 * largest + 1 > 2 ** (bits - 1)
     for extreme in (largest, -largest):
-        packed = ring.pack(np.array([extreme]).astype(ring.ring_dtype(bits)), bits)
+        word: Any = np.array([extreme]).astype(ring.ring_dtype(bits))
+        packed = ring.pack(word, bits)
         assert ring.to_signed(ring.unpack(packed, bits, 1), bits).tolist() == [extreme]
 
 
