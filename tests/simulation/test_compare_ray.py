@@ -29,24 +29,25 @@ def odd(bench: Bench) -> Bench:
 
 
 @pytest.mark.slow
-def test_cells_are_measured_in_workers_of_ray_and_known_ones_not_again(odd, tmp_path):
+def test_cells_are_measured_in_workers_of_ray_and_known_ones_not_again(odd, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     shape = grid(methods=["wasp"], parties=[], records=[])
     shape = replace(shape, seeds=(1, 2, 3))
-    found = comparing.compare(odd, shape, tmp_path / "out", jobs=2, progress=Silent(), measure=comparing.over_ray(""))
+    found = comparing.compare(odd, shape, tmp_path / "out", jobs=2, progress=Silent(), ray="")
     assert {cell.seed for cell in found} == {1, 3}
     assert os.getpid() not in {value["frechet"] for value in found.values()}
     asked = []
 
-    def none_left(_bench, cells, _jobs):
+    def none_left(_bench, cells, *_):
         asked.extend(cells)
         return [(cell, UndersongError("again")) for cell in cells]
 
-    again = comparing.compare(odd, shape, tmp_path / "out", jobs=2, progress=Silent(), measure=none_left)
+    monkeypatch.setattr(comparing, "_measured", none_left)
+    again = comparing.compare(odd, shape, tmp_path / "out", jobs=2, progress=Silent())
     assert again == found
     assert {cell.seed for cell in asked} == {2}
 
 
 def test_a_cluster_that_is_not_there_is_named(odd):
     with pytest.raises(ConfigurationError, match=r"127\.0\.0\.1:9"):
-        list(comparing.over_ray("127.0.0.1:9")(odd, [grid().cells()[0]], 1))
+        list(comparing._measured(odd, [grid().cells()[0]], 1, "127.0.0.1:9"))
