@@ -12,8 +12,8 @@ _BEGIN = "<!-- {} diagram: python -m tests.diagrams -->"
 _END = "<!-- end of diagram -->"
 
 
-def _mode(traits: frozenset[str]) -> str:
-    return f" [{', '.join(sorted(traits))}]" if traits else ""
+def _mode(traits: str) -> str:
+    return f" [{', '.join(sorted(traits.split()))}]" if traits else ""
 
 
 def party_diagram() -> str:

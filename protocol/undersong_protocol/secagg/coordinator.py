@@ -9,6 +9,7 @@ attribute to a party.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -152,7 +153,7 @@ class _Attempt:
                 replies = yield self._leaf_requests(topology, present, adverts, kem_keys, tree)
             else:
                 replies = yield self._share_requests(topology, present, kem_keys, signed, nonces)
-            dealt = self._collect(Stage.SHARE, replies, present, self._parse_shares(topology, holding))
+            dealt = self._collect(Stage.SHARE, replies, present, partial(self._parse_shares, topology, holding))
             sharers = tuple(dealt)
             del replies
             self._check_reachable(Stage.SHARE, topology, sharers, sharers)
@@ -169,7 +170,7 @@ class _Attempt:
         replies = yield self._to(survivors, request)
         agreed = sid.opened_set(transcript, question, to_bitmap(sharers, own.size), to_bitmap(survivors, own.size))
         found = len(self._faults)
-        signatures = self._collect(Stage.CONSISTENCY, replies, survivors, self._parse_statement(agreed))
+        signatures = self._collect(Stage.CONSISTENCY, replies, survivors, partial(self._parse_statement, agreed))
         if own.direct and len(self._faults) > found:
             # Nobody's mask is opened here, so a vector of another question would leave its masks in the sum.
             raise self._aborted(Stage.CONSISTENCY, "a party does not sign what was asked of all")
@@ -474,39 +475,30 @@ class _Attempt:
 
     # --- what a reply must be ---------------------------------------------------------------------------------------
 
-    def _parse_shares(self, topology: MaskGraph, present: Collection[int]) -> Callable[[int, Parsed], _Dealt]:
+    def _parse_shares(self, topology: MaskGraph, present: Collection[int], party: int, reply: Parsed) -> _Dealt:
         own = self._parameters
+        name = own.name(party)
+        message = parsed(wire.Shares, reply.body, name, "its shares are malformed")
+        holders = () if own.direct else topology.holders(party, present)
+        others = [holder for holder in holders if holder != party]
+        around = topology.neighbours(party, present) if own.post_quantum else ()
+        higher = [other for other in around if topology.leads(party, other)]
+        size = keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if own.post_quantum else 0)
+        sealed = split_blocks(message.ciphertexts, size, len(others), name, "its encrypted shares")
+        hashes = split_blocks(message.hashes, 2 * keys.SHARE_HASH_BYTES, len(holders), name, "its hashes of shares")
+        pairs = split_blocks(message.pairs, SEALED_PAIR_BYTES, len(higher), name, "its secrets of pairs")
+        pair_hashes = split_blocks(message.pair_hashes, PAIR_HASH_BYTES, len(higher), name, "hashes of those")
+        return _Dealt(
+            dict(zip(others, sealed, strict=True)),
+            dict(zip(holders, hashes, strict=True)),
+            dict(zip(higher, pairs, strict=True)),
+            dict(zip(higher, pair_hashes, strict=True)),
+        )
 
-        def parse(party: int, reply: Parsed) -> _Dealt:
-            name = own.name(party)
-            message = parsed(wire.Shares, reply.body, name, "its shares are malformed")
-            holders = () if own.direct else topology.holders(party, present)
-            others = [holder for holder in holders if holder != party]
-            around = topology.neighbours(party, present) if own.post_quantum else ()
-            higher = [other for other in around if topology.leads(party, other)]
-            size = keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if own.post_quantum else 0)
-            sealed = split_blocks(message.ciphertexts, size, len(others), name, "its encrypted shares")
-            hashes = split_blocks(message.hashes, 2 * keys.SHARE_HASH_BYTES, len(holders), name, "its hashes of shares")
-            pairs = split_blocks(message.pairs, SEALED_PAIR_BYTES, len(higher), name, "its secrets of pairs")
-            pair_hashes = split_blocks(message.pair_hashes, PAIR_HASH_BYTES, len(higher), name, "hashes of those")
-            return _Dealt(
-                dict(zip(others, sealed, strict=True)),
-                dict(zip(holders, hashes, strict=True)),
-                dict(zip(higher, pairs, strict=True)),
-                dict(zip(higher, pair_hashes, strict=True)),
-            )
-
-        return parse
-
-    def _parse_statement(self, agreed: bytes) -> Callable[[int, Parsed], bytes]:
-        def parse(party: int, reply: Parsed) -> bytes:
-            if reply.body != agreed:
-                raise PeerFault(
-                    self._parameters.name(party), "signed another question, or other sets, than it was shown"
-                )
-            return reply.signature
-
-        return parse
+    def _parse_statement(self, agreed: bytes, party: int, reply: Parsed) -> bytes:
+        if reply.body != agreed:
+            raise PeerFault(self._parameters.name(party), "signed another question, or other sets, than it was shown")
+        return reply.signature
 
     def _parse_opening(
         self,

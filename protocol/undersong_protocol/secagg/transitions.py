@@ -64,7 +64,7 @@ class PartyRule:
     phase: Phase
     stage: Stage
     then: Phase
-    traits: frozenset[str] = frozenset()
+    traits: str = ""
     charged: bool = False
     releases: bool = False
     erases: tuple[str, ...] = ()
@@ -76,35 +76,38 @@ _NEEDED_UNTIL_SHARE = ("channel", "nonce", "sharing")
 _NEEDED_UNTIL_MASK = ("mask", "self_mask", "noise_own", "channel_kem")
 
 
-def _rule(
-    phase: Phase, stage: Stage, then: Phase, traits: str = "", marks: str = "", erases: tuple[str, ...] = ()
-) -> PartyRule:
-    marked = marks.split()
-    return PartyRule(phase, stage, then, frozenset(traits.split()), "charged" in marked, "releases" in marked, erases)
-
-
 PARTY_RULES: tuple[PartyRule, ...] = (
-    _rule(Phase.OPENED, Stage.ADVERTISE, Phase.ADVERTISED),
-    _rule(Phase.ADVERTISED, Stage.REVEAL, Phase.REVEALED, "graph"),
-    _rule(Phase.REVEALED, Stage.REVEAL, Phase.REVEALED, "graph"),
-    _rule(Phase.ADVERTISED, Stage.SHARE, Phase.SHARED, "complete shares", "", _NEEDED_UNTIL_SHARE),
-    _rule(Phase.REVEALED, Stage.SHARE, Phase.SHARED, "graph shares", "", _NEEDED_UNTIL_SHARE),
-    _rule(Phase.ADVERTISED, Stage.SHARE, Phase.SHARED, "complete direct hybrid", "", _NEEDED_UNTIL_SHARE),
-    _rule(Phase.REVEALED, Stage.SHARE, Phase.SHARED, "graph direct hybrid", "", _NEEDED_UNTIL_SHARE),
-    _rule(Phase.SHARED, Stage.MASK, Phase.MASKED, "shares", "charged", _NEEDED_UNTIL_MASK),
-    _rule(Phase.SHARED, Stage.MASK, Phase.MASKED, "direct hybrid", "charged releases", SECRETS),
-    _rule(Phase.ADVERTISED, Stage.MASK, Phase.MASKED, "complete direct classical", "charged releases", SECRETS),
-    _rule(Phase.REVEALED, Stage.MASK, Phase.MASKED, "graph direct classical", "charged releases", SECRETS),
-    _rule(Phase.MASKED, Stage.CONSISTENCY, Phase.CONSISTENT, "shares"),
-    _rule(Phase.MASKED, Stage.CONSISTENCY, Phase.DONE, "direct", "", SECRETS),
-    _rule(Phase.CONSISTENT, Stage.UNMASK, Phase.DONE, "shares", "releases", SECRETS),
+    PartyRule(Phase.OPENED, Stage.ADVERTISE, Phase.ADVERTISED),
+    PartyRule(Phase.ADVERTISED, Stage.REVEAL, Phase.REVEALED, "graph"),
+    PartyRule(Phase.REVEALED, Stage.REVEAL, Phase.REVEALED, "graph"),
+    PartyRule(Phase.ADVERTISED, Stage.SHARE, Phase.SHARED, "complete shares", erases=_NEEDED_UNTIL_SHARE),
+    PartyRule(Phase.REVEALED, Stage.SHARE, Phase.SHARED, "graph shares", erases=_NEEDED_UNTIL_SHARE),
+    PartyRule(Phase.ADVERTISED, Stage.SHARE, Phase.SHARED, "complete direct hybrid", erases=_NEEDED_UNTIL_SHARE),
+    PartyRule(Phase.REVEALED, Stage.SHARE, Phase.SHARED, "graph direct hybrid", erases=_NEEDED_UNTIL_SHARE),
+    PartyRule(Phase.SHARED, Stage.MASK, Phase.MASKED, "shares", charged=True, erases=_NEEDED_UNTIL_MASK),
+    PartyRule(Phase.SHARED, Stage.MASK, Phase.MASKED, "direct hybrid", charged=True, releases=True, erases=SECRETS),
+    PartyRule(
+        Phase.ADVERTISED,
+        Stage.MASK,
+        Phase.MASKED,
+        "complete direct classical",
+        charged=True,
+        releases=True,
+        erases=SECRETS,
+    ),
+    PartyRule(
+        Phase.REVEALED, Stage.MASK, Phase.MASKED, "graph direct classical", charged=True, releases=True, erases=SECRETS
+    ),
+    PartyRule(Phase.MASKED, Stage.CONSISTENCY, Phase.CONSISTENT, "shares"),
+    PartyRule(Phase.MASKED, Stage.CONSISTENCY, Phase.DONE, "direct", erases=SECRETS),
+    PartyRule(Phase.CONSISTENT, Stage.UNMASK, Phase.DONE, "shares", releases=True, erases=SECRETS),
 )
 
 
 def party_rule(phase: Phase, stage: Stage, traits: frozenset[str]) -> PartyRule | None:
     """Returns the rule for a request in this phase and mode; None if the request is out of order."""
     for rule in PARTY_RULES:
-        if rule.phase == phase and rule.stage == stage and rule.traits <= traits:
+        if rule.phase == phase and rule.stage == stage and traits.issuperset(rule.traits.split()):
             return rule
     return None
 
@@ -122,34 +125,30 @@ class CoordinatorRule:
     stage: Stage
     need: Need
     then: Stage | None
-    traits: frozenset[str] = frozenset()
-
-
-def _round(stage: Stage, need: Need, then: Stage | None, traits: str = "") -> CoordinatorRule:
-    return CoordinatorRule(stage, need, then, frozenset(traits.split()))
+    traits: str = ""
 
 
 COORDINATOR_RULES: tuple[CoordinatorRule, ...] = (
-    _round(Stage.ADVERTISE, "n - D", Stage.SHARE, "complete shares"),
-    _round(Stage.ADVERTISE, "n", Stage.SHARE, "complete direct hybrid"),
-    _round(Stage.ADVERTISE, "n", Stage.MASK, "complete direct classical"),
-    _round(Stage.ADVERTISE, "n - D", Stage.REVEAL, "graph"),
-    _round(Stage.REVEAL, "n - D", Stage.SHARE, "graph shares"),
-    _round(Stage.REVEAL, "n", Stage.SHARE, "graph direct hybrid"),
-    _round(Stage.REVEAL, "n", Stage.MASK, "graph direct classical"),
-    _round(Stage.SHARE, "n - D", Stage.MASK, "shares"),
-    _round(Stage.SHARE, "n", Stage.MASK, "direct hybrid"),
-    _round(Stage.MASK, "n - D", Stage.CONSISTENCY, "shares"),
-    _round(Stage.MASK, "n", Stage.CONSISTENCY, "direct"),
-    _round(Stage.CONSISTENCY, "T", Stage.UNMASK, "shares"),
-    _round(Stage.CONSISTENCY, "0", None, "direct"),
-    _round(Stage.UNMASK, "T", None, "shares"),
+    CoordinatorRule(Stage.ADVERTISE, "n - D", Stage.SHARE, "complete shares"),
+    CoordinatorRule(Stage.ADVERTISE, "n", Stage.SHARE, "complete direct hybrid"),
+    CoordinatorRule(Stage.ADVERTISE, "n", Stage.MASK, "complete direct classical"),
+    CoordinatorRule(Stage.ADVERTISE, "n - D", Stage.REVEAL, "graph"),
+    CoordinatorRule(Stage.REVEAL, "n - D", Stage.SHARE, "graph shares"),
+    CoordinatorRule(Stage.REVEAL, "n", Stage.SHARE, "graph direct hybrid"),
+    CoordinatorRule(Stage.REVEAL, "n", Stage.MASK, "graph direct classical"),
+    CoordinatorRule(Stage.SHARE, "n - D", Stage.MASK, "shares"),
+    CoordinatorRule(Stage.SHARE, "n", Stage.MASK, "direct hybrid"),
+    CoordinatorRule(Stage.MASK, "n - D", Stage.CONSISTENCY, "shares"),
+    CoordinatorRule(Stage.MASK, "n", Stage.CONSISTENCY, "direct"),
+    CoordinatorRule(Stage.CONSISTENCY, "T", Stage.UNMASK, "shares"),
+    CoordinatorRule(Stage.CONSISTENCY, "0", None, "direct"),
+    CoordinatorRule(Stage.UNMASK, "T", None, "shares"),
 )
 
 
 def coordinator_rule(stage: Stage, traits: frozenset[str]) -> CoordinatorRule:
     """Returns the coordinator's rule for a round in this mode. Raises KeyError if the mode has no such round."""
     for rule in COORDINATOR_RULES:
-        if rule.stage == stage and rule.traits <= traits:
+        if rule.stage == stage and traits.issuperset(rule.traits.split()):
             return rule
     raise KeyError(stage)
