@@ -162,7 +162,8 @@ class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
     kind: ClassVar[str]
 
-    def _signed(self, key: Ed25519PrivateKey) -> bytes:
+    def sign(self, key: Ed25519PrivateKey) -> bytes:
+        """Returns the file as bytes, signed by ``key``."""
         body = self.model_dump(mode="json")
         signature = key.sign(tagged_hash(self.kind, canonical_json(body)))
         return (
@@ -253,7 +254,7 @@ class Package(_File):
                 "a package is signed with the key that it names", "sign with the coordinator's key", code="other-key"
             )
         certificate(self.ca_certificate, "the package's CA certificate")
-        return self._signed(key)
+        return super().sign(key)
 
     @classmethod
     def parse(cls, data: bytes) -> "Package":
@@ -318,11 +319,11 @@ class EnrolmentRequest(_File):
         """Fingerprint of the party, which the operator compares with what the hospital says before signing."""
         return party_fingerprint(self.party, self.identity)
 
-    def sign(self, identity: Ed25519PrivateKey) -> bytes:
+    def sign(self, key: Ed25519PrivateKey) -> bytes:
         """Returns the file as bytes, signed by the identity key that the request names."""
-        if identity.public_key().public_bytes_raw() != self.identity:
+        if key.public_key().public_bytes_raw() != self.identity:
             raise ConfigurationError("an enrolment request is signed with the identity key that it names")
-        return self._signed(identity)
+        return super().sign(key)
 
     @classmethod
     def parse(cls, data: bytes) -> "EnrolmentRequest":
@@ -390,10 +391,6 @@ class Grant(_File):
     identity: _Key
     certificate: _Text
     chain: Annotated[tuple[str, ...], Field(max_length=LONGEST_CHAIN, strict=False)]
-
-    def sign(self, key: Ed25519PrivateKey) -> bytes:
-        """Returns the file as bytes, signed by the coordinator's signing key."""
-        return self._signed(key)
 
     @classmethod
     def parse(cls, data: bytes, *, signing_key: bytes, ca_certificate: str) -> "Grant":

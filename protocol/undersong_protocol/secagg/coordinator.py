@@ -202,7 +202,7 @@ class _Attempt:
         def parse(party: int, reply: Parsed) -> tuple[Advert, bytes]:
             name = self._parameters.name(party)
             advert = parse_advert(self._parameters, party, reply.body, reply.signature)
-            for start, expected in enumerate(filter(None, (advert.channel_kem, advert.mask_kem))):
+            for start, expected in enumerate(filter(None, (advert.keys.channel_kem, advert.keys.mask_kem))):
                 keys.check_kem_key(
                     name, reply.kem_keys[start * keys.KEM_KEY_BYTES : (start + 1) * keys.KEM_KEY_BYTES], expected
                 )
@@ -224,7 +224,7 @@ class _Attempt:
 
             def parse(party: int, reply: Parsed, roll: int = roll) -> bytes:
                 name, body = own.name(party), reply.body
-                if len(body) != sid.DIGEST_BYTES or sid.advance(body, roll + 1) != adverts[party].nonce_commitment:
+                if len(body) != sid.DIGEST_BYTES or sid.advance(body, roll + 1) != adverts[party].keys.nonce_commitment:
                     raise PeerFault(name, "its nonce is not the one it committed to")
                 return body
 
@@ -386,17 +386,17 @@ class _Attempt:
         for party in dealt:
             secret = self._reconstruct(party, topology.holders(party, openings), openings, weights)
             if party in alive:
-                if keys.self_mask_commitment(own.sid, party, secret) != adverts[party].commitment:
+                if keys.self_mask_commitment(own.sid, party, secret) != adverts[party].keys.commitment:
                     raise self._false_dealer(party, "self-mask seed")
                 masks.append((secret, -1))
                 continue
             mask_keys = MaskKeys(secret, own.post_quantum)
-            if mask_keys.public != adverts[party].mask_key:
+            if mask_keys.public != adverts[party].keys.mask_key:
                 raise self._false_dealer(party, "mask key")
-            if own.post_quantum and keys.kem_key_hash(mask_keys.kem.public) != adverts[party].mask_kem:
+            if own.post_quantum and keys.kem_key_hash(mask_keys.kem.public) != adverts[party].keys.mask_kem:
                 raise self._false_dealer(party, "mask key (ML-KEM-768)")
             for other in topology.neighbours(party, alive):
-                shared = mask_keys.agreed(own.name(other), adverts[other].mask_key)
+                shared = mask_keys.agreed(own.name(other), adverts[other].keys.mask_key)
                 if own.post_quantum:
                     dealer, holder = (party, other) if topology.leads(party, other) else (other, party)
                     shared += self._pair_secret(bound[0], mask_keys, shared, dealer, holder, party == dealer, dealt)
@@ -464,7 +464,7 @@ class _Attempt:
         for party in survivors:
             value = openings[party][1] if party in openings else b""
             try:
-                check_opening(value, plan, dropped, adverts[party].noise_anchor, self._parameters.name(party))
+                check_opening(value, plan, dropped, adverts[party].keys.noise_anchor, self._parameters.name(party))
             except PeerFault as fault:
                 unopened += 1
                 if party in openings:

@@ -35,16 +35,10 @@ REQUEST_BYTES_A_PARTY = 8192  # an advert with its keys, sealed shares and their
 
 @dataclass(frozen=True)
 class Advert:
-    """A party's public keys and commitments for one attempt, with the signed bytes that they were read from."""
+    """A party's public ``keys`` and commitments for one attempt, with the signed bytes that they were read from."""
 
     party: int
-    channel_key: bytes
-    mask_key: bytes
-    commitment: bytes
-    noise_anchor: bytes
-    nonce_commitment: bytes
-    channel_kem: bytes
-    mask_kem: bytes
+    keys: wire.Advert
     body: bytes
     signature: bytes
 
@@ -201,24 +195,12 @@ def parse_advert(parameters: SumParameters, party: int, body: bytes, signature: 
     )
     if any(len(value) != (DIGEST_BYTES if wanted else 0) for value, wanted in expected):
         raise PeerFault(name, "its advert lacks a commitment or a hash of this mode, or has one too many")
-    return Advert(
-        party,
-        message.channel_key,
-        message.mask_key,
-        message.commitment,
-        message.noise_anchor,
-        message.nonce_commitment,
-        message.channel_kem,
-        message.mask_kem,
-        body,
-        signature,
-    )
+    return Advert(party, message, body, signature)
 
 
 def check_fresh(name: str, advert: Advert, seen: set[bytes]) -> None:
     """Adds an advert's keys and commitments to ``seen``; raises PeerFault that names the party if one is known."""
-    values = [advert.channel_key, advert.mask_key, advert.commitment, advert.noise_anchor, advert.nonce_commitment]
-    values = [value for value in (*values, advert.channel_kem, advert.mask_kem) if value]
+    values = [value for field, value in advert.keys.ListFields() if field.name != "terms"]
     if len(set(values)) != len(values) or not seen.isdisjoint(values):
         raise PeerFault(name, "advertised a duplicate key or commitment", "every key must be fresh")
     seen.update(values)
@@ -275,11 +257,11 @@ class Adverts(dict[int, Advert]):
         """Their keys and commitments, as each party keeps those of the others."""
         return {
             party: Peer(
-                channel_key=advert.channel_key,
-                mask_key=advert.mask_key,
-                nonce_commitment=advert.nonce_commitment,
-                channel_kem=advert.channel_kem,
-                mask_kem=advert.mask_kem,
+                channel_key=advert.keys.channel_key,
+                mask_key=advert.keys.mask_key,
+                nonce_commitment=advert.keys.nonce_commitment,
+                channel_kem=advert.keys.channel_kem,
+                mask_kem=advert.keys.mask_kem,
             )
             for party, advert in self.items()
         }
@@ -324,7 +306,7 @@ def advert_leaf(advert: Advert | None, party: int) -> bytes:
 
 def chooser_bytes(advert: Advert) -> bytes:
     """Returns a chooser as a share-keys request of the Merkle graph shows it: roster index and both X25519 keys."""
-    return INDEX.pack(advert.party) + advert.channel_key + advert.mask_key
+    return INDEX.pack(advert.party) + advert.keys.channel_key + advert.keys.mask_key
 
 
 def around_from_wire(
@@ -362,10 +344,10 @@ def around_from_wire(
         advert = parse_advert(parameters, party, entry.body, entry.signature)
         check_fresh(member.name, advert, seen)
         peers[party] = Peer(
-            channel_key=advert.channel_key,
-            mask_key=advert.mask_key,
-            channel_kem=advert.channel_kem,
-            mask_kem=advert.mask_kem,
+            channel_key=advert.keys.channel_key,
+            mask_key=advert.keys.mask_key,
+            channel_kem=advert.keys.channel_kem,
+            mask_kem=advert.keys.mask_kem,
             identity=member.identity,
         )
     count = len(request.choosers) // CHOOSER_BYTES

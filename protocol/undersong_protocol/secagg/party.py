@@ -386,7 +386,7 @@ class PartyMachine:
             return found
         holders = self._topology(draft).holders(me, draft.present)
         blocks = split_blocks(shown, own.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
-        mine = parse_advert(own, me, draft.advert, b"")
+        mine = parse_advert(own, me, draft.advert, b"").keys
         for party, block in zip(holders, blocks, strict=True):
             channel, mask = block[: -keys.KEM_KEY_BYTES], block[-keys.KEM_KEY_BYTES :]
             expected = mine if party == me else draft.peers[party]
