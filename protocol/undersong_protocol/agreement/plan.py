@@ -435,16 +435,19 @@ def _check_sizes(plan: Plan) -> None:
     Runs before a statistic is built from the plan.
     """
     parties, sums = plan.quorum.parties, len(plan.sums)
-    check_size("parties", parties, LARGEST_PARTIES)
-    check_size("private sums", sums, LARGEST_SUMS)
-    check_size("parties times private sums", parties * sums, LARGEST_PARTIES_TIMES_SUMS)
+    for what, found, allowed in (
+        ("parties", parties, LARGEST_PARTIES),
+        ("private sums", sums, LARGEST_SUMS),
+        ("parties times private sums", parties * sums, LARGEST_PARTIES_TIMES_SUMS),
+        ("spare attempts", plan.quorum.spare_attempts, LARGEST_SPARE_ATTEMPTS),
+        ("records of a party", plan.privacy.max_records, LARGEST_RECORDS),
+        ("records of a privacy unit", plan.privacy.max_per_unit, LARGEST_RECORDS_OF_A_UNIT),
+    ):
+        check_size(what, found, allowed)
     try:
         check_quorum(parties, plan.quorum.threshold, plan.quorum.tolerated_dropouts, plan.quorum.colluders)
     except ConfigurationError as error:
         raise PrivacyRefusal(error.problem, error.remedy, code=error.code) from None
-    check_size("spare attempts", plan.quorum.spare_attempts, LARGEST_SPARE_ATTEMPTS)
-    check_size("records of a party", plan.privacy.max_records, LARGEST_RECORDS)
-    check_size("records of a privacy unit", plan.privacy.max_per_unit, LARGEST_RECORDS_OF_A_UNIT)
     for planned in plan.sums:
         check_size(f"coordinates in {planned.name}", planned.dimension, LARGEST_DIMENSION)
         check_size(f"integer units of {planned.name}", planned.scale, LARGEST_SCALE)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
@@ -21,6 +20,7 @@ from undersong_protocol.statistics.interface import (
     Rows,
     Sensitivity,
     Statistic,
+    in_blocks,
     register,
 )
 
@@ -74,17 +74,13 @@ class EmbeddingSum(Statistic, question="directions"):
             )
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        embeddings = records.embeddings
+        embeddings, labels = records.embeddings, labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
-            return embeddings[asked].astype(np.float64)
+            found = embeddings[asked].astype(np.float64)
+            if not self.labels:
+                return found
+            known = labels[asked] >= 0
+            return in_blocks(found * known[:, None], np.where(known, labels[asked], 0), self.dimension)
 
-        def by_label(asked: Int64) -> Matrix:
-            known = asked[labels[asked] >= 0]
-            starts = np.concatenate([[0], np.cumsum((labels[asked] >= 0) * self.size)])
-            columns = (labels[known, None] * self.size + np.arange(self.size)).ravel()
-            values = embeddings[known].astype(np.float64).ravel()
-            return sp.csr_array((values, columns, starts), shape=(len(asked), self.dimension))
-
-        labels = labels_within(records.labels, self.labels)
-        return Rows(by_label if self.labels else compute, records.units, width=self.size)
+        return Rows(compute, records.units, width=self.size)

@@ -222,34 +222,22 @@ class MetadataHistograms(Statistic, question="counts"):
             )
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        bins = [
-            part
-            for size, part in (
-                (self.label_bins, self._label_bins),
-                (self.length_bins, self._length_bins),
-                (self.keywords, self._keyword_bins),
-            )
-            if size
-        ]
-        columns = np.stack([part(records, public) for part in bins], axis=1)
-        return Rows(at_columns(columns, np.ones(len(bins)), self.dimension), records.units)
-
-    def _label_bins(self, records: RecordView, public: PublicInputs) -> Int64:
-        if not self.labels:
-            return np.zeros(len(records), dtype=np.int64)
-        return labels_within(records.labels, self.labels)
-
-    def _length_bins(self, records: RecordView, public: PublicInputs) -> Int64:
-        edges = public.numbers_of("length_edges")
-        return length_bins(records.texts, edges, len(edges) - 1) + self.label_bins
-
-    def _keyword_bins(self, records: RecordView, public: PublicInputs) -> Int64:
-        keywords = public.embeddings_of("keywords")
-        labels = labels_within(records.labels, self.labels) if self.labels else None
-        nearest = NearestFurthest(records.embeddings, labels, 1, furthest=False)
-        nearest.extend(keywords.values, keywords.labels if self.labels else None)
-        found = nearest.near[:, 0]
-        return np.where(found == NONE, NONE, found + self.label_bins + self.length_bins)
+        columns = []
+        if self.label_bins:
+            everybody = np.zeros(len(records), dtype=np.int64)
+            columns.append(labels_within(records.labels, self.labels) if self.labels else everybody)
+        if self.length_bins:
+            edges = public.numbers_of("length_edges")
+            columns.append(length_bins(records.texts, edges, len(edges) - 1) + self.label_bins)
+        if self.keywords:
+            keywords = public.embeddings_of("keywords")
+            labels = labels_within(records.labels, self.labels) if self.labels else None
+            nearest = NearestFurthest(records.embeddings, labels, 1, furthest=False)
+            nearest.extend(keywords.values, keywords.labels if self.labels else None)
+            found = nearest.near[:, 0]
+            columns.append(np.where(found == NONE, NONE, found + self.label_bins + self.length_bins))
+        counted = at_columns(np.stack(columns, axis=1), np.ones(len(columns)), self.dimension)
+        return Rows(counted, records.units)
 
 
 VALUES = "values"
