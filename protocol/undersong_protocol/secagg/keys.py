@@ -169,7 +169,11 @@ class ShareHasher:
 
     def both(self, dealer: int, holder: int, self_share: bytes, mask_share: bytes) -> bytes:
         """Returns the hashes of a holder's two shares (33 bytes each) side by side, 64 bytes."""
-        return self.one("self", dealer, holder, self_share) + self.one("mask", dealer, holder, mask_share)
+        place = _SHARE_FIELDS(8, dealer, 8, holder, SHARE_BYTES)
+        first, second = self._begun["self"].copy(), self._begun["mask"].copy()
+        first.update(place + self_share)
+        second.update(place + mask_share)
+        return first.digest() + second.digest()
 
 
 # The same fields as ``sid.encode`` writes them: each behind its length.

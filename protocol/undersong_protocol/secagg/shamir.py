@@ -15,8 +15,6 @@ SECRET_BYTES = 32
 SHARE_BYTES = 33
 # Reduced modulo p from 512 uniform bits: each coefficient is within 2^-255 of uniform.
 COEFFICIENT_BYTES = 64
-# Horner's accumulator is reduced only when it outgrows this: multiplying by a small point is cheap, reducing is not.
-_LAZY_BITS = 1024
 
 Entropy = Callable[[int], bytes]
 
@@ -47,18 +45,15 @@ def share(secret: bytes, threshold: int, points: Iterable[int], entropy: Entropy
     blocks = (drawn[start : start + COEFFICIENT_BYTES] for start in range(0, len(drawn), COEFFICIENT_BYTES))
     coefficients = [int.from_bytes(secret, "little"), *(int.from_bytes(block, "little") % PRIME for block in blocks)]
     coefficients.reverse()
-    every = max(1, _LAZY_BITS // max(at).bit_length())
-    return {x: _evaluate(coefficients, x, every).to_bytes(SHARE_BYTES, "little") for x in at}
+    return {x: _evaluate(coefficients, x).to_bytes(SHARE_BYTES, "little") for x in at}
 
 
-def _evaluate(descending: list[int], x: int, every: int) -> int:
-    """The polynomial at ``x`` modulo p by Horner's rule, reducing once in ``every`` steps."""
+def _evaluate(descending: list[int], x: int) -> int:
+    """The polynomial at ``x`` modulo p by Horner's rule. It is reduced once: points are small, and reducing is slow."""
     value = 0
-    for start in range(0, len(descending), every):
-        for coefficient in descending[start : start + every]:
-            value = value * x + coefficient
-        value %= PRIME
-    return value
+    for coefficient in descending:
+        value = value * x + coefficient
+    return value % PRIME
 
 
 def _checked_points(points: Iterable[int]) -> list[int]:
