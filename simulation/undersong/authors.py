@@ -26,6 +26,7 @@ WAY = (
     "undersong.compare_cell",
     "undersong.comparison",
     "undersong.front",
+    "undersong.processes",
     "undersong.simulation",
     "undersong_common.entry",
     "undersong_common.plugins",
