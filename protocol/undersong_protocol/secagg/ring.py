@@ -123,10 +123,10 @@ def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sende
         )
     if bits * count % 8 and view[-1] >> (bits * count % 8):
         raise PeerFault(sender, "a packed vector's padding bits are not zero", code="padding-bits")
-    if (native := _native(bits)) is not None:
-        whole: Ring = np.frombuffer(view, dtype=native).astype(ring_dtype(bits))
-        return whole
     words: Ring = np.empty(count, dtype=ring_dtype(bits))
+    if (native := _native(bits)) is not None:
+        words[:] = np.frombuffer(view, dtype=native)
+        return words
     little = _LITTLE[words.itemsize]
     packed = np.frombuffer(view, dtype=np.uint8)
     every = np.zeros((min(_CHUNK_WORDS, count), 8 * words.itemsize), dtype=np.uint8)
