@@ -22,7 +22,7 @@ import numpy.typing as npt
 from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_server.evaluation.task_model import train
 
-BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
+BLOCK_MIB = 256  # of distances that are in memory at a time
 # Fixed and public, so that figures of different runs compare; finer where texts are short, as tweets and questions are.
 LENGTH_EDGES = (0, 3, 5, 7, 9, 12, 15, 19, 24, 30, 38, 48, 60, 76, 96, 120, 152, 192, 240, 304, 384, 512, 768, 1024)
 
@@ -65,12 +65,9 @@ def self_similarity(embeddings: Floats) -> float:
 
     if len(embeddings) < 2:
         return math.nan
-    total, themselves = np.zeros(embeddings.shape[1]), 0
-    for start in range(0, len(embeddings), BLOCK_ROWS):
-        unit = normalize(embeddings[start : start + BLOCK_ROWS].astype(np.float64))
-        total += unit.sum(axis=0)
-        themselves += int(unit.any(axis=1).sum())  # a zero row has no direction: its cosine with everything is 0
-    return float((total @ total - themselves) / (len(embeddings) * (len(embeddings) - 1)))
+    unit = normalize(embeddings.astype(np.float64))
+    total, themselves = unit.sum(axis=0), unit.any(axis=1).sum()  # a zero row's cosine with everything is 0
+    return float((total @ total - themselves) / (len(unit) * (len(unit) - 1)))
 
 
 def length_divergence(first: Sequence[str], second: Sequence[str]) -> float:
@@ -114,50 +111,35 @@ def neighbourhoods(
     A ball reaches to the k-th nearest other point and includes its edge. O(n + m) memory beside
     one block of distances. Raises ValueError if a set has no k-th neighbour.
     """
+    from sklearn.metrics import pairwise_distances_chunked
+
     needed = max(neighbours, coverage_neighbours)
     if min(len(synthetic), len(real)) <= needed:
         raise ValueError(f"{min(len(synthetic), len(real))} points have no {needed} neighbours")
-    ours, theirs = np.asarray(synthetic, dtype=np.float32), np.asarray(real, dtype=np.float32)
-    (real_radius, wide_radius), (own_radius,) = (
-        _radii(theirs, (neighbours, coverage_neighbours)),
-        _radii(ours, (neighbours,)),
-    )
-    inside_real, balls, covered = 0, 0, np.zeros(len(theirs), dtype=bool)
-    for _, block in _blocks(ours, theirs):
+    real_radius, wide_radius = _radii(real, (neighbours, coverage_neighbours))
+    (own_radius,) = _radii(synthetic, (neighbours,))
+    inside_real, balls, covered = 0, 0, np.zeros(len(real), dtype=bool)
+    for block in pairwise_distances_chunked(synthetic, real, working_memory=BLOCK_MIB):
         inside_real += int((block <= real_radius).any(axis=1).sum())
         held = block <= wide_radius
         balls += int(held.sum())
         covered |= held.any(axis=0)
-    inside_own = sum(int((block <= own_radius).any(axis=1).sum()) for _, block in _blocks(theirs, ours))
+    blocks = pairwise_distances_chunked(real, synthetic, working_memory=BLOCK_MIB)
+    inside_own = sum(int((block <= own_radius).any(axis=1).sum()) for block in blocks)
     return {
-        "precision": inside_real / len(ours),
-        "recall": inside_own / len(theirs),
-        "density": balls / (coverage_neighbours * len(ours)),
+        "precision": inside_real / len(synthetic),
+        "recall": inside_own / len(real),
+        "density": balls / (coverage_neighbours * len(synthetic)),
         "coverage": float(covered.mean()),
     }
 
 
-def _radii(points: Float32, neighbours: tuple[int, ...]) -> Float32:
-    """Squared distance of every point to its k-th nearest other point, float32 [len(neighbours), n]."""
-    radii = np.empty((len(neighbours), len(points)), dtype=np.float32)
-    for start, block in _blocks(points, points):
-        rows = np.arange(len(block))
-        block[rows, start + rows] = -1.0  # itself comes first, also among duplicates
-        ordered = np.partition(block, neighbours, axis=1)
-        for number, k in enumerate(neighbours):
-            radii[number, start : start + len(block)] = ordered[:, k]
-    return radii
+def _radii(points: Floats, neighbours: tuple[int, ...]) -> Float64:
+    """Distance of every point to its k-th nearest other point, float64 [len(neighbours), n]."""
+    from sklearn.metrics import pairwise_distances_chunked
 
-
-def _blocks(first: Float32, second: Float32) -> Iterator[tuple[int, Float32]]:
-    """Squared distances of a block of rows of ``first`` to all of ``second``, with the block's first row."""
-    for start in range(0, len(first), BLOCK_ROWS):
-        yield start, _squared_distances(first[start : start + BLOCK_ROWS], second)
-
-
-def _squared_distances(a: Float32, b: Float32) -> Float32:
-    block: Float32 = (a * a).sum(axis=1)[:, None] - 2 * (a @ b.T) + (b * b).sum(axis=1)
-    return np.maximum(block, 0.0, out=block)
+    blocks = pairwise_distances_chunked(points, working_memory=BLOCK_MIB)  # a point is at the distance 0 of itself
+    return np.concatenate([np.partition(block, neighbours, axis=1)[:, neighbours] for block in blocks]).T
 
 
 def distinct_n(texts: Sequence[str], n: int) -> float:

@@ -12,7 +12,7 @@ def cloud(rows, *, width=12, shift=0.0, scale=1.0, seed=0):
 
 
 def test_precision_recall_against_a_plain_loop(monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_ROWS", 7)  # the blocks' seams are what can go wrong
+    monkeypatch.setattr(module, "BLOCK_MIB", 7 * 40 * 8 / 2**20)  # the blocks' seams are what can go wrong
     a, b = cloud(40, width=3), cloud(40, width=3, shift=0.8, scale=0.7, seed=1)
 
     def covered(points, balls):
