@@ -15,7 +15,7 @@ of the label's texts (or of the good ones).
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
@@ -128,13 +128,18 @@ class Successors(NamedTuple):
 
 
 class Counts:
-    """Successors of every context of 0 to order-1 tokens, the oldest token first.
+    """Successors of every context of 0 to order-1 tokens in a set of texts, the oldest token first.
 
     They are counted when they are asked for: of a large corpus few contexts ever are.
+
+    Args:
+        texts: the ids of the tokens of each text; ids are at least 2.
+        order: length of the longest n-gram, >= 2.
+        temperature: counts are raised to 1/temperature before they become probabilities.
     """
 
-    def __init__(self, followers: Mapping[tuple[int, ...], list[int]], temperature: float) -> None:
-        self._followers, self._temperature = followers, temperature
+    def __init__(self, texts: Sequence[Sequence[int]], order: int, temperature: float) -> None:
+        self._followers, self._temperature = _followers(texts, range(order), order), temperature
         self._known: dict[tuple[int, ...], Successors] = {}
 
     def __contains__(self, context: tuple[int, ...]) -> bool:
@@ -142,8 +147,24 @@ class Counts:
 
     def __getitem__(self, context: tuple[int, ...]) -> Successors:
         if context not in self._known:
-            self._known[context] = _successors(self._followers[context], len(context), self._temperature)
+            seen = self._followers[context]
+            counted = Counter(seen)
+            tokens = sorted(counted)
+            different = len(tokens) * (_ESCAPE if len(context) > 1 else _ESCAPE_TO_WORDS)
+            weights = accumulate(counted[token] ** (1.0 / self._temperature) for token in tokens)
+            self._known[context] = Successors(tokens, list(weights), different / (len(seen) + different))
         return self._known[context]
+
+
+def _followers(texts: Sequence[Sequence[int]], sizes: range, order: int) -> dict[tuple[int, ...], list[int]]:
+    """Tokens that follow each context of ``sizes`` tokens in the texts, the texts' ends among them."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for text in texts:
+        padded = (*[START] * (order - 1), *text, END)
+        for size in sizes:
+            for place in range(order - 1, len(padded)):
+                found.setdefault(padded[place - size : place], []).append(padded[place])
+    return found
 
 
 class _Model(NamedTuple):
@@ -191,14 +212,14 @@ class NgramGenerator(StatelessGenerator):
         tokens = [tokenise(text) for text, _ in rows]
         self._learn_words(tokens)
         texts = [self._encode(one) for one in tokens]
-        everything = count_contexts(texts, settings.order, settings.temperature)
+        everything = Counts(texts, settings.order, settings.temperature)
         documents = Counter(token for text in texts for token in set(text))
         self._common = frozenset(token for token, count in documents.items() if count > _COMMON * len(texts))
         self._models = {"": self._model(texts, (everything,))}
         for label in labels:
             own = [text for text, (_, named) in zip(texts, rows, strict=True) if named == label]
             if own:
-                counts = count_contexts(own, settings.order, settings.temperature)
+                counts = Counts(own, settings.order, settings.temperature)
                 self._models[label] = self._model(own, (counts, everything))
         self.counts = {
             "corpus_rows": len(rows),
@@ -273,17 +294,12 @@ class NgramGenerator(StatelessGenerator):
         return self._walk(model, min(max(1, words), _LONGEST_WORDS), terms, self._pull(good, bad, weight), rng)
 
     def _pull(self, good: Sequence[Sequence[int]], bad: Sequence[Sequence[int]], weight: float) -> _Influence:
-        cache: dict[tuple[int, ...], list[int]] = {}
-        for text in good:
-            for size in range(1, self._order):
-                for gram in _grams(text, size, self._order):
-                    cache.setdefault(gram[:-1], []).append(gram[-1])
         good_words = {token for text in good for token in text}
         good_pairs = {pair for text in good for pair in pairwise(text)}
         bad_words = {token for text in bad for token in text if is_word(self._surfaces[token])}
         bad_pairs = {pair for text in bad for pair in pairwise(text)}
         return _Influence(
-            cache,
+            _followers(good, range(1, self._order), self._order),
             weight if good else 0.0,
             frozenset(bad_words - good_words - self._common),
             frozenset(bad_pairs - good_pairs),
@@ -431,37 +447,6 @@ def _read(path: Path, name: str) -> list[tuple[str, str]]:
     except ConfigurationError as error:
         raise ConfigurationError(f"generator {name}: {error.problem}", error.remedy, code=error.code) from None
     return list(zip(table.texts, table.labels or ("",) * len(table), strict=True))
-
-
-def _grams(text: Sequence[int], size: int, order: int) -> Iterator[tuple[int, ...]]:
-    """Yields each token of a text, and its end, behind the ``size`` tokens before it."""
-    padded = (*[START] * (order - 1), *text, END)
-    for place in range(order - 1, len(padded)):
-        yield padded[place - size : place + 1]
-
-
-def count_contexts(texts: Sequence[Sequence[int]], order: int, temperature: float) -> Counts:
-    """Finds the successors of every context in a set of texts.
-
-    Args:
-        texts: the ids of the tokens of each text; ids are at least 2.
-        order: length of the longest n-gram, >= 2.
-        temperature: counts are raised to 1/temperature before they become probabilities.
-    """
-    followers: dict[tuple[int, ...], list[int]] = {}
-    for text in texts:
-        for size in range(order):
-            for gram in _grams(text, size, order):
-                followers.setdefault(gram[:-1], []).append(gram[-1])
-    return Counts(followers, temperature)
-
-
-def _successors(seen: list[int], size: int, temperature: float) -> Successors:
-    counted = Counter(seen)
-    tokens = sorted(counted)
-    different = len(tokens) * (_ESCAPE if size > 1 else _ESCAPE_TO_WORDS)
-    weights = accumulate(counted[token] ** (1.0 / temperature) for token in tokens)
-    return Successors(tokens, list(weights), different / (len(seen) + different))
 
 
 # Text to tokens and back: words, numbers, punctuation marks and line breaks

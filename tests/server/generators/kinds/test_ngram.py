@@ -20,9 +20,9 @@ from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.ngram import (
     END,
     START,
+    Counts,
     NgramGenerator,
     NgramSettings,
-    count_contexts,
     detokenise,
     tokenise,
 )
@@ -77,7 +77,7 @@ def share(found: Sequence[str], word: str) -> float:
 
 
 def test_counts_are_those_of_the_texts() -> None:
-    counts = count_contexts([[5, 6, 5, 6, 7], [5, 7]], 3, 1.0)
+    counts = Counts([[5, 6, 5, 6, 7], [5, 7]], 3, 1.0)
     assert Counter(counts[5, 6].pick(u) for u in (0.0, 0.49, 0.5, 0.99)) == {5: 2, 7: 2}
     assert counts[5, 6].escape == pytest.approx(2 / 4)  # Witten-Bell: T / (N + T), two successors seen twice in all
     assert counts[START, START].pick(0.3) == 5
@@ -89,7 +89,7 @@ def test_counts_are_those_of_the_texts() -> None:
 
 @given(st.lists(st.lists(st.integers(2, 9), min_size=1, max_size=12), min_size=1, max_size=8), st.integers(2, 4))
 def test_picks_reproduce_the_empirical_distribution(data: list[list[int]], order: int) -> None:
-    counts = count_contexts(data, order, 1.0)
+    counts = Counts(data, order, 1.0)
     plain: dict[tuple[int, ...], Counter[int]] = {}
     for text in data:
         padded = [*[START] * (order - 1), *text, END]
@@ -106,7 +106,7 @@ def test_temperature_sharpens() -> None:
     data = [[2]] * 3 + [[3]]
     shares = []
     for temperature in (0.5, 1.0, 2.0):
-        counts = count_contexts(data, 2, temperature)
+        counts = Counts(data, 2, temperature)
         shares.append(np.mean([counts[START,].pick(u) == 2 for u in np.linspace(0, 0.9999, 1000)]))
     assert shares == pytest.approx([0.9, 0.75, 3**0.5 / (3**0.5 + 1)], abs=0.002)
 
