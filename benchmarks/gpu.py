@@ -26,10 +26,17 @@ from pydantic import TypeAdapter
 from undersong_common import hidden_states
 from undersong_common.errors import UndersongError
 from undersong_server.cluster import Cluster
-from undersong_server.generators.interface import Answer, GenerationRequest, Generator, Preference, Surroundings
+from undersong_server.generators.interface import (
+    Answer,
+    GenerationRequest,
+    Generator,
+    Preference,
+    Surroundings,
+    Tuning,
+    embeds_nothing,
+)
 from undersong_server.generators.kinds import GeneratorTable
-from undersong_server.generators.kinds.transformers import TransformersGenerator, embeds_nothing, spread
-from undersong_server.generators.tuning import Tuning
+from undersong_server.generators.kinds.transformers import TransformersGenerator, spread
 
 PROMPT = "A nurse's note on a patient with chest pain, number {number}:\n"
 PAIRS = 32

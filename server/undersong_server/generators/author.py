@@ -23,10 +23,10 @@ from undersong_server.generators.interface import (
     Preference,
     PromptFormat,
     TunableGenerator,
+    Tuning,
 )
 from undersong_server.generators.orders import DrawWords, Order, Requests
 from undersong_server.generators.reading import CUT, FAILED, Reading, read
-from undersong_server.generators.tuning import Tuning
 from undersong_server.journal import Journal
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress

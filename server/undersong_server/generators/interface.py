@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from undersong_common.arrays import Float32
 from undersong_common.configuration import NAME
 from undersong_common.embedding import Embed
-from undersong_common.errors import GenerationError
-from undersong_server.generators.tuning import Tuning
+from undersong_common.errors import GenerationError, InternalError
 from undersong_server.journal import Journal
 
 TEMPLATE_TOKENS = 64  # upper bound of what a chat template puts around each turn
@@ -157,6 +157,27 @@ class Preference:
     rejected: str
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """Settings of one preference tuning: DPO on LoRA weights.
+
+    Attributes:
+        rank: rank of the LoRA weights, and their scale alpha.
+        learning_rate: constant learning rate of AdamW.
+        beta: beta of DPO: the larger, the nearer the model stays to the reference.
+        epochs: passes over the pairs.
+        batch: pairs in a step.
+        seed: of the first LoRA weights and of the pairs' order.
+    """
+
+    rank: int
+    learning_rate: float
+    beta: float
+    epochs: int
+    batch: int
+    seed: int
+
+
 @runtime_checkable
 class TunableGenerator(Generator, Protocol):
     """A generator whose model this process can train."""
@@ -211,6 +232,11 @@ class Surroundings:
     embed: Embed
     environment: Mapping[str, str]
     journal: Journal | None = None
+
+
+def embeds_nothing(texts: Sequence[str]) -> Float32:
+    """Stands for the embedder where generators are built or checked that embed nothing: raises InternalError."""
+    raise InternalError("a generator embeds here, where none should")
 
 
 NAMES_FILE: dict[str, JsonValue] = {"names": "file"}  # marks a key that names a file of texts, for forms

@@ -8,42 +8,21 @@ A tuning is a function of the pairs, the settings and the adapter that it starts
 done again from its start. On a GPU, sums of another order may change last digits.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load, save
 
-if TYPE_CHECKING:
-    import torch
+from undersong_server.generators.interface import Tuning
 
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # as peft reads them
 LAYERS = "all-linear"  # that get an adapter: every linear layer but the output's, as in POPri
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """Settings of one preference tuning: DPO on LoRA weights.
-
-    Attributes:
-        rank: rank of the LoRA weights, and their scale alpha.
-        learning_rate: constant learning rate of AdamW.
-        beta: beta of DPO: the larger, the nearer the model stays to the reference.
-        epochs: passes over the pairs.
-        batch: pairs in a step.
-        seed: of the first LoRA weights and of the pairs' order.
-    """
-
-    rank: int
-    learning_rate: float
-    beta: float
-    epochs: int
-    batch: int
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -57,9 +36,6 @@ class Pair:
 
 def with_adapter(model: Any, tuning: Tuning) -> Any:
     """Puts an adapter that changes nothing yet into the model, and returns peft's handle of it."""
-    import torch
-    from peft import LoraConfig
-
     with torch.random.fork_rng():
         torch.manual_seed(tuning.seed)
         config = LoraConfig(r=tuning.rank, lora_alpha=tuning.rank, target_modules=LAYERS, task_type="CAUSAL_LM")
@@ -68,9 +44,6 @@ def with_adapter(model: Any, tuning: Tuning) -> Any:
 
 def with_files(model: Any, files: Mapping[str, bytes]) -> Any:
     """Puts the adapter of :func:`files_of` into the model, and returns peft's handle of it."""
-    from peft import LoraConfig, set_peft_model_state_dict
-    from safetensors.torch import load
-
     handle = _put(model, LoraConfig(**json.loads(files[CONFIG_NAME])))
     set_peft_model_state_dict(handle, load(files[WEIGHTS_NAME]))
     return handle
@@ -78,9 +51,6 @@ def with_files(model: Any, files: Mapping[str, bytes]) -> Any:
 
 def files_of(handle: Any) -> dict[str, bytes]:
     """The adapter as peft keeps it in a folder, by file name."""
-    from peft import get_peft_model_state_dict
-    from safetensors.torch import save
-
     config = handle.peft_config["default"]
     kept = {
         "peft_type": "LORA",
@@ -97,8 +67,6 @@ def optimise(
     handle: Any, pairs: Sequence[Pair], tuning: Tuning, device: torch.device, told: Callable[[int], None]
 ) -> None:
     """Trains the adapter in place. ``told`` reports progress: it is called with the pairs done, over all epochs."""
-    import torch
-
     with torch.no_grad(), handle.disable_adapter():
         reference = [log_probabilities(handle, pair, device) for pair in pairs]
     weights = [each for each in handle.parameters() if each.requires_grad]
@@ -124,8 +92,6 @@ def log_probabilities(model: Any, pair: Pair, device: torch.device) -> torch.Ten
 
     Both rows begin with one prompt and are padded at the end, where a causal model's earlier positions do not look.
     """
-    import torch
-
     answers = (list(pair.chosen), list(pair.rejected))
     longest = max(map(len, answers))
     rows = torch.tensor([[*pair.prompt, *each, *[0] * (longest - len(each))] for each in answers], device=device)
@@ -150,8 +116,6 @@ def answer_ids(tokenizer: Any, text: str, stop: Sequence[str], ends: Sequence[in
 
 
 def _put(model: Any, config: Any) -> Any:
-    from peft import get_peft_model
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft sees GPT-2's transposed layers and says so
         handle = get_peft_model(model, config)

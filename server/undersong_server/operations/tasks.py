@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common import embedders, plugins
-from undersong_common.arrays import Float32
 from undersong_common.configuration import nearest
 from undersong_common.embedding import CachedEmbedder, MemoryCache, PublicFileCache
-from undersong_common.errors import ConfigurationError, GenerationError, InternalError
+from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.fine_tuning import check_folder
 from undersong_common.model_files import PACKAGED
 from undersong_common.printable import counted
@@ -28,7 +27,7 @@ from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_server import methods
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.generators.interface import TOKENS_A_WORD, Answer, GeneratorSettings, Surroundings
+from undersong_server.generators.interface import TOKENS_A_WORD, Answer, GeneratorSettings, Surroundings, embeds_nothing
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.generators.reading import read
 from undersong_server.runs.planning import (
@@ -436,8 +435,4 @@ def _check_generator(task: Task, generator: GeneratorSettings) -> None:
             f"generator {generator.name}: answers end at {longest} tokens, task.words asks for up to {words[1]} words",
             f"let it write at least {round(words[1] * TOKENS_A_WORD)} tokens, or lower task.words",
         )
-    generator.check(Surroundings(task.task.labels, task.locate(""), _embeds_nothing, {}))
-
-
-def _embeds_nothing(_texts: Sequence[str]) -> Float32:
-    raise InternalError("a plan embeds no text")
+    generator.check(Surroundings(task.task.labels, task.locate(""), embeds_nothing, {}))

@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import numpy as np
 from pydantic import Field, model_validator
 
-from undersong_common.arrays import Float32
-from undersong_common.errors import ConfigurationError, GenerationError, InternalError, UndersongError
+from undersong_common.errors import ConfigurationError, GenerationError, UndersongError
 from undersong_common.hidden_states import Axes
 from undersong_common.model_files import check_language_model
 from undersong_server.cluster import Cluster, at_this_machine
-from undersong_server.generators import tuning
 from undersong_server.generators.interface import (
     Answer,
     Estimate,
@@ -38,6 +36,8 @@ from undersong_server.generators.interface import (
     StatelessGenerator,
     Surroundings,
     TunableGenerator,
+    Tuning,
+    embeds_nothing,
     expected_tokens,
     prompt_room,
 )
@@ -360,10 +360,12 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         return [TemperatureLogitsWarper(float(self._settings.temperature)), Drawn()]
 
     def tune(
-        self, preferences: Sequence[Preference], settings: tuning.Tuning, told: Callable[[int], None]
+        self, preferences: Sequence[Preference], settings: Tuning, told: Callable[[int], None]
     ) -> Mapping[str, bytes]:
         """Trains by DPO, as the interface says. Raises ConfigurationError if the model is not causal or too large."""
         import torch
+
+        from undersong_server.generators import tuning
 
         model, tokenizer, device = self._model()
         ends = end_ids(tokenizer, model)
@@ -402,6 +404,8 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
                 double_quantization=settings.double_quantization,
             )
         if self._waiting is not None:
+            from undersong_server.generators import tuning
+
             self._adapter, self._waiting = tuning.with_files(self._loaded[0], self._waiting), None
         return self._loaded
 
@@ -616,7 +620,7 @@ class SpreadTunable(SpreadGenerator):
     _here: TunableGenerator
 
     def tune(
-        self, preferences: Sequence[Preference], settings: tuning.Tuning, told: Callable[[int], None]
+        self, preferences: Sequence[Preference], settings: Tuning, told: Callable[[int], None]
     ) -> Mapping[str, bytes]:
         """Trains the model of this process, as the interface says; the workers write with the new adapter."""
         self._adapter = self._here.tune(preferences, settings, told)
@@ -645,8 +649,3 @@ def answer_part(
     except UndersongError as error:
         return at_this_machine(error)
     return [found[index] for index in range(len(requests))]
-
-
-def embeds_nothing(texts: Sequence[str]) -> Float32:
-    """Stands for the embedder where only local models are built, which embed nothing: raises InternalError."""
-    raise InternalError("a local model embeds nothing")
