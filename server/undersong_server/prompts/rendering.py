@@ -23,7 +23,7 @@ from jinja2 import FunctionLoader, StrictUndefined, Template, TemplateError, Und
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, Field
 
-from undersong_common.configuration import nearest
+from undersong_common.configuration import nearest, parse_toml
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.manifest import LONGEST_DESCRIPTION
 
@@ -349,12 +349,7 @@ def _overrides(folder: Path, known: Mapping[str, dict[str, Template]]) -> dict[s
 
 def _templates(source: str, content: bytes) -> dict[str, Template]:
     """Returns the compiled templates of one file by their keys."""
-    try:
-        data = tomllib.loads(content.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{source}: is not UTF-8", "save the file as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{source}: is not valid TOML: {error}", "correct the line that is named") from None
+    data = parse_toml(source, content)
     for key in data:
         if key not in KEYS:
             raise ConfigurationError(f"{source}: unknown key {key!r}", nearest(key, KEYS))

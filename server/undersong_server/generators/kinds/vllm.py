@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.extras import named, require
 from undersong_server.generators.interface import Answer, Estimate, GenerationRequest, Surroundings
 from undersong_server.generators.kinds.transformers import FolderGenerator, ModelFolderSettings, prompt_ids
 
@@ -65,14 +66,8 @@ class VllmGenerator(FolderGenerator[VllmSettings]):
     def __init__(self, settings: VllmSettings, *, folder: Path) -> None:
         """Raises ConfigurationError if the folder holds no model, or vLLM is not installed."""
         super().__init__(settings, folder)
-        try:
-            import vllm  # noqa: F401 - only whether it is there
-        except ImportError:
-            raise ConfigurationError(
-                f"generator {self.name}: vLLM is not installed",
-                "pip install 'undersong[vllm]', or use kind = \"transformers\"",
-                code="package-missing",
-            ) from None
+        with named():
+            require("vllm")
         self._engine: Any = None
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:

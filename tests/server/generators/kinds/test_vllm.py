@@ -47,7 +47,7 @@ def test_without_vllm_the_remedy_is_its_extra(tmp_path: Path) -> None:
     (tmp_path / "tiny" / "config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ConfigurationError) as refused:
         VllmGenerator(settings(), folder=tmp_path)
-    assert refused.value.code == "package-missing"
+    assert refused.value.code == "no-package"
     assert "undersong[vllm]" in refused.value.remedy
 
 
