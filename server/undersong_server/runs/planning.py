@@ -269,7 +269,8 @@ class SumFigures:
         releases: number of these sums; ``dimension`` has one entry per sum.
         noise: law of the noise.
         sigma: standard deviation of the opened noise; ``sigma_integer`` is in steps of the grid, ``scale`` per vote.
-        share_sigma_integer: standard deviation, on the grid, of the noise that each party adds.
+        share_sigma_integer: standard deviation, on the grid, of the noise that each party adds (before XNoise removes
+            the excess).
         epsilon_so_far: of the whole run up to the last of these sums; None where the run is not private.
         source: SHA-256 (hex) of another package's statistic, which every party must trust; "" for this program's own.
     """
@@ -338,7 +339,10 @@ class PlanFigures:
 
 def plan_figures(run: RunPlan) -> PlanFigures:
     """Computes the figures of a plan: sums with their noise and epsilon, calls of generators, cost and warnings."""
-    private = math.isfinite(run.plan.privacy.epsilon)
+    private, quorum = math.isfinite(run.plan.privacy.epsilon), run.plan.quorum
+    honest = quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders
+    # Nothing is asked or private, or Laplace shares give no bound.
+    alone = run.plan.epsilon_if_all_others_collude() if run.plan.sums and private else math.inf
     method = methods.load(run.task.method.name)
     options = run.task.options
     stated = options.stated(run.plan.privacy) if isinstance(options, papers.StatedOptions) else run.plan.privacy
@@ -346,7 +350,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     return PlanFigures(
         method=run.task.method.name,
         privacy=run.plan.privacy,
-        quorum=run.plan.quorum,
+        quorum=quorum,
         sums=tuple(
             SumFigures(
                 statistic=group[0].statistic,
@@ -359,13 +363,13 @@ def plan_figures(run: RunPlan) -> PlanFigures:
                 sigma_integer=group[0].sigma_integer,
                 scale=group[0].scale,
                 modulus_bits=max(planned.modulus_bits for planned in group),
-                share_sigma_integer=share_sigma(run.plan, group[0]),
+                share_sigma_integer=group[0].drawn_sigma_integer / math.sqrt(honest),
                 epsilon_so_far=run.plan.epsilon_after(last) if private else None,
                 source=group[0].source,
             )
             for group, last in _groups(run.plan)
         ),
-        epsilon_if_all_others_collude=_if_all_others_collude(run.plan),
+        epsilon_if_all_others_collude=alone if math.isfinite(alone) else None,
         generators=run.setting.generators,
         generator_calls=run.generator_calls,
         trial_calls=run.trial_calls
@@ -415,12 +419,6 @@ def _caps(run: RunPlan) -> Iterator[tuple[str, str, float, float, float]]:
     for generator, estimate in zip(run.task.generators, _estimates(run), strict=True):
         for key, cap, (low, high) in generator.caps(estimate):
             yield generator.name, key, cap, (low + high) / 2, high
-
-
-def share_sigma(plan: Plan, planned: PlannedSum) -> float:
-    """Standard deviation, integer units, of the noise that each party adds (before XNoise removes the excess)."""
-    honest = plan.quorum.parties - plan.quorum.tolerated_dropouts - plan.quorum.noise_colluders
-    return planned.drawn_sigma_integer / math.sqrt(honest)
 
 
 def _expected_cost(run: RunPlan) -> Estimate:
@@ -479,14 +477,6 @@ def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimat
     least, most = (generator.estimate(calls, of(words), written) for of in (min, max))
     price = None if least.price_usd is None or most.price_usd is None else (least.price_usd[0], most.price_usd[1])
     return replace(most, tokens=(least.tokens[0], most.tokens[1]), price_usd=price)
-
-
-def _if_all_others_collude(plan: Plan) -> float | None:
-    """Epsilon of one party's own noise; None if nothing is asked or private, or Laplace shares give no bound."""
-    if not plan.sums or not math.isfinite(plan.privacy.epsilon):
-        return None
-    epsilon = plan.epsilon_if_all_others_collude()
-    return epsilon if math.isfinite(epsilon) else None
 
 
 def _groups(plan: Plan) -> Iterable[tuple[list[PlannedSum], int]]:
