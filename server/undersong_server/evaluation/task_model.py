@@ -11,6 +11,8 @@ client's texts need no labels. Deviations: the loss is divided by the target's s
 so that a weight means the same for every embedder; and the weight is chosen, not given. The three-layer head takes the
 loss as it is, with weight 1, as DP-KPS does (its B.1.2).
 
+:func:`classifier` trains a linear head whose setting is given, as methods do on public texts.
+
 :func:`fine_tune` trains a whole local encoder (BERT and its kin): slower than a head, but it reads texts.
 """
 
@@ -26,6 +28,8 @@ from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning, load, logits, optimise
 from undersong_common.workers import one_numpy_thread, one_torch_thread
+from undersong_protocol.statistics.classifier_votes import NEVER
+from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_server.evaluation.options import HEADS, Head
 
 VALIDATION_SHARE = 0.2
@@ -102,25 +106,21 @@ def train(
     if head not in HEADS:
         raise ConfigurationError(f"head = {head!r}: unknown", f"choose one of {', '.join(HEADS)}", code="unknown-head")
     with one_numpy_thread():
-        return _train(x, y, names, head, tuple(hidden), seed)
+        # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
+        fit, held = _split(y, seed)
+        linear_loss, strength = _choose_strength(x, y, fit, held) if head in ("auto", "linear") else (np.inf, 0.0)
+        if head == "linear":
+            return _linear(x, y, names, strength)
+        sizes = tuple(hidden) or HIDDEN_LAYERS[head]
+        mlp_loss, epochs = _choose_epochs(x, y, fit, held, names, seed, sizes)
+        if head == "auto" and linear_loss <= mlp_loss:
+            return _linear(x, y, names, strength)
+        return next(islice(_epochs(x, y, names, seed, sizes), epochs - 1, None))
 
 
 def predict(model: "TaskModel | FineTunedModel", inputs: Any) -> list[str]:
     """The most probable label of each embedding [n, d], or of each text that a fine-tuned model reads."""
     return [model.labels[column] for column in np.argmax(model.probabilities(inputs), axis=1)]
-
-
-def _train(x: Float32, y: Int64, names: tuple[str, ...], head: Head, sizes: tuple[int, ...], seed: int) -> TaskModel:
-    # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
-    fit, held = _split(y, seed)
-    linear_loss, strength = _choose_strength(x, y, fit, held) if head in ("auto", "linear") else (np.inf, 0.0)
-    if head == "linear":
-        return _linear(x, y, names, strength)
-    hidden = sizes or HIDDEN_LAYERS[head]
-    mlp_loss, epochs = _choose_epochs(x, y, fit, held, names, seed, hidden)
-    if head == "auto" and linear_loss <= mlp_loss:
-        return _linear(x, y, names, strength)
-    return next(islice(_epochs(x, y, names, seed, hidden), epochs - 1, None))
 
 
 def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
@@ -169,7 +169,7 @@ def _choose_strength(x: Float32, y: Int64, fit: Int64, held: Int64) -> tuple[flo
     start: Float64 | None = None
     for strength in STRENGTHS:
         start = fit_linear(x[fit], y[fit], np.ones(len(fit)), classes, strength, start)
-        loss = _log_loss(_softmax(x[held] @ start[:-1] + start[-1]), y[held])
+        loss = _log_loss(probabilities(start, x[held]), y[held])
         if loss >= best[0]:
             break  # the path has one valley up to noise; stopping also saves the slow, weakly regularised fits
         best = (loss, strength)
@@ -230,6 +230,59 @@ def fit_linear(
         options={"maxiter": 300, "gtol": 2e-4, "ftol": 1e-9, "maxcor": 20},
     )
     return np.asarray(found.x, dtype=np.float64).reshape(width + 1, classes)
+
+
+def classifier(
+    embeddings: Float32, labels: Int64, classes: int, *, strength: float, weights: Float64 | None = None
+) -> Float64:
+    """Trains a linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
+
+    Args:
+        embeddings, labels: of the texts, float32 [n, d] and int64 [n].
+        strength: inverse regularisation.
+        weights: non-negative, one per text; only their ratios matter.
+    """
+    found = np.zeros((embeddings.shape[1] + 1, classes))
+    found[-1] = NEVER
+    present, numbered = np.unique(labels, return_inverse=True)
+    if len(present) < 2:
+        found[-1, present] = 0.0
+        return found
+    w = np.ones(len(labels)) if weights is None else weights * (len(weights) / weights.sum())
+    x = np.ascontiguousarray(embeddings, dtype=np.float32)
+    with one_numpy_thread():
+        found[:, present] = fit_linear(x, numbered.ravel().astype(np.int64), w, len(present), strength)
+    return found
+
+
+def classifiers(
+    embeddings: Float32, labels: Int64, author: Int64, generators: int, label_shares: Float64, strength: float
+) -> Float64:
+    """Trains one classifier per generator on its own texts alone: float64 [K, d + 1, C].
+
+    Coefficients lie on the grid on which parties take them (undersong_protocol.statistics.classifier_votes). Texts are
+    weighted to the label shares of the records that the classifiers will be tried on.
+
+    Args:
+        embeddings, labels: of all texts, float32 [n, d] and int64 [n].
+        author: generator of each text, int64 [n], of ``generators``.
+        label_shares: share of each label, float64 [C].
+        strength: inverse regularisation.
+    """
+    heads = []
+    for k in range(generators):
+        mine, own = embeddings[author == k], labels[author == k]
+        weights = (label_shares / np.maximum(np.bincount(own, minlength=len(label_shares)), 1))[own]
+        heads.append(classifier(mine, own, len(label_shares), strength=strength, weights=weights))
+    return COEFFICIENTS.quantised(np.stack(heads))
+
+
+def probabilities(head: Float64, rows: Any) -> Float64:
+    """Probability of each label, float64 [n, classes], by a linear head, float64 [d + 1, classes], its bias last.
+
+    ``rows`` [n, d] are features like those that it was trained on, dense or sparse.
+    """
+    return _softmax(rows @ head[:-1] + head[-1])
 
 
 class _AdamW:

@@ -202,8 +202,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if not options.private_vocabulary:
         return votes
     share = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's own is 1
-    private = setting.privacy is None or math.isfinite(setting.privacy.epsilon)
-    epsilon = options.vocabulary_epsilon if private else None
+    epsilon = options.vocabulary_epsilon if math.isfinite(setting.privacy.epsilon) else None
     return [SumRequest("vocabulary", options.histogram(setting), share, law=options.law, epsilon=epsilon), *votes]
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
+from undersong_server.evaluation.task_model import classifier, probabilities
 from undersong_server.methods import mixture_labels
 from undersong_server.methods.interface import Method, RunContext, Sample
-from undersong_server.methods.parts.consistency import classifier, probabilities
 
 FOLDS = 5
 STRENGTH = 1.0  # inverse regularisation of the classifiers, C

@@ -12,6 +12,7 @@ paper does: the length range as one curator would, and a tau that the paper char
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -19,19 +20,18 @@ from pydantic import Field, model_validator
 
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
+from undersong_common.privacy import accounting
 from undersong_protocol.statistics import EmbeddingSum, LengthHistogram, MetadataHistograms, TopQVotes
 from undersong_server.methods.interface import (
     Input,
     Method,
     Order,
     Plan,
-    Privacy,
     RunContext,
     Sample,
     Setting,
     SumRequest,
 )
-from undersong_server.methods.parts import dpga_paper
 from undersong_server.methods.parts.metadata import (
     RANGE_EDGES,
     Metadata,
@@ -55,6 +55,8 @@ Part = Annotated[float, Field(gt=0)]
 Proportion = Annotated[float, Field(ge=0)]
 
 LARGEST_ERROR = 0.03  # standard error up to which the private mean similarity is used
+RANGE, HISTOGRAM, VOTES = 0.2, 0.1, 0.5  # of epsilon, as the paper divides it
+LONGEST = 1023  # words, in the exact histogram of a curator
 
 
 class Options(StatedOptions):
@@ -204,21 +206,14 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     metadata = _metadata_statistic(options, labels)
     voting_labels = labels if options.label_votes else 0
     votes = TopQVotes(q=1, candidates=options.sizes(setting).population, labels=voting_labels, furthest=False)
-    if options.curator and (options.accounting == "joint" or setting.privacy is None or promised(setting.privacy)):
+    if options.curator and (options.accounting == "joint" or math.isfinite(setting.privacy.epsilon)):
         raise ConfigurationError(
             "method.curator opens the records' lengths and their mean similarity without noise",
             'set method.accounting = "paper" and privacy.epsilon = inf in a simulation, or method.curator = false',
             code="not-private",
         )
     if options.accounting == "paper":
-        stated = None if setting.privacy is None else options.stated(setting.privacy)
-        requests = dpga_paper.requests(
-            stated, metadata, votes, rounds=options.rounds, sampling=options.sampling, curator=options.curator
-        )
-        if options.estimates_similarity:
-            exact = SumRequest("similarity", EmbeddingSum(options.embedding_size), noise_multiplier=0.0)
-            requests.insert(-options.rounds, exact)
-        return requests
+        return _divided(options, setting, metadata, votes)
     spread, histograms, similarity, voting = options.split
     requests = [SumRequest("length range", LengthHistogram(RANGE_EDGES), spread)] if options.asks_length else []
     requests.append(SumRequest("metadata", metadata, histograms))
@@ -230,17 +225,15 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     ]
 
 
-def promised(privacy: Privacy) -> bool:
-    return math.isfinite(privacy.epsilon)
-
-
 def notes(options: Options, setting: Setting) -> list[str]:
-    """Returns the split of the budget for ``undersong plan``; empty if epsilon is unknown or infinite."""
-    if setting.privacy is None or not promised(options.stated(setting.privacy)):
+    """Returns the split of the budget for ``undersong plan``; empty if epsilon is infinite."""
+    epsilon, requests = options.stated(setting.privacy).epsilon, plan(options, setting)
+    if not math.isfinite(epsilon):
         return []
-    requests = plan(options, setting)
     if options.accounting == "paper":
-        return [dpga_paper.note(requests, options.stated(setting.privacy).epsilon)]
+        parts = [f"{request.epsilon:g} {request.name}" for request in requests if request.epsilon is not None]
+        parts.append(f"{VOTES * epsilon:g} all votes together")
+        return [f"Budget divided as in the paper (epsilon): {', '.join(parts)}."]
     total = sum(request.budget_share for request in requests)
     shares: dict[str, float] = {}
     for request in requests:
@@ -248,11 +241,6 @@ def notes(options: Options, setting: Setting) -> list[str]:
         shares[name] = shares.get(name, 0.0) + request.budget_share / total
     parts = [f"{100 * share:.3g} % {name}" for name, share in shares.items()]
     return [f"Budget composed over the whole plan (mu squared, before subsampling): {', '.join(parts)}."]
-
-
-def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
-    """The paper's sigma of a vote, the epsilon that its mechanisms spend with it, and sigma by exact accounting."""
-    return dpga_paper.figures(plan.privacy, rounds=options.rounds, sampling=options.sampling)
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -295,7 +283,7 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
     if options.asks_length:
         opened = run.private_sum("length range", [])
         if options.curator:
-            ends = dpga_paper.length_range(opened.natural, options.stated_epsilon, run.rng("length range"))
+            ends = curators_length_range(opened.natural, options.stated_epsilon, run.rng("length range"))
         else:
             ends = length_range(opened.natural, opened.sigma)
         edges = length_edges(*ends, options.length_bins)
@@ -332,10 +320,15 @@ def _histograms(
     options: Options, run: RunContext, inputs: Sequence[Input]
 ) -> tuple[tuple[Float64, Float64, Float64], float]:
     """Noisy label, length and keyword counts, those that are switched off empty; and the noise of a label's count."""
-    if options.accounting == "paper":
-        return dpga_paper.histograms(run, inputs)
-    opened = run.private_sum("metadata", inputs)
-    return _metadata_statistic(options, len(run.setting.labels)).split(opened.natural), opened.sigma
+    if options.accounting == "joint":
+        opened = run.private_sum("metadata", inputs)
+        return _metadata_statistic(options, len(run.setting.labels)).split(opened.natural), opened.sigma
+    opened = run.private_sum("metadata/label", [])
+    counts = {"length_edges": np.zeros(0), "keywords": np.zeros(0)}
+    for given in inputs:
+        name = "metadata/length" if given.name == "length_edges" else "metadata/keyword"
+        counts[given.name] = run.private_sum(name, [given]).natural
+    return (opened.natural, counts["length_edges"], counts["keywords"]), opened.sigma
 
 
 def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
@@ -464,6 +457,113 @@ def _expansion(
         terms = metadata.draw_terms(numbers.get(parent.label, 0), rng) if drawn else ()
         orders.append(Order(generator, kind, parent.label, parents=parents, terms=terms, words=words))
     return orders + _fresh(options, run, metadata, int(fresh), f"round {t}")
+
+
+# The paper's own accounting (section 4, App. B, D.3): epsilon is divided, each part stands alone. 0.2 of epsilon is for
+# two searches of the length range, 0.1 for each of three Laplace histograms, 0.5 for all votes. Several parties cannot
+# run the searches; one coarse Laplace histogram takes their place (docs/dpga.md), or in a simulation a curator's
+# AboveThreshold over exact lengths.
+
+
+def _divided(options: Options, setting: Setting, metadata: MetadataHistograms, votes: TopQVotes) -> list[SumRequest]:
+    """The private sums of the paper's division: the parts of ``metadata`` one by one, then the votes."""
+    stated, labels = options.stated(setting.privacy), metadata.labels
+    one = HISTOGRAM * stated.epsilon
+    asked = []
+    if metadata.length_bins:
+        found = SumRequest("length range", LengthHistogram(RANGE_EDGES), law="laplace", epsilon=RANGE * stated.epsilon)
+        if options.curator:
+            found = SumRequest("length range", LengthHistogram(tuple(range(LONGEST + 1))), noise_multiplier=0.0)
+        lengths = MetadataHistograms(labels, length_bins=metadata.length_bins, count_labels=False)
+        asked.append(found)
+        asked.append(SumRequest("metadata/length", lengths, law="laplace", epsilon=one))
+    asked.append(SumRequest("metadata/label", MetadataHistograms(labels), law="laplace", epsilon=one))
+    if metadata.keywords:
+        subclasses = MetadataHistograms(labels, keywords=metadata.keywords, count_labels=False)
+        asked.append(SumRequest("metadata/keyword", subclasses, law="laplace", epsilon=one))
+    if options.estimates_similarity:
+        asked.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), noise_multiplier=0.0))
+    multiplier = sigma(stated.epsilon, stated.delta, options.rounds, options.sampling)
+    return asked + [
+        SumRequest(f"votes/{t}", votes, sampling_rate=options.sampling, noise_multiplier=multiplier)
+        for t in range(1, options.rounds + 1)
+    ]
+
+
+def curators_length_range(counts: Float64, epsilon: float | None, rng: np.random.Generator) -> tuple[int, int]:
+    """Shortest and longest length by two searches of half of the part of ``epsilon`` each (3.2.1, 4.1).
+
+    From 0 up, the first length that no more records than a noisy threshold of 0 exceed; from there down, likewise, the
+    first below which there are no more. The paper says of the minimum that it is found in the same way.
+
+    Args:
+        counts: exact records of each length, float64 [n].
+        epsilon: epsilon of all mechanisms together; None adds no noise.
+    """
+    half = math.inf if epsilon is None else RANGE * epsilon / 2
+    longest = above_threshold(counts.sum() - np.cumsum(counts), half, rng)
+    shorter = np.cumsum(counts)[:longest][::-1] - counts[:longest][::-1]  # than longest - 1, longest - 2, ...
+    shortest = longest - 1 - above_threshold(shorter, half, rng)
+    return max(0, shortest), max(longest, shortest, 0) + 1
+
+
+def above_threshold(queries: Float64, epsilon: float, rng: np.random.Generator) -> int:
+    """DPGA-TextSyn, App. B.2, Algorithm 1, with threshold 0: the first query whose noisy answer does not exceed it.
+
+    Noise of Laplace scale 2 / epsilon for the threshold and 4 / epsilon for each answer; the last query if none ends.
+    """
+    threshold = rng.laplace(0.0, 2.0 / epsilon)
+    ended = np.flatnonzero(queries + rng.laplace(0.0, 4.0 / epsilon, len(queries)) <= threshold)
+    return int(ended[0]) if len(ended) else max(0, len(queries) - 1)
+
+
+@cache
+def sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
+    """Noise of one vote by 4.2: analytic Gaussian of sigma / sqrt(T) (Lemma B.4), amplified as one mechanism (B.5).
+
+    The votes have half of epsilon, which is ln(1 + q (e^e - 1)), and delta, which is q d; sigma is that of (e, d).
+
+    >>> round(sigma(1.0, 1 / (8396 * math.log(8396)), 10, 0.8), 2)
+    18.37
+    >>> sigma(math.inf, 1e-5, 10, 0.8)
+    0.0
+    """
+    whole = math.log1p(math.expm1(min(VOTES * epsilon, 700.0)) / sampling)
+    if math.isinf(epsilon):
+        return 0.0
+    return accounting.calibrate(lambda one: [accounting.Gaussian(one, count=rounds)], whole, delta / sampling)
+
+
+def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
+    """The paper's sigma of a vote, the epsilon that its mechanisms spend with it, and sigma by exact accounting."""
+    given = plan.privacy.epsilon, plan.privacy.delta, options.rounds, options.sampling
+    own, factor = sigma(*given), plan.privacy.norm_factor
+    spent, exactly, jointly = _exact_figures(*given)
+    return {
+        "sigma": own * factor,
+        "epsilon_really_spent": spent,
+        "sigma_accounted_exactly": exactly * factor,
+        "sigma_composed_jointly": jointly * factor,
+    }
+
+
+@cache
+def _exact_figures(epsilon: float, delta: float, rounds: int, sampling: float) -> tuple[float, float, float]:
+    """Epsilon that the paper's mechanisms spend, and sigma of one vote by exact accounting, apart and jointly.
+
+    Apart: all votes share half of epsilon, with a fresh subsample in each round. Jointly: all mechanisms are composed,
+    where the paper divides epsilon among them.
+    """
+    # Two searches for the ends of the range, of which only pure epsilon is known, and three Laplace histograms.
+    searches, histograms = accounting.Pure(RANGE / 2 * epsilon, 2), accounting.Laplace(1 / (HISTOGRAM * epsilon), 3)
+
+    def votes(noise: float) -> accounting.Gaussian:
+        return accounting.Gaussian(noise, sampling, rounds)
+
+    own = sigma(epsilon, delta, rounds, sampling)
+    spent = accounting.epsilon([searches, histograms, votes(own)], delta)
+    apart = accounting.calibrate(lambda one: [votes(one)], VOTES * epsilon, delta)
+    return spent, apart, accounting.calibrate(lambda one: [searches, histograms, votes(one)], epsilon, delta)
 
 
 METHOD = Method(

@@ -1,7 +1,7 @@
 """Interface between methods and the framework: :class:`Method`, :class:`Setting` and :class:`RunContext`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -18,8 +18,8 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.public import Input, Segment, decode_block, encode_embeddings, encode_numbers, encode_texts
 from undersong_server.federation.driver import Federation, PublicBlocks
 from undersong_server.generators.author import Author
+from undersong_server.generators.interface import Tuning
 from undersong_server.generators.orders import Order
-from undersong_server.generators.tuning import Tuning
 from undersong_server.pool import Pool, Sample
 
 # What a method's file imports from here, others' names among them.
@@ -73,8 +73,8 @@ class Setting:
     Attributes:
         labels, generators: their names; a task without labels has none.
         folder: where relative paths of the method's options start.
-        privacy: the promise, for a method that divides epsilon itself, as its paper does; None if it is not known.
-        quorum: numbers of parties, for a method whose plan depends on them; None if they are not known.
+        privacy: the promise, for a method that divides epsilon itself, as its paper does.
+        quorum: numbers of parties, for a method whose plan depends on them.
         embedder: the embedding model's name or folder, for a method that looks at public texts before it plans.
         expected_records: for a method that divides its budget or chooses a variant by it: how many records all parties
             hold together, as somebody declared, never read from data.
@@ -85,8 +85,8 @@ class Setting:
     labels: tuple[str, ...]
     generators: tuple[str, ...]
     folder: Path = Path()
-    privacy: Privacy | None = None
-    quorum: Quorum | None = None
+    privacy: Privacy = field(kw_only=True)
+    quorum: Quorum = field(kw_only=True)
     embedder: str = PACKAGED
     expected_records: int = EXPECTED_RECORDS
     attributes: tuple[Attribute, ...] = ()

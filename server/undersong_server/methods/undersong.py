@@ -28,6 +28,7 @@ from undersong_protocol.statistics.classifier_votes import (
 from undersong_protocol.statistics.histogram import COLUMNS, VALUES, AttributeMarginals, LabelHistogram
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
+from undersong_server.evaluation import task_model
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
 from undersong_server.methods.interface import (
     Input,
@@ -40,7 +41,7 @@ from undersong_server.methods.interface import (
     Setting,
     SumRequest,
 )
-from undersong_server.methods.parts import consistency, shares
+from undersong_server.methods.parts import shares
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import highest, largest_remainder, sample_without_replacement
 
@@ -200,7 +201,7 @@ class State:
         """
         run, generators, labels = self.run, *self.chosen.shape
         x, label_of, author = self._texts()
-        heads = consistency.classifiers(x, label_of, author, generators, self.shares, TUNING.strength)
+        heads = task_model.classifiers(x, label_of, author, generators, self.shares, TUNING.strength)
         block_of = np.arange(labels) * self.by_label
         inputs = [run.publish_numbers("classifiers", heads), run.publish_numbers("blocks", block_of.astype(float))]
         found = usefulness(run.private_sum(name, inputs), block_of, self.records, self._table())
@@ -247,12 +248,16 @@ class State:
 
     def judged(self, mixture: Rows, ours: Rows) -> Rows:
         """Opens the verdict on ``ours`` against the mixture. Returns the one to publish, and says why in the report."""
-        both = [
-            Corpus([each.text for each in self.samples(rows)], self._texts(rows.position)[0], rows.label_of)
-            for rows in (mixture, ours)
+        labels, heads, by_words = len(self.shares), [], []
+        for rows in (mixture, ours):
+            embeddings, words = self._texts(rows.position)[0], word_rows(self.run.pool.texts_of(rows.position))
+            heads.append(task_model.classifier(embeddings, rows.label_of, labels, strength=TUNING.strength))
+            by_words.append(word_classifier(words, rows.label_of, labels))
+        # Both classifiers of each corpus, on the public grid.
+        inputs = [
+            self.run.publish_numbers("heads", COEFFICIENTS.quantised(np.stack(heads))),
+            self.run.publish_numbers("word classifiers", COEFFICIENTS.quantised(np.stack(by_words))),
         ]
-        heads, by_words = published(both, len(self.shares))
-        inputs = [self.run.publish_numbers("heads", heads), self.run.publish_numbers("word classifiers", by_words)]
         gain = gain_of(self.run.private_sum("verdict", inputs), float(self.records.sum()))
         self.run.record("verdict", 0, {"gain": gain.value, "error": gain.error, "taken": gain.certain()})
         self.run.record("remarks", 0, self._remark(gain))
@@ -474,14 +479,6 @@ def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, tex
 MOST_STEPS = 300  # of the fit, as of the panel's
 
 
-class Corpus(NamedTuple):
-    """Texts of a corpus with their embeddings, float32 [n, d], and labels, int64 [n]."""
-
-    texts: Sequence[str]
-    embeddings: Float32
-    label_of: Int64
-
-
 class Gain(NamedTuple):
     """Gain in accuracy of one corpus over another, and its standard error."""
 
@@ -490,16 +487,6 @@ class Gain(NamedTuple):
 
     def certain(self) -> bool:
         return self.value > TUNING.certainty * self.error
-
-
-def published(corpora: Sequence[Corpus], labels: int) -> tuple[Float64, Float64]:
-    """Trains two classifiers of each corpus, on the public grid: of embeddings, float64 [2, d + 1, C], and of words.
-
-    Those of words are float64 [2, BUCKETS + 1, C].
-    """
-    heads = [consistency.classifier(c.embeddings, c.label_of, labels, strength=TUNING.strength) for c in corpora]
-    by_words = [word_classifier(word_rows(c.texts), c.label_of, labels) for c in corpora]
-    return COEFFICIENTS.quantised(np.stack(heads)), COEFFICIENTS.quantised(np.stack(by_words))
 
 
 def word_rows(texts: Sequence[str]) -> Any:

@@ -68,7 +68,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         SumRequest("vectors", EmbeddingSum(options.embedding_size, labels), PART_VECTORS),
     ]
     noise = _noise_length(options, setting, asked)
-    if noise is not None and noise >= setting.expected_records:
+    if noise >= setting.expected_records:
         most = math.floor(options.embedding_size * (setting.expected_records / noise) ** 2)
         raise ConfigurationError(
             f"the noise of {options.embedding_size} coordinates of each label is {noise:.0f} long; the sum of"
@@ -79,10 +79,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     return asked
 
 
-def _noise_length(options: Options, setting: Setting, asked: Sequence[SumRequest]) -> float | None:
-    """Returns the expected length of the noise of all labels' vectors added up; None if the plan does not know it."""
-    if setting.privacy is None or setting.quorum is None or not math.isfinite(setting.privacy.epsilon):
-        return None
+def _noise_length(options: Options, setting: Setting, asked: Sequence[SumRequest]) -> float:
+    """Returns the expected length of the noise of all labels' vectors added up."""
     sigma = plan_sums(asked, setting.privacy, setting.quorum)["vectors"].sigma
     return sigma * math.sqrt(options.embedding_size * max(1, len(setting.labels)))
 
@@ -90,7 +88,7 @@ def _noise_length(options: Options, setting: Setting, asked: Sequence[SumRequest
 def notes(options: Options, setting: Setting) -> list[str]:
     """Returns a sentence on how long the noise is beside the records' common vector, by the expected records."""
     noise = _noise_length(options, setting, plan(options, setting))
-    if noise is None:
+    if not noise:
         return []
     part = noise / setting.expected_records
     advice = "" if part < 0.25 else "; fewer coordinates, or records of fewer labels, have less"

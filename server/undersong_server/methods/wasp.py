@@ -9,20 +9,19 @@ that are made, and a good example of a label is never a bad one; ``preset = "pap
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.methods.interface import Method, Order, Plan, Privacy, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.selection import (
     balanced_labels,
-    generator_weights,
     highest,
     largest_remainder,
     sample_without_replacement,
@@ -90,8 +89,6 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns one private sum of nearest and furthest votes for each of the ``releases``."""
     multiplier = None
     if options.accounting == "paper":
-        if setting.privacy is None:
-            raise ConfigurationError('method.accounting = "paper" computes its noise from epsilon, which is not known')
         own = options.vote(1, 0).sensitivity.l2
         multiplier = paper_sigma(setting.privacy, options.rounds, options.delta_iter) / (
             own * setting.privacy.norm_factor
@@ -170,17 +167,13 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         # Line 10 (4.5, Eq. 8): weights of the generators.
         if options.plm_weighting:
             counted = np.maximum(near, 0.0) if options.clip == "candidate" else near
-            weights = generator_weights(counted, run.pool.generator_of, generators)
-            run.record("weights noise", t + 1, _noise(counted, run, f"votes/{t + 1}").tolist())
+            written = np.bincount(run.pool.generator_of, minlength=generators)
+            received = np.bincount(run.pool.generator_of, weights=counted, minlength=generators).astype(np.float64)
+            deviations = run.sigma(f"votes/{t + 1}") * np.sqrt(written)
+            weights = weights_by_votes(received, written)
+            noise = noise_effect(partial(weights_by_votes, written=written), received, deviations)
+            run.record("weights noise", t + 1, noise.tolist())
     return run.pool.samples if not options.prune else _pruned(options, run, near, far)
-
-
-def _noise(votes: Float64, run: RunContext, name: str) -> Float64:
-    """Standard deviation that the noise of the opened votes gives each generator's weight, float64 [K]."""
-    written = np.bincount(run.pool.generator_of, minlength=len(run.setting.generators))
-    received = np.bincount(run.pool.generator_of, weights=votes, minlength=len(written)).astype(np.float64)
-    deviations = run.sigma(name) * np.sqrt(written)
-    return noise_effect(lambda numbers: weights_by_votes(numbers, written), received, deviations)
 
 
 def _orders(

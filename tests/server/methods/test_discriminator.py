@@ -16,7 +16,6 @@ from undersong_server.evaluation.task_model import fine_tune
 from undersong_server.methods import discriminator
 from undersong_server.methods.discriminator import Options
 from undersong_server.methods.interface import Setting
-from undersong_server.methods.parts import discriminant
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_figures, plan_run
 
@@ -233,8 +232,8 @@ def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_p
 @pytest.mark.slow
 def test_a_fine_tuned_student_learns_the_votes_from_the_texts_and_judges_texts(tmp_path, monkeypatch):
     write_bert(tmp_path / "bert", ["near", "far", "a", "b"])
-    settings = replace(discriminant.SETTINGS, epochs=3, learning_rate=2e-2)
-    monkeypatch.setattr(discriminant, "SETTINGS", settings)
+    settings = replace(discriminator.SETTINGS, epochs=3, learning_rate=2e-2)
+    monkeypatch.setattr(discriminator, "SETTINGS", settings)
     task = write_task(
         tmp_path, discriminator="teachers", student="fine-tuned", student_model="bert", keep=0.2, samples=300
     )
@@ -244,7 +243,7 @@ def test_a_fine_tuned_student_learns_the_votes_from_the_texts_and_judges_texts(t
         learnt.update(texts=texts, labels=labels, weights=weights, path=settings.path)
         return fine_tune(texts, labels, settings, weights=weights, seed=seed)
 
-    monkeypatch.setattr(discriminant, "fine_tune", spied)
+    monkeypatch.setattr(discriminator, "fine_tune", spied)
     samples, run = run_method(task, plan_run(task), seed=0)
     assert run.asked == ["labels", "teachers"]
     assert learnt["path"] == tmp_path / "bert"

@@ -12,6 +12,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 
 from tests.doubles import bench
+from tests.doubles.bench import a_setting
 from tests.doubles.delivery import delivered_by
 from tests.doubles.processes import ROOT
 from tests.doubles.steerable import steer_by_packaged
@@ -29,17 +31,15 @@ from tests.doubles.topic_writer import topic_writer
 from undersong.simulation import Delivered
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.vectors import NoisySum
-from undersong_server.generators import tuning
-from undersong_server.generators.interface import Answer, GenerationRequest, Preference, PromptFormat
+from undersong_server.generators.interface import Answer, GenerationRequest, Preference, PromptFormat, Tuning
 from undersong_server.generators.kinds.transformers import (
     TransformersGenerator,
     TransformersSettings,
     prompt_ids,
 )
 from undersong_server.generators.orders import Order, Requests
-from undersong_server.generators.tuning import Tuning
 from undersong_server.methods import tuned
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import RunContext
 from undersong_server.methods.tuned import Options
 from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs import task as tasks
@@ -47,7 +47,7 @@ from undersong_server.runs.planning import plan_run
 
 SMALL = {"samples": 8, "prompts": 4, "texts": 3, "rejected": 2, "rounds": 2, "batch": 2}
 METHOD = ["method.name=tuned", *(f"method.{key}={value}" for key, value in SMALL.items())]
-DECODED, OPTIMISE = TransformersGenerator._decoded, tuning.optimise
+DECODED = TransformersGenerator._decoded
 TUNINGS: list[Any] = []
 TUNING = Tuning(rank=4, learning_rate=0.02, beta=0.5, epochs=3, batch=2, seed=1)
 
@@ -56,12 +56,12 @@ TUNING = Tuning(rank=4, learning_rate=0.02, beta=0.5, epochs=3, batch=2, seed=1)
 def test_only_a_local_causal_model_can_be_tuned(steerable: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(told or "{}")
-    setting = Setting(LABELS, ("one",), folder=tmp_path, steerable=(steerable,))
+    setting = a_setting(LABELS, ("one",), folder=tmp_path, steerable=(steerable,))
     with pytest.raises(ConfigurationError) as refused:
         tuned.plan(Options(), setting)
     assert refused.value.code == "not-tunable"
     (tmp_path / "model" / "config.json").write_text("{}")
-    causal = Setting(LABELS, ("one",), folder=tmp_path, steerable=("model",))
+    causal = a_setting(LABELS, ("one",), folder=tmp_path, steerable=("model",))
     planned = [
         [each.name for each in tuned.plan(Options(score=score, keep=keep), causal)]
         for score in ("similarity", "votes")
@@ -153,6 +153,8 @@ def answers(writer: TransformersGenerator, stop: Sequence[str] = ('"', "\n")) ->
 def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: Path) -> None:
     import torch
 
+    from undersong_server.generators import tuning
+
     pairs = [Preference(request(), SENTENCES[0], SENTENCES[1]), Preference(request(), SENTENCES[2], SENTENCES[3])]
     writer = generator(model)
     told: list[int] = []
@@ -243,7 +245,7 @@ def readable(*given: Any) -> Answer:
     return replace(answer, text=re.sub("[^a-z ]", "", answer.text) + " it ends.", finish="")
 
 
-def killed(handle: Any, pairs: Any, settings: Tuning, device: Any, told: Callable[[int], None]) -> None:
+def killed(optimise: Any, handle: Any, pairs: Any, settings: Tuning, device: Any, told: Callable[[int], None]) -> None:
     """Tunes, and kills this process at the second pair of its second tuning."""
     TUNINGS.append(pairs)
 
@@ -252,17 +254,20 @@ def killed(handle: Any, pairs: Any, settings: Tuning, device: Any, told: Callabl
             os.kill(os.getpid(), signal.SIGKILL)
         told(done)
 
-    OPTIMISE(handle, pairs, settings, device, told_and_killed)
+    optimise(handle, pairs, settings, device, told_and_killed)
 
 
-def counted(*given: Any) -> None:
+def counted(optimise: Any, *given: Any) -> None:
     """Tunes, and is counted."""
     TUNINGS.append(given)
-    OPTIMISE(*given)
+    optimise(*given)
 
 
 def run_until_killed(model: str, folder: str) -> None:
-    TransformersGenerator._decoded, tuning.optimise = readable, killed  # type: ignore[assignment, method-assign]
+    from undersong_server.generators import tuning
+
+    TransformersGenerator._decoded = readable  # type: ignore[assignment, method-assign]
+    tuning.optimise = partial(killed, tuning.optimise)  # type: ignore[assignment]
     run(Path(model), Path(folder))
 
 
@@ -276,6 +281,8 @@ def test_a_run_killed_while_it_tunes_goes_on_and_its_adapter_is_published(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed within the second tuning: the first is not done again, and corpus and weights are those of a whole run."""
+    from undersong_server.generators import tuning
+
     ran = subprocess.run(
         [sys.executable, "-c", f"import {__name__} as t, sys; t.run_until_killed(*sys.argv[1:])", str(model), tmp_path],
         check=False,
@@ -285,7 +292,7 @@ def test_a_run_killed_while_it_tunes_goes_on_and_its_adapter_is_published(
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     monkeypatch.setattr(TransformersGenerator, "_decoded", readable)
-    monkeypatch.setattr(tuning, "optimise", counted)
+    monkeypatch.setattr(tuning, "optimise", partial(counted, tuning.optimise))
     TUNINGS.clear()
     run(model, tmp_path)
     assert len(TUNINGS) == 1

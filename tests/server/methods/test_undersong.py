@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.doubles import bench
+from tests.doubles.bench import a_setting
 from tests.doubles.tasks import make_replay_task, make_task
 from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
@@ -17,11 +18,12 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.statistics.histogram import AttributeMarginals
 from undersong_protocol.statistics.vectors import NoisySum
+from undersong_server.evaluation import task_model
 from undersong_server.generators.interface import Answer
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
-from undersong_server.methods.interface import Attribute, Setting
-from undersong_server.methods.parts import consistency, shares
+from undersong_server.methods.interface import Attribute
+from undersong_server.methods.parts import shares
 from undersong_server.methods.undersong import TUNING, Options, plan, usefulness
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
@@ -36,7 +38,7 @@ def near_words_are_near(monkeypatch):
 
 def asked(labels=2, generators=2, attributes=(), **options):
     names = tuple(f"label {n}" for n in range(labels)), tuple(f"generator {n}" for n in range(generators))
-    setting = Setting(*names, privacy=Privacy(4.0, 1e-5), attributes=attributes)
+    setting = a_setting(*names, privacy=Privacy(4.0, 1e-5), attributes=attributes)
     return {request.name: request for request in plan(Options(**options), setting)}
 
 
@@ -90,7 +92,7 @@ def test_the_plan_asks_generators_where_there_are_several_and_texts_where_there_
 
 
 def test_texts_written_for_each_published_one_multiply_the_calls():
-    setting = Setting(("a", "b"), ("one",))
+    setting = a_setting(("a", "b"), ("one",))
     assert undersong.METHOD.generator_calls(Options(samples=50, written=4), setting) == 200
     assert sum(Options(samples=50, written=4, rounds=3).per_round()) == 200
 
@@ -110,7 +112,9 @@ def test_the_method_is_small():
     parts = (
         undersong,
         shares,
-        consistency,
+        task_model.classifier,
+        task_model.classifiers,
+        task_model.probabilities,
     )
     cleaning = (cleaned_mixture.cleaned, cleaned_mixture._out_of)
     assert sum(map(code_lines, (*parts, *cleaning))) <= 500

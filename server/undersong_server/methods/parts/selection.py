@@ -79,7 +79,7 @@ def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
     return among[scores[among] > bound]
 
 
-def generator_weights(votes: Float64, generator_of: Int64, generators: int) -> Float64:
+def weights_by_votes(received: Float64, written: Int64) -> Float64:
     """Weights proportional to (votes for k's samples / all votes) / (k's samples / all samples): float64 [K], sum 1.
 
     WASP (Zou et al. 2025), section 4.5, Eq. 8. Each generator's noisy votes are summed and the sum clipped at zero:
@@ -87,15 +87,9 @@ def generator_weights(votes: Float64, generator_of: Int64, generators: int) -> F
     0.4 sigma to each, which drowns the differences. A generator without samples keeps the mean weight of the others.
 
     Args:
-        votes: noisy nearest votes, float64 [N].
-        generator_of: the generator of each sample, int64 [N] in [0, generators).
+        received: sum of each generator's noisy nearest votes, float64 [K].
+        written: number of its samples, int64 [K].
     """
-    received = np.bincount(generator_of, weights=votes, minlength=generators).astype(np.float64)
-    return weights_by_votes(received, np.bincount(generator_of, minlength=generators))
-
-
-def weights_by_votes(received: Float64, written: Int64) -> Float64:
-    """Computes :func:`generator_weights` from each generator's noisy votes, float64 [K], and samples, int64 [K]."""
     generators, received = len(written), np.maximum(received, 0.0)
     present = written > 0
     ratio = np.zeros(generators)

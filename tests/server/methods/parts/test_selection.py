@@ -8,7 +8,6 @@ from undersong_server.methods.parts.selection import (
     balanced_labels,
     drawn_by_weight,
     effective_size,
-    generator_weights,
     highest,
     largest_remainder,
     significant_votes,
@@ -42,18 +41,17 @@ def test_highest_breaks_ties_towards_the_lower_index():
 
 
 def test_weights_follow_votes_per_sample_with_a_negative_sum_counted_as_none():
-    votes = np.array([7.0, -1.0, -30.0, 3.0])
-    weights = generator_weights(votes, np.array([0, 0, 1, 2]), 3)
+    weights = weights_by_votes(np.array([7.0 - 1.0, -30.0, 3.0]), np.array([2, 1, 1]))
     # votes a sample: (7 - 1) / 2, none (a negative sum), 3
     assert weights.tolist() == [0.5, 0.0, 0.5]
 
 
 def test_no_votes_at_all_means_equal_weights():
-    assert generator_weights(np.array([-1.0, -2.0]), np.array([0, 1]), 2).tolist() == [0.5, 0.5]
+    assert weights_by_votes(np.array([-1.0, -2.0]), np.array([1, 1])).tolist() == [0.5, 0.5]
 
 
 def test_a_generator_without_samples_keeps_the_mean_weight():
-    weights = generator_weights(np.array([4.0, 2.0]), np.array([0, 1]), 3)
+    weights = weights_by_votes(np.array([4.0, 2.0, 0.0]), np.array([1, 1, 0]))
     assert np.allclose(weights, np.array([4.0, 2.0, 3.0]) / 9.0)
 
 

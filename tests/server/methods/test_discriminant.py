@@ -6,7 +6,7 @@ import pytest
 from undersong_common.embedding import quantise
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_server.evaluation.panel import discrimination
-from undersong_server.methods.parts import discriminant
+from undersong_server.methods import discriminator
 
 WIDTH, CLASSES = 12, 3
 
@@ -40,7 +40,7 @@ def moments(sigma, shift=SHIFT, weights=(1.0, 1.0, 1.0), seed=3):
     real, of = real[chosen], of[chosen]
     sums = np.stack([real[of == label].sum(axis=0) for label in range(CLASSES)])
     counts = np.bincount(of, minlength=CLASSES).astype(float)
-    return discriminant.linear_discriminant(
+    return discriminator.linear_discriminant(
         Whitening(x, classes, CLASSES),
         sums + sigma * rng.normal(size=sums.shape),
         counts + sigma * rng.normal(size=CLASSES),
@@ -67,7 +67,7 @@ def test_a_rare_class_leans_on_the_direction_that_the_others_share():
 
 def test_without_records_every_score_is_finite():
     x, classes = candidates()
-    found = discriminant.linear_discriminant(
+    found = discriminator.linear_discriminant(
         Whitening(x, classes, CLASSES), np.zeros((CLASSES, WIDTH)), np.full(CLASSES, -2.0), sigma=1.0, count_sigma=1.0
     )
     assert np.isfinite(found.scores((), x, classes)).all()
@@ -80,7 +80,7 @@ def student(sigma, votes):
     truth -= np.array([truth[of == label].mean() for label in range(CLASSES)])[of]
     counts = votes * (0.5 + np.clip(truth / truth.std() / 6, -0.5, 0.5))
     counts += sigma * np.random.default_rng(4).normal(size=len(q))
-    return discriminant.distilled(
+    return discriminator.distilled(
         Whitening(x, classes, CLASSES), q, of, counts, sigma=sigma, teachers=100, classes=CLASSES
     )
 
@@ -91,7 +91,7 @@ def test_the_student_learns_clear_votes_and_nothing_from_noise():
     drowned = student(10_000.0, 100.0)
     clear = student(0.0, 100.0)
     assert np.linalg.norm(drowned.directions) < 0.2 * np.linalg.norm(clear.directions)
-    silent = discriminant.distilled(
+    silent = discriminator.distilled(
         Whitening(*candidates(), CLASSES), *candidates(30), np.zeros(30), sigma=5.0, teachers=9, classes=CLASSES
     )
     assert not silent.directions.any()
