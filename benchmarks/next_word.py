@@ -38,6 +38,6 @@ class Likeliest(Trigrams):
                 for size in range(1, len(context) + 1):
                     words |= self._followers[size].get(context[len(context) - size :], {}).keys()
             else:
-                words = {*self._followers[0].get((), {}), *self._base.known}
+                words = {*self._followers[0].get((), {}), *self.general}
             self._likeliest[context] = max(sorted(words), key=lambda word: self.probability(word, context))
         return self._likeliest[context]

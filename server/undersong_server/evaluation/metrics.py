@@ -273,10 +273,20 @@ def places(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 class Trigrams:
-    """A trigram model: counts of the words that follow each context, and general frequencies for what they lack."""
+    """A trigram model: counts of the words that follow each context, and general frequencies for what they lack.
+
+    Attributes:
+        general: frequencies of the words that the language's list knows, of punctuation marks and of a text's end.
+    """
 
     def __init__(self, training: Sequence[str], language: str) -> None:
-        self._base = BaseFrequencies(language)
+        from wordfreq import get_frequency_dict
+
+        frequencies = get_frequency_dict(language, wordlist="small")
+        # A text of some twenty words, with a mark now and then: what the list, which is of words alone, does not say.
+        marks = {END: 0.05, ".": 0.05, ",": 0.05}
+        self.general = {**{word: 0.85 * share for word, share in frequencies.items()}, **marks}
+        self._scale = (1.0 - UNKNOWN_SHARE) / sum(self.general.values())
         self._followers: list[dict[tuple[str, ...], dict[str, int]]] = [defaultdict(dict) for _ in range(ORDER)]
         for word, context in places(training):
             for size, level in enumerate(self._followers):
@@ -286,29 +296,14 @@ class Trigrams:
 
     def probability(self, word: str, context: tuple[str, ...]) -> float:
         """Returns the probability of the word after the context, which may be shorter than the model's."""
-        found = self._base(word)
+        spelled: float = UNKNOWN_SHARE * LETTERS ** -(len(word) + 1.0)
+        found = self._scale * self.general.get(word, 0.0) + spelled
         for size in range(len(context) + 1):
             end = context[len(context) - size :]
             if seen := self._followers[size].get(end):
                 kinds, total = len(seen), self._totals[size][end]
                 found = (seen.get(word, 0.0) + kinds * found) / (total + kinds)
         return found
-
-
-class BaseFrequencies:
-    """Probability of each word by general frequencies, before any text was read."""
-
-    def __init__(self, language: str) -> None:
-        from wordfreq import get_frequency_dict
-
-        frequencies = get_frequency_dict(language, wordlist="small")
-        # A text of some twenty words, with a mark now and then: what the list, which is of words alone, does not say.
-        self.known = {**{word: 0.85 * share for word, share in frequencies.items()}, END: 0.05, ".": 0.05, ",": 0.05}
-        self._scale = (1.0 - UNKNOWN_SHARE) / sum(self.known.values())
-
-    def __call__(self, word: str) -> float:
-        spelled: float = UNKNOWN_SHARE * LETTERS ** -(len(word) + 1.0)
-        return float(self._scale * self.known.get(word, 0.0) + spelled)
 
 
 # Texts of a corpus whose label is probably wrong, by confident learning (Northcutt, Jiang and Chuang 2021).

@@ -101,28 +101,17 @@ def mask_words(text: str, probability: float, seed: int | str) -> str:
 _STRIDE = 7919  # prime, so that it runs through every combination of lists whose lengths it does not divide
 
 
-class Variety:
-    """Chooses hints (sentences that make prompts differ) and attribute values for a text by its ``number`` alone."""
+def hints_of(lists: Sequence[Sequence[str]], number: int) -> tuple[str, ...]:
+    """One hint (a sentence that makes prompts differ) of each list, for the text of that ``number``.
 
-    def __init__(self, hints: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> None:
-        """``hints``: lists of which one entry each is drawn; ``attributes``: lists of values by name."""
-        self._hints = [tuple(each) for each in hints if each]
-        self._attributes = {name: tuple(values) for name, values in attributes.items() if values}
-        self.combinations = math.prod(map(len, self._hints))  # this many numbers in a row differ in their hints
-
-    def hints(self, number: int) -> tuple[str, ...]:
-        """One entry of each list of hints. Numbers that differ by less than ``combinations`` get different hints."""
-        place = number * _STRIDE % self.combinations
-        drawn = []
-        for each in self._hints:
-            place, entry = divmod(place, len(each))
-            drawn.append(each[entry])
-        return tuple(drawn)
-
-    def attributes(self, number: int) -> tuple[str, ...]:
-        """One value of each attribute, as "name: value"."""
-        draw = random.Random(f"attributes {number}")
-        return tuple(f"{name}: {draw.choice(values)}" for name, values in self._attributes.items())
+    As many numbers in a row get different hints as there are combinations of the lists' entries.
+    """
+    place = number * _STRIDE % math.prod(map(len, lists))
+    drawn = []
+    for each in lists:
+        place, entry = divmod(place, len(each))
+        drawn.append(each[entry])
+    return tuple(drawn)
 
 
 @cache
@@ -221,9 +210,10 @@ class Prompts:
         self._kinds = _built_in() if folder is None else _built_in() | _overrides(folder, _built_in())
         self._task = task
         self._varies = variety
-        self._variety = Variety(built_in_hints(task.language), task.attributes) if variety else Variety((), {})
+        self._hints = built_in_hints(task.language) if variety else ()
+        self._attributes = {name: values for name, values in task.attributes.items() if values and variety}
         self.language = task.language
-        self.combinations = self._variety.combinations  # this many numbers in a row give different prompts
+        self.combinations = math.prod(map(len, self._hints))  # this many numbers in a row give different prompts
 
     def render(self, kind: str, *, style: Style = "chat", number: int = 0, **fields: Value) -> Prompt:
         """Returns the prompt of one request.
@@ -272,6 +262,7 @@ class Prompts:
         task = self._task
         others = [other for other in task.labels if other != label]
         start = number % max(1, len(others))
+        draw = random.Random(f"attributes {number}")
         return {
             "description": task.description,
             "bad_reason": "far",
@@ -280,8 +271,8 @@ class Prompts:
             "language": task.language,
             "author": task.author,
             "least_words": task.least_words,
-            "attributes": self._variety.attributes(number),
-            "variety": "; ".join(self._variety.hints(number)),
+            "attributes": [f"{name}: {draw.choice(values)}" for name, values in self._attributes.items()],
+            "variety": "; ".join(hints_of(self._hints, number)),
         }
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks.next_word import Likeliest, next_word_accuracy
-from undersong_server.evaluation.metrics import END, BaseFrequencies, next_word_loss
+from undersong_server.evaluation.metrics import END, Trigrams, next_word_loss
 
 CARDS = [f"my card was {verb} at the {place} today" for verb in ("stolen", "declined") for place in ("shop", "bank")]
 TEST = ["my card was stolen at the bank today", "my card was declined at the shop"]
@@ -21,18 +21,18 @@ def test_texts_of_the_same_kind_teach_more_than_others() -> None:
 
 
 def test_the_base_is_a_distribution() -> None:
-    base = BaseFrequencies("en")
-    known = sum(base(word) for word in base.known)
+    base = Trigrams((), "en")
+    known = sum(base.probability(word, ()) for word in base.general)
     assert 0.99 <= known <= 1.0
-    assert 0 < base("xqzzyv") < base("the")
+    assert 0 < base.probability("xqzzyv", ()) < base.probability("the", ())
 
 
 def test_a_loss_by_hand() -> None:
     """One training text "a", one test text "a": each order adds (count + kinds p)/(total + kinds)."""
-    base = BaseFrequencies("en")
+    base = Trigrams((), "en")
 
     def probability(word: str) -> float:
-        found = (1 + 2 * base(word)) / (2 + 2)  # "a" and the end, once each, without context
+        found = (1 + 2 * base.probability(word, ())) / (2 + 2)  # "a" and the end, once each, without context
         for _ in range(2):
             found = (1 + found) / 2  # one follower, once
         return found
@@ -47,7 +47,7 @@ def test_no_text_has_no_loss() -> None:
 
 def test_the_likeliest_word_is_that_of_all_known_words() -> None:
     model = Likeliest([*CARDS, *OTHER], "en")
-    words = [*BaseFrequencies("en").known, *{word for text in CARDS + OTHER for word in text.split()}]
+    words = [*model.general, *{word for text in CARDS + OTHER for word in text.split()}]
     for context in ((), ("my", "card"), ("the", "bank"), ("at", "sea"), ("unseen", "words")):
         best = max(model.probability(word, context) for word in words)
         assert model.probability(model.likeliest(context), context) == best

@@ -25,7 +25,7 @@ def test_hints_are_in_the_task_s_language_where_there_are_such() -> None:
         language: Prompts(TaskWords(description="a note", language=language)).render("zero_shot", number=3).user
         for language in ("", "German", "Finnish")
     }
-    assert rendering.Variety(rendering.built_in_hints("german"), {}).hints(3)[0] in texts["German"]
-    english = rendering.Variety(rendering.built_in_hints(), {}).hints(3)[0]
+    assert rendering.hints_of(rendering.built_in_hints("german"), 3)[0] in texts["German"]
+    english = rendering.hints_of(rendering.built_in_hints(), 3)[0]
     assert english in texts[""]
     assert english in texts["Finnish"]
