@@ -297,7 +297,7 @@ class Trigrams:
     def probability(self, word: str, context: tuple[str, ...]) -> float:
         """Returns the probability of the word after the context, which may be shorter than the model's."""
         spelled: float = UNKNOWN_SHARE * LETTERS ** -(len(word) + 1.0)
-        found = self._scale * self.general.get(word, 0.0) + spelled
+        found = float(self._scale * self.general.get(word, 0.0) + spelled)
         for size in range(len(context) + 1):
             end = context[len(context) - size :]
             if seen := self._followers[size].get(end):

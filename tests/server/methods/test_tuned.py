@@ -267,7 +267,7 @@ def run_until_killed(model: str, folder: str) -> None:
     from undersong_server.generators import tuning
 
     TransformersGenerator._decoded = readable  # type: ignore[assignment, method-assign]
-    tuning.optimise = partial(killed, tuning.optimise)  # type: ignore[assignment]
+    tuning.optimise = partial(killed, tuning.optimise)
     run(Path(model), Path(folder))
 
 
