@@ -9,7 +9,7 @@ import numpy as np
 from tests.doubles.parties import EMBEDDER, embed, make_party
 from undersong.simulation import InProcess
 from undersong_common.table import Table
-from undersong_protocol.agreement.plan import PlannedSum, Privacy, Quorum
+from undersong_protocol.agreement.plan import PlannedSum
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.public import Input, MemoryBlocks, resolve
@@ -17,19 +17,13 @@ from undersong_server import methods
 from undersong_server.federation.driver import PublicBlocks
 from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import RunContext
 from undersong_server.operations.tasks import read_private_files
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.planning import RunPlan, build_author
 from undersong_server.runs.task import Task
-
-
-def a_setting(labels: tuple[str, ...], generators: tuple[str, ...], folder: Path = Path(), **facts: Any) -> Setting:
-    """The public facts of a run of one party, whose promise is (4, 1e-5) unless ``facts`` has another."""
-    usual: dict[str, Any] = {"privacy": Privacy(4.0, 1e-5), "quorum": Quorum(1, 1, 0, 0)}
-    return Setting(labels, generators, folder, **usual | facts)
 
 
 class OpenFederation:

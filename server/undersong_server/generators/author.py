@@ -169,13 +169,12 @@ class Author:
         """
         self._generators = generators
         self._language = prompts.language
-        self._formats = formats or {}
-        self._requests = Requests(prompts, self._formats, seed=seed, draw_words=draw_words)
+        self._requests = Requests(prompts, formats or {}, seed=seed, draw_words=draw_words)
         self._journal = journal
         self._progress = progress
         self._screening = screening or Screening()
         self._steps: set[str] = set()  # written by this process
-        self._proven = {name for name in generators if not self._reads_prompts(name)}
+        self._proven = {name for name in generators if not self._requests.form_of(name).reads}
         self.usage = {name: Usage() for name in generators}
         self.speed = {name: Speed() for name in generators}
         for name in generators:
@@ -403,7 +402,7 @@ class Author:
             self.usage[name].faults[THROWN_AWAY] += 1
 
     def _read(self, answer: Answer | GenerationError, request: GenerationRequest, name: str) -> Reading:
-        return read(answer, request, language=self._language, whole=self._reads_prompts(name))
+        return read(answer, request, language=self._language, whole=self._requests.form_of(name).reads)
 
     def _faults(
         self, known: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[Reading], screening: Screening
@@ -418,7 +417,10 @@ class Author:
             kept,
             labels,
             exact=[orders[number].kind not in LIST_KINDS for number in texts],
-            near=[self._reads_prompts(orders[number].generator) and not orders[number].parents for number in texts],
+            near=[
+                self._requests.form_of(orders[number].generator).reads and not orders[number].parents
+                for number in texts
+            ],
         )
         found = dict(zip(texts, screened, strict=True))
         return [found.get(number, fault) for number, fault in enumerate(faults)]
@@ -455,9 +457,6 @@ class Author:
                 " command again: what was good is kept, and no private sum is asked before generation works",
                 code="answers-useless",
             )
-
-    def _reads_prompts(self, name: str) -> bool:
-        return self._formats.get(name, PromptFormat()).reads
 
     @staticmethod
     def _count(usage: Usage, answer: Answer | GenerationError) -> None:

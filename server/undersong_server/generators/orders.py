@@ -77,7 +77,9 @@ class Requests:
             The requests by number, and the numbers of those that show less than was ordered.
         """
         start = int.from_bytes(self._digest("hints", step)[:7], "little")
-        wanted = {number: shown_once(orders[number], self._format(orders[number]).style) for number in numbers}
+        wanted = {
+            number: shown_once(orders[number], self.form_of(orders[number].generator).style) for number in numbers
+        }
         made = {
             number: self._request(step, number, start + number, orders[number], wanted[number], rooms[number])
             for number in numbers
@@ -93,7 +95,7 @@ class Requests:
         words = order.words
         if words is None and self.draw_words is not None:
             words = self.draw_words(Random(f"words {seed if order.hints is None else order.hints}"))
-        form = self._format(order)
+        form = self.form_of(order.generator)
         prompt = Prompt("", "")
         if form.rendered:
             prompt, shown = fitted(
@@ -130,8 +132,9 @@ class Requests:
             steering=order.steering,
         )
 
-    def _format(self, order: Order) -> PromptFormat:
-        return self.formats.get(order.generator, PromptFormat())
+    def form_of(self, generator: str) -> PromptFormat:
+        """Returns the form of a generator's prompts."""
+        return self.formats.get(generator, PromptFormat())
 
     def _digest(self, tag: str, *parts: str) -> bytes:
         return tagged_hash(tag, str(self.seed).encode(), *(part.encode() for part in parts))

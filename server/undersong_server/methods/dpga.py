@@ -148,12 +148,10 @@ class Options(StatedOptions):
     def estimates_similarity(self) -> bool:
         return self.suppression and self.similarity is None and (self.accounting == "joint" or self.curator)
 
-    def offspring(self, sizes: "Sizes") -> int:
-        """Texts written after the first population; the offspring of an elite that is the corpus are not written."""
-        return (self.rounds - (self.corpus == "elite")) * (sizes.population - sizes.elite)
-
-    def keyword_requests(self, setting: Setting) -> int:
-        return 1 if self.keyword_request == "all" else max(1, len(setting.labels))
+    @property
+    def expansions(self) -> int:
+        """Number of times that offspring are written; those of an elite that is the corpus are not."""
+        return self.rounds - (self.corpus == "elite")
 
     def proposer(self, setting: Setting) -> str:
         """Name of the generator that proposes keywords. Raises ConfigurationError if the task has no such generator."""
@@ -174,11 +172,11 @@ class Options(StatedOptions):
 
         Raises ConfigurationError if ``samples`` does not suffice for a population of two texts.
         """
-        asked = self.keyword_answers * self.keyword_requests(setting) if self.asks_keywords else 0
+        requests = 1 if self.keyword_request == "all" else max(1, len(setting.labels))
+        asked = self.keyword_answers * requests if self.asks_keywords else 0
         if self.samples is None:
             return Sizes(self.population, self.elite, asked)
-        expansions = self.rounds - (self.corpus == "elite")
-        texts = 1 + expansions * (1 - self.elite / self.population)  # calls for each text of a population
+        texts = 1 + self.expansions * (1 - self.elite / self.population)  # calls for each text of a population
         population = int((self.samples - asked) / texts)
         if population < 2:
             raise ConfigurationError(
@@ -245,7 +243,7 @@ def notes(options: Options, setting: Setting) -> list[str]:
 
 def generator_calls(options: Options, setting: Setting) -> int:
     sizes = options.sizes(setting)
-    return sizes.keyword_calls + sizes.population + options.offspring(sizes)
+    return sizes.keyword_calls + sizes.population + options.expansions * (sizes.population - sizes.elite)
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:

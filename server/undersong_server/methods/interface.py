@@ -1,7 +1,7 @@
 """Interface between methods and the framework: :class:`Method`, :class:`Setting` and :class:`RunContext`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -42,6 +42,7 @@ __all__ = [
     "plan_sums",
 ]
 EXPECTED_RECORDS = 300  # where nobody declares how many there are
+PROMISE, ONE_PARTY = Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0)  # of a Setting that a method's test makes
 Watch = Callable[[str, Callable[[], Any]], Any]
 Observe = Callable[[str, Mapping[str, Any]], None]  # told what a run obtains: its kind, and its public facts
 Records = Mapping[str, Sequence[tuple[int, Any]]]  # what a method recorded, by name: the round and the value
@@ -68,7 +69,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Setting:
-    """The public facts that a plan may depend on.
+    """The public facts that a plan may depend on. A run states all of them; the defaults serve tests of a method.
 
     Attributes:
         labels, generators: their names; a task without labels has none.
@@ -85,8 +86,8 @@ class Setting:
     labels: tuple[str, ...]
     generators: tuple[str, ...]
     folder: Path = Path()
-    privacy: Privacy = field(kw_only=True)
-    quorum: Quorum = field(kw_only=True)
+    privacy: Privacy = PROMISE
+    quorum: Quorum = ONE_PARTY
     embedder: str = PACKAGED
     expected_records: int = EXPECTED_RECORDS
     attributes: tuple[Attribute, ...] = ()

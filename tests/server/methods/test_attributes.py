@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from tests.doubles import bench
-from tests.doubles.bench import a_setting
 from tests.doubles.coded import raises
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_server.methods import undersong
-from undersong_server.methods.interface import Attribute
+from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.runs import execution
@@ -79,7 +78,7 @@ def test_texts_of_another_package_need_no_attributes():
     sex = Attribute("sex", ("f", "m"), column=True)
     said = []
     run = SimpleNamespace(
-        setting=a_setting(("a",), ("one",), attributes=(sex,)),
+        setting=Setting(("a",), ("one",), attributes=(sex,)),
         records={"shares of sex": [(0, [0.5, 0.25, 0.25])]},
         record=lambda *each: said.append(each[-1]),
     )
@@ -92,7 +91,7 @@ def test_texts_of_another_package_need_no_attributes():
 
 def test_a_missing_value_is_drawn_and_not_named():
     sex, tone = Attribute("sex", ("f", "m"), column=True), Attribute("tone", ("calm",), column=False)
-    setting = a_setting(("a",), ("one",), attributes=(tone, sex))
+    setting = Setting(("a",), ("one",), attributes=(tone, sex))
     run = SimpleNamespace(setting=setting, record=lambda *_: None)
     opened = undersong.attribute_shares(run, np.array([9.0, 0.0, 0.0, 5.0]))
     assert [share.tolist() for share in opened] == [[1.0], [0.0, 0.0, 1.0]]

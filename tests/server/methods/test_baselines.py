@@ -6,17 +6,18 @@ import math
 import numpy as np
 import pytest
 
-from tests.doubles.bench import a_setting, run_method
+from tests.doubles.bench import run_method
 from tests.doubles.tasks import make_replay_task
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_server import methods
 from undersong_server.methods import augpe, fusegen, pretext
+from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts.selection import effective_size
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
 
-SETTING = a_setting(("a", "b"), ("one", "two"))
+SETTING = Setting(("a", "b"), ("one", "two"))
 
 
 def test_rank_selection_is_the_papers():
@@ -77,7 +78,7 @@ def test_plans_vote_once_a_round_with_one_nearest_vote():
         assert {request.statistic.sensitivity.l2 for request in requests} == {1.0}
     assert fusegen.plan(fusegen.Options(), SETTING) == []
     with pytest.raises(ConfigurationError, match="labels"):
-        fusegen.plan(fusegen.Options(), a_setting((), ("one",)))
+        fusegen.plan(fusegen.Options(), Setting((), ("one",)))
 
 
 @pytest.mark.parametrize("selection", ["rank", "sampling"])

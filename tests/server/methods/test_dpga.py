@@ -6,13 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from tests.doubles.bench import a_setting, run_federated, run_method
+from tests.doubles.bench import run_federated, run_method
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
 from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_protocol.wire.public import decode_block, resolve
 from undersong_server.methods import dpga
+from undersong_server.methods.interface import Setting
 from undersong_server.pool import Sample
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
@@ -22,7 +23,7 @@ QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
 
 
 def setting(epsilon=1.0, labels=("a", "b")):
-    return a_setting(labels, ("one",), privacy=Privacy(epsilon, DELTA))
+    return Setting(labels, ("one",), privacy=Privacy(epsilon, DELTA))
 
 
 def planned(options):

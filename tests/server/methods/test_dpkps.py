@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from tests.doubles.bench import a_setting, run_method
+from tests.doubles.bench import run_method
 from tests.doubles.tasks import make_replay_task
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_server.generators.orders import Requests
 from undersong_server.methods import dpkps
+from undersong_server.methods.interface import Setting
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import build_prompts, plan_figures, plan_run
 
@@ -21,7 +22,7 @@ TOPICS = {"a": ["apple", "apricot", "avocado"], "b": ["banana", "blueberry", "bl
 @pytest.fixture
 def setting(tmp_path):
     (tmp_path / "terms.txt").write_text("".join(f"{term}\n" for terms in TOPICS.values() for term in [*terms, "pie"]))
-    return a_setting(("a", "b"), ("one",), tmp_path)
+    return Setting(("a", "b"), ("one",), tmp_path)
 
 
 def options(**changes):
@@ -151,7 +152,7 @@ def test_laplace_noise_plans_at_any_epsilon_and_wastes_none_of_it(epsilon, ensem
     options = dpkps.Options(
         vocabulary_words=500, pairs=8, sampler="iterative", ensemble=ensemble, noise="laplace", samples=4
     )
-    requests = dpkps.plan(options, a_setting(labels=("a", "b"), generators=("g",)))
+    requests = dpkps.plan(options, Setting(labels=("a", "b"), generators=("g",)))
     quorum = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
     plan = plan_sums(requests, Privacy(epsilon=epsilon, delta=1e-5), quorum)
     plan.verify()

@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles.bench import a_setting
 from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.model_files import PACKAGED
 from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LabelHistogram
 from undersong_server import methods
-from undersong_server.methods.interface import Method, MethodOptions
+from undersong_server.methods.interface import Method, MethodOptions, Setting
 from undersong_server.runs import planning
 from undersong_server.runs import task as tasks
 
-SETTING = a_setting(("a", "b"), ("one", "two"), steerable=(PACKAGED, PACKAGED))
+SETTING = Setting(("a", "b"), ("one", "two"), steerable=(PACKAGED, PACKAGED))
 
 
 def test_a_method_is_a_file_beside_the_interface_and_nothing_else():

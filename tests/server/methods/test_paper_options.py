@@ -9,13 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.doubles.bench import a_setting, run_method
+from tests.doubles.bench import run_method
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import GOOD_WORDS, VOCABULARY, topic_writer
 from tests.server.methods.test_dpkps import write_task
 from tests.server.methods.test_prompts import OPTIONS
 from undersong_common.errors import ConfigurationError
 from undersong_server.methods import augpe, dpga, wasp
+from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts.metadata import shares_by_label
 from undersong_server.methods.parts.selection import places_by_label
 from undersong_server.pool import Sample
@@ -126,7 +127,7 @@ def test_a_generator_named_for_keywords_proposes_them_and_writes_nothing(ran):
     assert {name for name, request in asked if request.kind == "keywords"} == {"good"}
     assert {name for name, _ in asked} == {"good", "poor"}
     with pytest.raises(ConfigurationError, match="keyword_generator: no generator is named 'nobody'"):
-        dpga.plan(dpga.Options(keyword_generator="nobody"), a_setting(("a",), ("one",)))
+        dpga.plan(dpga.Options(keyword_generator="nobody"), Setting(("a",), ("one",)))
     assert dpga.Options().keywords_per_label == 50
 
 
@@ -203,7 +204,7 @@ def test_aug_pe_with_the_private_vocabulary_puts_its_terms_into_the_first_prompt
 def test_aug_pe_s_vocabulary_takes_its_share_of_the_budget(tmp_path):
     (tmp_path / "words.txt").write_text("pan\noven\n")
     options = augpe.Options(private_vocabulary=True, vocabulary="words.txt", vocabulary_share=0.25, rounds=4)
-    requests = augpe.plan(options, a_setting(("a",), ("one",), tmp_path))
+    requests = augpe.plan(options, Setting(("a",), ("one",), tmp_path))
     total = sum(request.budget_share for request in requests)
     assert [request.budget_share / total for request in requests] == pytest.approx([0.25] * 4)
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.doubles.bench import Records, a_setting, run_method
+from tests.doubles.bench import Records, run_method
 from tests.doubles.pace import slow_but
 from tests.doubles.parties import embed
 from tests.doubles.tasks import LABELS, make_task
@@ -30,6 +30,7 @@ from undersong_server import methods
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.orders import Order, Requests, shown_once
 from undersong_server.methods import augpe, discriminator, dpga, dpkps, fusegen, pretext, wasp
+from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.keyphrases import Densities, english_words, significant_terms
 from undersong_server.methods.parts.metadata import shares_by_label
@@ -91,8 +92,8 @@ def test_presets_hold_the_papers_values():
         assert (genetic.length_bins, genetic.keywords_per_label, genetic.keyword_answers) == (100, 50, 1)
         assert [round(8_000 * part) for part in genetic.operators] == [2000] * 4
     wiki, mimic = dpkps.Options(preset="paper"), dpkps.Options(preset="mimic")
-    assert (wiki.sampler, wiki.texts(a_setting(tuple("abc"), ("one",)))) == ("iterative", 3000)
-    assert (mimic.sampler, mimic.texts(a_setting(tuple("ab"), ("one",)))) == ("independent", 3000)
+    assert (wiki.sampler, wiki.texts(Setting(tuple("abc"), ("one",)))) == ("iterative", 3000)
+    assert (mimic.sampler, mimic.texts(Setting(tuple("ab"), ("one",)))) == ("independent", 3000)
     for keyphrases in (wiki, mimic):
         assert (keyphrases.document_terms, keyphrases.keyphrases, keyphrases.length) == (10, 1000, 10)
         assert (keyphrases.split, keyphrases.false_terms, keyphrases.sharpness) == ((1.0, 5.0), 1.0, 1.0)
@@ -148,7 +149,7 @@ def test_wasp_s_noise_is_theorem_d_4_s(tmp_path, epsilon, delta_iter, sigma):
 
 def test_each_of_ten_parties_adds_the_noise_of_algorithm_2():
     """Line 2 of Algorithm 2: sigma / sqrt(L), all L parties taking part."""
-    setting = a_setting(LABELS, ("one",), privacy=Privacy(4.0, 1e-5), quorum=Quorum(10, 10, 0, 0))
+    setting = Setting(LABELS, ("one",), privacy=Privacy(4.0, 1e-5), quorum=Quorum(10, 10, 0, 0))
     planned = plan_sums(wasp.plan(wasp.Options(preset="paper"), setting), setting.privacy, setting.quorum)["votes/1"]
     own = math.sqrt(noise_plan(planned.drawn_sigma_integer, 10, 0, 0).components[0]) / planned.scale
     assert own == pytest.approx(4 * math.sqrt(2 * math.log(1.25e5)) * 2 / (4 * math.sqrt(10)), rel=1e-3)
@@ -157,7 +158,7 @@ def test_each_of_ten_parties_adds_the_noise_of_algorithm_2():
 
 def test_one_party_s_noise_alone_gives_what_wasp_s_page_says():
     """The program: four vectors of each of five votes, its share of 3.23. The paper's: five, its share of 3.06."""
-    setting = a_setting(LABELS, ("one",), privacy=Privacy(4.0, 1e-5), quorum=Quorum(10, 6, 1, 1))
+    setting = Setting(LABELS, ("one",), privacy=Privacy(4.0, 1e-5), quorum=Quorum(10, 6, 1, 1))
     planned = plan_sums(wasp.plan(wasp.Options(preset="paper"), setting), setting.privacy, setting.quorum)
     l2 = math.sqrt(2 * sum(4.0**-q for q in range(8)))
     assert spent(math.sqrt(5 * 4) * l2 / 3.23, 1e-5) == pytest.approx(planned.epsilon_if_all_others_collude(), rel=1e-3)
@@ -168,7 +169,7 @@ def test_one_party_s_noise_alone_gives_what_wasp_s_page_says():
 def test_user_level_noise_is_eight_times_as_large():
     """App. E.4: sensitivity 32 where a party has at most eight records."""
     privacy = Privacy(4.0, 1e-5, "party", max_per_unit=8, contribution="sum")
-    setting = a_setting(LABELS, ("one",), privacy=privacy)
+    setting = Setting(LABELS, ("one",), privacy=privacy)
     planned = plan_sums(wasp.plan(wasp.Options(preset="paper"), setting), privacy, ALONE)["votes/1"]
     assert planned.sigma == pytest.approx(32 * math.sqrt(2 * math.log(1.25e5)) * 2 / 4)
 
@@ -385,7 +386,7 @@ def test_dp_kps_s_noise_is_laplace_of_its_two_parts(tmp_path, epsilon, split):
     """A.1: scale S / eps_voc. A.2: eps_kde in ceil(log2 10) = 4 equal parts, each of 512 pairs. Pure epsilon."""
     (tmp_path / "words.txt").write_text("\n".join("abcdefghijkl"))
     options = dpkps.Options(preset="paper", vocabulary="words.txt", split=split)
-    requests = dpkps.plan(options, a_setting(LABELS, ("one",), tmp_path))
+    requests = dpkps.plan(options, Setting(LABELS, ("one",), tmp_path))
     assert (requests[1].statistic.lengths, requests[1].statistic.weights) == ((2, 4, 8, 16), (1.0,) * 4)
     planned = plan_sums(requests, Privacy(epsilon, 1e-12), ALONE)
     assert planned["vocabulary"].sigma == pytest.approx(math.sqrt(2) * 10 / split[0], rel=0.01)
@@ -431,7 +432,7 @@ def test_the_vocabulary_counts_the_first_ten_terms_with_repeats():
 def test_the_kernel_has_the_bandwidth_of_its_structure(sampler, ensemble, phrases, u):
     """A.2: exp(-u |x - y|^2) on l concatenated unit vectors: u = 1, 1/l (linear), 2/L' (logarithmic)."""
     options = dpkps.Options(preset="paper", sampler=sampler, ensemble=ensemble, length=4, pairs=8192)
-    statistic = options.features(a_setting(("a",), ("one",)))
+    statistic = options.features(Setting(("a",), ("one",)))
     terms = [f"term{n}" for n in range(8)]
     vectors = embed(terms)
     text = " ".join(terms[:phrases] if sampler == "independent" else terms[:4])
@@ -448,7 +449,7 @@ def test_the_kernel_has_the_bandwidth_of_its_structure(sampler, ensemble, phrase
 
 def test_sequences_are_drawn_in_proportion_to_the_density_with_repeats():
     options = dpkps.Options(preset="mimic", length=2, pairs=64)
-    statistic = options.features(a_setting(("a",), ("one",)))
+    statistic = options.features(Setting(("a",), ("one",)))
     vectors = embed([f"term {n}" for n in range(6)])
     sums = np.random.default_rng(0).normal(size=statistic.dimension)
     densities = Densities(statistic, sums, vectors, repeats=options.repeats)
@@ -459,7 +460,7 @@ def test_sequences_are_drawn_in_proportion_to_the_density_with_repeats():
         assert np.bincount(drawn[:, position], minlength=6) / 30_000 == pytest.approx(expected, abs=0.015)
     assert (drawn[:, 0] == drawn[:, 1]).mean() == pytest.approx((expected**2).sum(), abs=0.015)
     iterative = dpkps.Options(preset="paper", length=2, pairs=64)
-    statistic = iterative.features(a_setting(("a",), ("one",)))
+    statistic = iterative.features(Setting(("a",), ("one",)))
     assert statistic.lengths == (2,)
     sums = np.random.default_rng(2).normal(size=statistic.dimension)
     densities = Densities(statistic, sums, vectors, repeats=iterative.repeats)
@@ -596,7 +597,7 @@ def test_dp_kps_s_aug_pe_writes_a_tenth_of_its_prompts_and_never_names_the_class
     """DP-KPS B.1.3 and section 3: B / 10 texts of ten sequential prompts each, no class in any of them."""
     options = augpe.Options(preset="dpkps", samples=1000)
     assert options.population == 100
-    assert augpe.generator_calls(options, a_setting(LABELS, ("one",))) == 1000
+    assert augpe.generator_calls(options, Setting(LABELS, ("one",))) == 1000
     changes = ["method.preset=dpkps", "method.samples=200", "method.vocabulary=words.txt"]
     asked, samples, _, _ = ran("augpe", changes)
     assert {sample.label for sample in samples} == set(LABELS)
@@ -609,7 +610,7 @@ def test_aug_pe_s_vocabulary_has_laplace_noise_of_its_own_epsilon(tmp_path):
     """S = 10 terms of a document: Laplace noise of scale S / eps_voc = 10, deviation 14.14; votes get what is left."""
     (tmp_path / "words.txt").write_text("\n".join("abcdefghijkl"))
     options = augpe.Options(preset="dpkps", samples=100, vocabulary="words.txt")
-    setting = a_setting(LABELS, ("one",), tmp_path)
+    setting = Setting(LABELS, ("one",), tmp_path)
     planned = plan_sums(augpe.plan(options, setting), Privacy(6.0, 1e-5), ALONE)
     assert planned["vocabulary"].law == "laplace"
     assert planned["vocabulary"].sigma == pytest.approx(math.sqrt(2) * 10)
@@ -628,7 +629,7 @@ def test_the_pe_baselines_spend_all_of_epsilon(module, votes, sigma):
         (Privacy(4.0, 1e-5), 1),
         (Privacy(4.0, 1e-5, "party", max_per_unit=8, contribution="sum"), 8),
     ):
-        setting = a_setting(LABELS, ("one",), privacy=privacy)
+        setting = Setting(LABELS, ("one",), privacy=privacy)
         planned = plan_sums(module.plan(module.Options(preset="paper"), setting), privacy, ALONE)
         assert [one.sigma for one in planned.sums] == pytest.approx([size * sigma] * votes, rel=1e-3)
         assert spent(math.sqrt(votes) * size / planned.sums[0].sigma, 1e-5) == pytest.approx(4.0, rel=1e-3)
@@ -636,7 +637,7 @@ def test_the_pe_baselines_spend_all_of_epsilon(module, votes, sigma):
 
 def test_aug_pe_with_eight_votes_is_wasp_s_refinement():
     """WASP, E.2: Q from 1 to 8; one histogram of 1, 1/2, ... changes by sqrt(sum 4^-q) = 1.155 with a record."""
-    setting = a_setting(LABELS, ("one",), privacy=Privacy(4.0, 1e-5))
+    setting = Setting(LABELS, ("one",), privacy=Privacy(4.0, 1e-5))
     one, eight = (
         plan_sums(augpe.plan(augpe.Options(preset="paper", votes=q), setting), setting.privacy, ALONE) for q in (1, 8)
     )

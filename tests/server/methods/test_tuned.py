@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 from tests.doubles import bench
-from tests.doubles.bench import a_setting
 from tests.doubles.delivery import delivered_by
 from tests.doubles.processes import ROOT
 from tests.doubles.steerable import steer_by_packaged
@@ -39,7 +38,7 @@ from undersong_server.generators.kinds.transformers import (
 )
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.methods import tuned
-from undersong_server.methods.interface import RunContext
+from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.tuned import Options
 from undersong_server.prompts.rendering import Prompts, TaskWords
 from undersong_server.runs import task as tasks
@@ -56,12 +55,12 @@ TUNING = Tuning(rank=4, learning_rate=0.02, beta=0.5, epochs=3, batch=2, seed=1)
 def test_only_a_local_causal_model_can_be_tuned(steerable: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(told or "{}")
-    setting = a_setting(LABELS, ("one",), folder=tmp_path, steerable=(steerable,))
+    setting = Setting(LABELS, ("one",), folder=tmp_path, steerable=(steerable,))
     with pytest.raises(ConfigurationError) as refused:
         tuned.plan(Options(), setting)
     assert refused.value.code == "not-tunable"
     (tmp_path / "model" / "config.json").write_text("{}")
-    causal = a_setting(LABELS, ("one",), folder=tmp_path, steerable=("model",))
+    causal = Setting(LABELS, ("one",), folder=tmp_path, steerable=("model",))
     planned = [
         [each.name for each in tuned.plan(Options(score=score, keep=keep), causal)]
         for score in ("similarity", "votes")

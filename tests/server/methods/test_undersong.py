@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.doubles import bench
-from tests.doubles.bench import a_setting
 from tests.doubles.tasks import make_replay_task, make_task
 from tests.doubles.word_embedding import embed
 from undersong_common.embedding import quantise
@@ -22,7 +21,7 @@ from undersong_server.evaluation import task_model
 from undersong_server.generators.interface import Answer
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
-from undersong_server.methods.interface import Attribute
+from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import shares
 from undersong_server.methods.undersong import TUNING, Options, plan, usefulness
 from undersong_server.runs.planning import plan_run
@@ -38,7 +37,7 @@ def near_words_are_near(monkeypatch):
 
 def asked(labels=2, generators=2, attributes=(), **options):
     names = tuple(f"label {n}" for n in range(labels)), tuple(f"generator {n}" for n in range(generators))
-    setting = a_setting(*names, privacy=Privacy(4.0, 1e-5), attributes=attributes)
+    setting = Setting(*names, privacy=Privacy(4.0, 1e-5), attributes=attributes)
     return {request.name: request for request in plan(Options(**options), setting)}
 
 
@@ -92,7 +91,7 @@ def test_the_plan_asks_generators_where_there_are_several_and_texts_where_there_
 
 
 def test_texts_written_for_each_published_one_multiply_the_calls():
-    setting = a_setting(("a", "b"), ("one",))
+    setting = Setting(("a", "b"), ("one",))
     assert undersong.METHOD.generator_calls(Options(samples=50, written=4), setting) == 200
     assert sum(Options(samples=50, written=4, rounds=3).per_round()) == 200
 

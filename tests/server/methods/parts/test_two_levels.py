@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.doubles.bench import a_setting
 from undersong_common.embedding import publishable
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods import augpe
 from undersong_server.methods.augpe import Cells
+from undersong_server.methods.interface import Setting
 
 
 def blobs(count: int, each: int) -> np.ndarray:
@@ -53,4 +53,4 @@ def test_both_sums_together_cost_what_the_flat_vote_costs():
 def test_augpe_takes_fewer_cells_than_texts():
     options = augpe.Options(samples=60, rounds=3, cells=40)
     with pytest.raises(ConfigurationError, match=r"method\.cells = 40"):
-        augpe.plan(options, a_setting(("a", "b"), ("one",)))
+        augpe.plan(options, Setting(("a", "b"), ("one",)))
