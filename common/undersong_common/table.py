@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from undersong_common import extras
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
 
@@ -239,15 +240,16 @@ def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any] | None
     except OSError as error:
         said = error.strerror or NO_GZIP
         raise ConfigurationError(f"{path}: cannot be read: {said}", "check the file and its permissions") from None
-    match suffix:
-        case ".parquet":
-            yield from _parquet_rows(path, content)
-        case ".xlsx":
-            yield from _workbook_rows(path, content)
-        case ".jsonl" | ".ndjson":
-            yield from _jsonl_rows(path, _decoded(path, content, encoding))
-        case _:
-            yield from _csv_rows(path, _decoded(path, content, encoding), "\t" if suffix == ".tsv" else "")
+    with extras.named():
+        match suffix:
+            case ".parquet":
+                yield from _parquet_rows(path, content)
+            case ".xlsx":
+                yield from _workbook_rows(path, content)
+            case ".jsonl" | ".ndjson":
+                yield from _jsonl_rows(path, _decoded(path, content, encoding))
+            case _:
+                yield from _csv_rows(path, _decoded(path, content, encoding), "\t" if suffix == ".tsv" else "")
 
 
 def gzip_lines(path: Path) -> Generator[bytes, None, None]:

@@ -1,6 +1,7 @@
 import csv
 import gzip
 import json
+import sys
 
 import pyarrow
 import pyarrow.parquet
@@ -159,6 +160,14 @@ def test_a_workbook_reads_as_a_csv_file_does(tmp_path):
     with raises(ConfigurationError, "no-workbook") as caught:
         read_table(tmp_path / "bad.xlsx", "text")
     assert SECRET not in str(caught.value)
+
+
+def test_without_the_extra_a_workbook_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with raises(ConfigurationError, "no-package") as caught:
+        read_table(tmp_path / "a.xlsx", "text")
+    assert "undersong[xlsx]" in caught.value.remedy
 
 
 def test_a_workbook_that_inflates_too_far_is_refused_by_name(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from typing import Any
 from undersong_client.home import VARIABLE, Declared
 from undersong_client.records import fhir
 from undersong_client.records.declared import Skip, Skipped, json_lines, value_at
+from undersong_common import extras
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, rows_of, table_of, user_id
 
@@ -62,6 +63,7 @@ class Reading:
     refused: int = 0
 
 
+@extras.named()
 def read(declared: Declared, *, dry: bool = False) -> Reading:
     """Reads the declared source.
 
