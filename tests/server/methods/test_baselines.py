@@ -58,6 +58,11 @@ def test_cross_selection_is_the_papers():
     assert fusegen.cross_selected(spread, weights, members, 8, 4, 3 / 8).tolist() == expected
 
 
+def test_variability_is_the_deviation_over_models():
+    opinions = np.array([[0.1, 0.5], [0.3, 0.5], [0.8, 0.5]])
+    assert fusegen.variability(opinions) == pytest.approx([np.std([0.1, 0.3, 0.8]), 0.0])
+
+
 def test_self_boosting_lowers_the_weight_of_wrong_labels():
     rng = np.random.default_rng(0)
     centres = np.eye(2, 8)

@@ -122,6 +122,15 @@ def test_a_task_names_the_values_that_it_changes(tmp_path):
     assert load(make_task(tmp_path), ["method.preset=paper", "prompts.variety=true"]).prompts.variety
 
 
+@pytest.mark.parametrize("name", ["wasp", "dpga", "dpkps", "augpe", "pretext", "fusegen"])
+def test_presets_order_prompts_without_hints(ran, name):
+    changes = {"augpe": ["method.corpus=20", "method.rounds=2"], "dpga": SMALL, "dpkps": WORDS}
+    asked, samples, _, _ = ran(name, changes.get(name, ["method.samples=40", "method.rounds=2"]))
+    assert samples
+    assert asked
+    assert all("let this shape it" not in request.prompt for _, request in asked)
+
+
 # WASP
 
 
@@ -379,6 +388,8 @@ def test_dpga_s_operators_are_those_of_3_4(ran):
 
 
 # DP-KPS
+
+WORDS = ["method.vocabulary=words.txt", "method.per_class=12", "method.pairs=16", "method.length=3"]
 
 
 @pytest.mark.parametrize(("epsilon", "split"), [(6.0, (1.0, 5.0)), (15.0, (5.0, 10.0))])
