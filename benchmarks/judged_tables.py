@@ -27,7 +27,7 @@ SUMS = (  # what is asked, with and without it, settings that served to choose n
     ("the label histogram", MIXTURE, "mixture", APART),
     ("who writes, with the verdict", OURS, CLEANED, APART),
     ("the verdict", OURS, f"{OURS}~verdict", APART),
-    ("the last votes, one generator", OURS, f"{OURS}~last", ALONE),
+    ("where the labels lie, one generator", OURS, f"{OURS}~centres", ALONE),
 )
 
 Cells = Mapping[tuple[str, str, int], Mapping[str, Any]]

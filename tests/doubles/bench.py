@@ -56,7 +56,9 @@ class Records:
 
     def __init__(self, table: Any, labels: Sequence[str]) -> None:
         self.texts = table.texts
-        self.labels = np.array([labels.index(label) for label in table.labels], dtype=np.int64)
+        self.labels = np.array(
+            [labels.index(label) if label in labels else -1 for label in table.labels], dtype=np.int64
+        )
         self.embeddings = embed(table.texts)
         self.columns = table.columns
         self.units = np.arange(len(table))

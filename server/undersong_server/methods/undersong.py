@@ -2,7 +2,8 @@
 
 A private sum is asked only for a choice, and a choice stands only if the records' verdict finds it better than all
 texts, cleaned, by two standard errors. Otherwise those are the corpus: a label goes only if embeddings and words
-contradict it, where the method ``cleaned-mixture`` asks embeddings alone.
+contradict it, where the method ``cleaned-mixture`` asks embeddings alone. One generator leaves nobody to choose: there
+the records judge the labels of its texts, by where the records of each label lie.
 """
 
 from collections.abc import Sequence
@@ -14,9 +15,11 @@ import numpy as np
 import scipy.sparse as sp
 from pydantic import Field
 
+from undersong_common import embedders
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.workers import one_numpy_thread
+from undersong_protocol.statistics import EmbeddingSum
 from undersong_protocol.statistics.classifier_votes import (
     BUCKETS,
     NEVER,
@@ -52,7 +55,7 @@ class Options(MethodOptions):
     Attributes:
         samples: texts published, at most.
         written: texts ordered for each text published. It multiplies the calls and their price.
-        rounds: of writing, of equally many texts. After each but the last, the records are asked.
+        rounds: of writing, of equally many texts. After each but the last, generators or examples are chosen.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
@@ -71,17 +74,17 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if labels or setting.attributes:
         counted = attribute_marginals(setting) if setting.attributes else LabelHistogram(labels)
         asked.append(SumRequest("labels", counted, TUNING.part_labels))
-    several, voted = labels > 1 and generators > 1, generators == 1 or labels < 2 or options.written > 1
+    several = labels > 1 and generators > 1
+    if labels > 1 and (generators == 1 or options.written > 1):
+        located = EmbeddingSum(embedders.dimension(setting.embedder), labels)
+        asked.append(SumRequest("centres", located, TUNING.part_centres))
     for t, size in enumerate(np.cumsum(options.per_round())[:-1].tolist()):
         if several and size >= TUNING.texts_judged * generators * labels:
             judged = ClassifierVotesInBlocks(generators, labels)
             asked.append(SumRequest(f"who/{t + 1}", judged, TUNING.part_who / (options.rounds - 1)))
-        if voted:
+        if labels < 2:
             part = TUNING.part_examples / (options.rounds - 1)
             asked.append(SumRequest(f"votes/{t + 1}", _votes(size, labels), part))
-    if voted and labels > 1:
-        candidates = options.samples * options.written
-        asked.append(SumRequest("last votes", _votes(candidates, labels), TUNING.part_last_votes))
     if labels > 1 and len(asked) > 1:  # there is a choice to judge
         asked.append(SumRequest("verdict", CorpusComparison(labels), TUNING.part_verdict))
     return asked
@@ -95,25 +98,25 @@ def _votes(candidates: int, labels: int) -> EqualVotes:
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/method.md."""
     state = State(options, run, [request.name for request in plan(options, run.setting)])
-    # 1. What: the labels' shares, and those of the attributes' values.
+    # 1. What: the labels' shares, those of the attributes' values, and where the records of each label lie.
     state.count_labels()
+    state.open_centres()
     for t, count in enumerate(options.per_round()):
         # 2. Write: all generators alike first, later the chosen ones, with examples where votes were asked.
         state.write(t, count)
         # 3. Who: the generators that the records cannot tell from the best.
         if f"who/{t + 1}" in state.asked:
             state.choose_generators(f"who/{t + 1}")
-        # 4. Which, for the next round: examples that the records vote for.
+        # 4. Which, for the next round: examples that the records vote for, where there are no labels.
         if f"votes/{t + 1}" in state.asked:
             state.choose_examples(f"votes/{t + 1}")
-    # 5. Public cleaning: of everything, which is this run's mixture, and of what was chosen.
-    mixture, ours = state.at_most(state.cleaned(np.arange(len(run.pool)))), state.cleaned(state.published())
-    # 6. Which, for the corpus: the texts with the most votes.
-    if "last votes" in state.asked:
-        ours = state.choose_texts(ours)
+    # 5. Public cleaning of everything: this run's mixture.
+    mixture = state.at_most(state.cleaned(np.arange(len(run.pool))))
+    # 6. Which, for the corpus: the chosen generators' texts, under the labels that the records' centres find likeliest.
+    ours = state.chosen_texts()
     # 7. The verdict: the choice stands if it is better than all texts, cleaned, by two standard errors.
     if "verdict" in state.asked:
-        ours = state.judged(mixture, ours)
+        ours = state.by_verdict(mixture, ours)
     return state.samples(ours)
 
 
@@ -148,6 +151,7 @@ class State:
         self.by_label = True  # until the records have said that generators differ alike on all labels
         self.spent: Bools = np.zeros((generators, labels), dtype=np.bool_)
         self.examples: list[list[str]] = [[] for _ in range(labels)]
+        self.centres: NoisySum | None = None
 
     def count_labels(self) -> None:
         """Opens the histogram of labels, and of attributes beside it."""
@@ -162,6 +166,11 @@ class State:
             self.rare = self.shares < TUNING.rare / labels
             self.records = shares.records_shares(self.shares) * shares.records_of(counts)
             self.run.record("label shares", 0, self.shares.tolist())
+
+    def open_centres(self) -> None:
+        """Opens the sum of the embeddings of each label's records."""
+        if "centres" in self.asked:
+            self.centres = self.run.private_sum("centres", [])
 
     def write(self, t: int, count: int) -> None:
         """Orders ``count`` texts in round ``t``, so that all texts come near to the shares of labels and generators."""
@@ -210,15 +219,15 @@ class State:
         self.weights = self.chosen / self.chosen.sum(axis=0)
 
     def choose_examples(self, name: str) -> None:
-        """Opens votes for all texts so far and chooses examples by them; without labels, weights of generators too."""
-        opened, (_, label_of, author) = self._votes(name), self._texts()
-        votes = opened.natural[: len(author)]
-        for label in range(len(self.shares)):
-            own = np.flatnonzero(label_of == label)
-            size = min(TUNING.shortlist, round(TUNING.kept_share * len(own)))
-            heard = len(own) > 0 and float(votes[own].std()) >= opened.sigma
-            self.examples[label] = self.run.pool.texts_of(highest(votes, own, size)) if heard else []
-        if len(self.run.setting.labels) < 2 and len(self.weights) > 1:
+        """Opens votes for all texts so far and chooses examples by them, and weights of generators."""
+        correction, author = hubness_correction(*self._texts()[:2]), self.run.pool.generator_of
+        inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]
+        opened = self.run.private_sum(name, inputs)
+        votes = opened.natural[: len(author)]  # later coordinates, of texts that were not written, hold noise only
+        size = min(TUNING.shortlist, round(TUNING.kept_share * len(votes)))
+        heard = float(votes.std()) >= opened.sigma
+        self.examples = [self.run.pool.texts_of(highest(votes, np.arange(len(votes)), size)) if heard else []]
+        if len(self.weights) > 1:
             written = np.maximum(np.bincount(author, minlength=len(self.weights)), 1)
             rate = np.bincount(author, weights=votes, minlength=len(written)) / written
             weights = np.maximum(
@@ -227,26 +236,25 @@ class State:
             if weights.sum() > 0:
                 self.weights = (weights / weights.sum())[:, None]
 
-    def choose_texts(self, corpus: Rows) -> Rows:
-        """Opens the last votes. Returns the texts of the corpus that have the most of each label."""
-        votes = self._votes("last votes").natural
-        most = np.ceil(self.options.samples * self.shares)
-        written = np.bincount(corpus.label_of, minlength=len(self.shares))
-        places = np.minimum(np.where(self.rare, written, np.round(TUNING.kept_share * written)), most).astype(np.int64)
-        kept = [
-            highest(votes[corpus.position], np.flatnonzero(corpus.label_of == label), size)
-            for label, size in enumerate(places)
-        ]
-        order = np.sort(np.concatenate(kept))
-        return Rows(corpus.position[order], corpus.label_of[order])
+    def chosen_texts(self) -> Rows:
+        """The chosen generators' texts: under the labels that the centres find likeliest, or cleaned in public.
 
-    def _votes(self, name: str) -> NoisySum:
-        """Opens the sum ``name``: votes for every text so far. Coordinate i is text i; later ones hold noise only."""
-        correction = hubness_correction(*self._texts()[:2])
-        inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]
-        return self.run.private_sum(name, inputs)
+        Of more texts than may be published the likeliest of each label are kept.
+        """
+        position = self.published()
+        if self.centres is None:
+            return self.at_most(self.cleaned(position))
+        x, label_of, _ = self._texts(position)
+        judged = by_centres(self.centres, self.records, x, label_of, self.rare)
+        kept = np.arange(len(position))
+        if len(position) > self.options.samples:
+            most = largest_remainder(self.shares, self.options.samples)
+            of_label = [np.flatnonzero(judged.label_of == label) for label in range(len(most))]
+            likeliest = [highest(judged.probability, own, size) for own, size in zip(of_label, most, strict=True)]
+            kept = np.sort(np.concatenate(likeliest))
+        return Rows(position[kept], judged.label_of[kept])
 
-    def judged(self, mixture: Rows, ours: Rows) -> Rows:
+    def by_verdict(self, mixture: Rows, ours: Rows) -> Rows:
         """Opens the verdict on ``ours`` against the mixture. Returns the one to publish, and says why in the report."""
         labels, heads, by_words = len(self.shares), [], []
         for rows in (mixture, ours):
@@ -270,14 +278,16 @@ class State:
         left = f"left out {', '.join(out)}" if out else "left out no generator"
         if not (self.chosen == inside[:, None]).all():
             left += " and chose others label by label"
-        if "last votes" in self.asked:
-            left += " and voted for texts"
+        if self.centres is not None:
+            left += " and judged the texts' labels"
         taken = "The chosen texts are published" if gain.certain() else "All texts, cleaned, are published"
         points = f"{100 * gain.value:+.1f} points, standard error {100 * gain.error:.1f}"
         return f"The private records {left}; by their verdict the chosen texts gain {points}. {taken}."
 
     def at_most(self, rows: Rows) -> Rows:
         """Returns as many of the rows as may be published (``samples``), drawn by chance, in ascending order."""
+        if len(rows.position) <= self.options.samples:
+            return rows
         kept = np.sort(self.run.rng("corpus").permutation(len(rows.position))[: self.options.samples])
         return Rows(rows.position[kept], rows.label_of[kept])
 
@@ -386,11 +396,11 @@ class Tuning:
     part_who: float = _constant(5.0, "part of the budget", "several generators only; its noise is spread over labels")
     part_verdict: float = _constant(3.0, "part of the budget", "noise below the chance of 300 records' answers")
     part_examples: float = _constant(2.0, "part of the budget, over all rounds", "examples only steer the prompts")
-    part_last_votes: float = _constant(
-        4.0, "part of the budget", "a third; in a live prototype the last votes gained most"
-    )
+    part_centres: float = _constant(6.0, "part of the budget", "its noise is spread over coordinates")
+    axes: int = _constant(80, "directions", "of a live model's texts; 40 gave a point less, 20 three")
+    trust: float = _constant(0.5, "probability", "that a text is of the label that it was ordered for")
     votes: int = _constant(8, "votes per record", "equal votes: their noise per vote is 1 / sqrt(8)")
-    texts_per_vote: int = _constant(5, "texts of a label", "a record votes for a fifth of a label at most")
+    texts_per_vote: int = _constant(5, "texts", "a record votes for a fifth of them at most")
     texts_judged: int = _constant(3, "texts of a generator and label", "with fewer a classifier tells of luck")
     tie: float = _constant(
         1.0, "standard errors", "a generator within this distance of the best is not told from it and stays"
@@ -407,10 +417,10 @@ class Tuning:
         0.1, "of accuracy", "choices label by label tie a label to a style; 0.02 to 0.03 where that harmed"
     )
     certainty: float = _constant(2.0, "standard errors of the gain", "below it the cleaned mixture stays")
-    kept_share: float = _constant(0.3, "of a label's texts", "the best share in the live prototype")
-    rare: float = _constant(0.5, "of an equal share", "a label below it loses no text by a choice")
+    kept_share: float = _constant(0.3, "of the texts", "examples are drawn from; the best share in a live prototype")
+    rare: float = _constant(0.5, "of an equal share", "a label below it loses no text to the choice")
     examples: int = _constant(4, "texts in a prompt", "fits the context of a small model")
-    shortlist: int = _constant(32, "texts of a label", "that examples are drawn from, so that prompts differ")
+    shortlist: int = _constant(32, "texts", "that examples are drawn from, so that prompts differ")
     strength: float = _constant(
         3.0, "inverse regularisation (C)", "that of the panel's words; its head chooses among less"
     )
@@ -472,6 +482,48 @@ def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, tex
         if different > TUNING.by_label_variance:
             return Usefulness(each, apart, True)
     return Usefulness(np.repeat(whole[:, None], labels, axis=1), np.repeat(variance[:, None], labels, axis=1), False)
+
+
+# Labels of texts, by where the records of each label lie; docs/method.md, step 6.
+
+
+class Judged(NamedTuple):
+    """Likeliest label of each text, int64 [n], and its probability, float64 [n]."""
+
+    label_of: Int64
+    probability: Float64
+
+
+def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64, rare: Bools) -> Judged:
+    """Judges texts by noisy sums of the embeddings of each label's records, and by the label they were ordered for.
+
+    A label's texts are normal around its centre, alike in all directions. A centre is the mean of its records, less the
+    mean of all, along the main axes of the texts, and is shrunk by its noise.
+
+    Args:
+        centres: the opened sums, [C x d]; ``records`` of each label, float64 [C].
+        x, label_of: embeddings of the texts, float32 [n, d], and the labels that they were ordered for, int64 [n].
+        rare: labels whose texts keep them, bool [C].
+    """
+    from scipy.special import softmax
+
+    labels, rows = len(records), np.arange(len(label_of))
+    sums = centres.natural.reshape(labels, -1)
+    apart = x - x.mean(axis=0, dtype=np.float64)
+    axes = np.linalg.eigh(apart.T @ apart)[1][:, ::-1][:, : min(TUNING.axes, max(1, len(x) - 1))]
+    centre = (sums / records[:, None] - sums.sum(axis=0) / records.sum()) @ axes
+    noise = ((centres.sigma / records) ** 2)[:, None]
+    signal = max(0.0, float((centre**2 - noise).mean()))
+    centre *= signal / np.maximum(signal + noise, 1e-12)
+    at = apart @ axes
+    spread = max(float(((at - centre[label_of]) ** 2).mean()), 1e-12)
+    share = np.bincount(label_of, minlength=labels) / len(label_of)
+    ordered = np.repeat((1 - TUNING.trust) * share[label_of, None], labels, axis=1)
+    ordered[rows, label_of] += TUNING.trust
+    near = (at @ centre.T - (centre**2).sum(axis=1) / 2) / spread
+    found = softmax(near + np.log(np.maximum(share, 1e-9)) + np.log(ordered), axis=1)
+    likeliest = np.where(rare[label_of], label_of, found.argmax(axis=1))
+    return Judged(likeliest, found[rows, likeliest])
 
 
 # The records' verdict on two corpora, by a head and a word classifier of each; docs/method.md, step 7.

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-PARTS = {"labels": 2, "who": 5, "verdict": 3, "votes": 2, "last votes": 4}
+PARTS = {"labels": 2, "who": 5, "verdict": 3, "votes": 2, "centres": 6}
 TEXTS_JUDGED, TIE, ANSWER_VARIANCE, TRAINING_VARIANCE, BY_LABEL_VARIANCE = 3, 1, 0.12, 0.08, 0.1
-CERTAINTY, KEPT_SHARE, RARE, SHORTLIST, STRENGTH = 2, 0.3, 0.5, 32, 3
+CERTAINTY, RARE, STRENGTH, AXES, TRUST = 2, 0.5, 3, 80, 0.5
 BUCKETS = 2**14
 
 
@@ -48,15 +48,14 @@ def plan(case: Case) -> dict[str, float]:
     """Step 0: the sums in their order, with their parts of the budget."""
     k, c, t = case.generators, case.labels, case.rounds
     asked = {"labels": float(PARTS["labels"])} if c > 1 else {}
-    votes = k == 1 or c < 2 or case.written > 1
+    if c > 1 and (k == 1 or case.written > 1):
+        asked["centres"] = float(PARTS["centres"])
     for number in range(1, t):
         ordered = sum(largest_remainder(np.full(t, case.texts / t))[:number])
         if k > 1 and c > 1 and ordered >= TEXTS_JUDGED * k * c:
             asked[f"who/{number}"] = PARTS["who"] / (t - 1)
-        if votes:
+        if c < 2:
             asked[f"votes/{number}"] = PARTS["votes"] / (t - 1)
-    if votes and c > 1:
-        asked["last votes"] = PARTS["last votes"]
     if c > 1 and any(name != "labels" for name in asked):
         asked["verdict"] = PARTS["verdict"]
     return asked
@@ -166,21 +165,6 @@ def who(case: Case, answer: Any, sigma: float, m: Any, texts: Texts, chosen: Any
     return found, blocks
 
 
-def most_voted(votes: Any, rows: Any, count: int) -> Any:
-    return rows[np.argsort(-votes[rows], kind="stable")[:count]]
-
-
-def examples(case: Case, votes: Any, sigma: float, texts: Texts) -> list[list[int]]:
-    """Step 4: the numbers of each label's examples."""
-    found = []
-    for label in range(case.labels):
-        rows = np.flatnonzero(texts.label == label)
-        none = not len(rows) or votes[rows].std() < sigma
-        count = min(SHORTLIST, round(KEPT_SHARE * len(rows)))
-        found.append([] if none else sorted(most_voted(votes, rows, count).tolist()))
-    return found
-
-
 def cleaned(case: Case, texts: Texts, fold: Any) -> Any:
     """Step 5: the cleaned label of each text, -1 where it is dropped; ``fold`` is the number of each text's fold."""
     kinds = []
@@ -228,14 +212,44 @@ def of_chosen(case: Case, p: Any, texts: Texts, chosen: Any) -> Any:
     return found
 
 
-def kept(case: Case, p: Any, votes: Any, labels: Any) -> Any:
-    """Step 6: which texts are kept, bool [n]; ``labels`` after cleaning, -1 for texts that are not in the choice."""
-    found = np.zeros(len(labels), dtype=bool)
-    for label in range(case.labels):
-        rows = np.flatnonzero(labels == label)
-        count = len(rows) if p[label] < RARE / case.labels else round(KEPT_SHARE * len(rows))
-        found[most_voted(votes, rows, min(count, math.ceil(case.samples * p[label])))] = True
-    return found
+def along_axes(x: Any) -> tuple[Any, Any]:
+    """Step 6.1: the axes, [d, a], and the texts about their mean along them, [n, a]."""
+    about = x - x.mean(axis=0)
+    axes = np.linalg.eigh(about.T @ about)[1][:, ::-1][:, :AXES]
+    return axes, about @ axes
+
+
+def centres(sums: Any, sigma: float, m: Any, axes: Any) -> Any:
+    """Step 6.2: the records' centre of each label about that of all, less the part that is noise, [C, a]."""
+    sums = np.asarray(sums).reshape(len(m), -1)
+    a = (sums / m[:, None] - sums.sum(axis=0) / m.sum()) @ axes
+    v = (sigma / m[:, None]) ** 2
+    t = max(0.0, (a**2 - v).mean())
+    return a * t / (t + v) if t > 0 else np.zeros_like(a)
+
+
+def label_chances(f: Any, a: Any, label: Any) -> Any:
+    """Step 6.3: the probability of each label for each text, [n, C]."""
+    w = np.bincount(label, minlength=len(a)) / len(label)
+    variance = ((f - a[label]) ** 2).mean()
+    near = np.where(w > 0, (f @ a.T - (a**2).sum(axis=1) / 2) / variance, -np.inf)
+    order = (1 - TRUST) * w[label][:, None] + TRUST * np.eye(len(a))[label]
+    found = w * np.exp(near - near.max(axis=1, keepdims=True)) * order
+    return found / found.sum(axis=1, keepdims=True)
+
+
+def by_centres(case: Case, sums: Any, sigma: float, p: Any, m: Any, texts: Texts) -> Any:
+    """Step 6: the label of each chosen text, int [n], -1 for those that are too many."""
+    axes, f = along_axes(texts.x)
+    chance = label_chances(f, centres(sums, sigma, m, axes), texts.label)
+    found = np.where((p < RARE / case.labels)[texts.label], texts.label, chance.argmax(axis=1))
+    if len(found) <= case.samples:
+        return found
+    kept, own = np.full(len(found), -1), chance[np.arange(len(found)), found]
+    for label, count in enumerate(largest_remainder(case.samples * p)):
+        rows = np.flatnonzero(found == label)
+        kept[rows[np.argsort(-own[rows], kind="stable")[:count]]] = label
+    return kept
 
 
 def word_classifier(words: list[Any], label: Any, labels: int) -> Any:

@@ -11,10 +11,11 @@ import pytest
 
 from tests.doubles import bench
 from tests.doubles.tasks import make_replay_task, make_task
-from tests.doubles.word_embedding import embed
+from tests.doubles.word_embedding import DIMENSION, embed
 from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Privacy
+from undersong_protocol.statistics import EmbeddingSum
 from undersong_protocol.statistics.histogram import AttributeMarginals
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.evaluation import task_model
@@ -33,6 +34,7 @@ WORDS = {"a": ("apple", "bread", "cheese", "plum", "honey"), "b": ("piston", "ge
 @pytest.fixture(autouse=True)
 def near_words_are_near(monkeypatch):
     monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
+    monkeypatch.setattr("undersong_common.embedders.dimension", lambda model: DIMENSION)
 
 
 def asked(labels=2, generators=2, attributes=(), **options):
@@ -74,20 +76,18 @@ def ran(task, seed=3):
 
 def test_the_plan_asks_generators_where_there_are_several_and_texts_where_there_is_one():
     assert list(asked()) == ["labels", "who/1", "who/2", "verdict"]
-    assert list(asked(generators=1)) == ["labels", "votes/1", "votes/2", "last votes", "verdict"]
+    assert list(asked(generators=1)) == ["labels", "centres", "verdict"]
     assert list(asked(labels=0)) == ["votes/1", "votes/2"]
-    assert list(asked(written=3)) == [
-        *("labels", "who/1", "votes/1", "who/2", "votes/2", "last votes", "verdict"),
-    ]
+    assert list(asked(written=3)) == ["labels", "centres", "who/1", "who/2", "verdict"]
     tone, band = (Attribute(name, ("x", "y"), column=name == "band") for name in ("tone", "band"))
     assert asked(attributes=(tone, band))["labels"].statistic == AttributeMarginals(2, (2,), (3,))
     assert asked(labels=0, attributes=(band,))["labels"].statistic == AttributeMarginals(0, (), (3,))
-    assert asked(written=3, samples=100)["last votes"].statistic.candidates == 300
+    assert asked(written=3)["centres"].statistic == EmbeddingSum(DIMENSION, 2)
     # generators with a text or two of each label are not judged; with no choice there is no verdict
     assert list(asked(generators=10, labels=10, samples=600)) == ["labels", "who/2", "verdict"]
     assert list(asked(generators=10, labels=10, samples=200)) == ["labels"]
     kinds = {each.statistic.name for labels in (0, 2) for each in asked(labels, written=2).values()}
-    assert len(kinds | {"attribute_marginals"}) == 5
+    assert len(kinds) == 5
 
 
 def test_texts_written_for_each_published_one_multiply_the_calls():
@@ -178,13 +178,33 @@ def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
     assert run.records["weights"][-1][1] == pytest.approx([1.0, 0.0])
 
 
-def test_a_certain_gain_publishes_the_texts_with_the_most_votes(tmp_path, monkeypatch):
-    monkeypatch.setattr(undersong.Gain, "certain", lambda self: True)
-    task = task_of(tmp_path, {"one": 0.4}, "method.samples=100")
-    samples, run = ran(task)
-    assert len(samples) == pytest.approx(TUNING.kept_share * len(run.pool), rel=0.15)
+def test_the_records_mend_the_labels_of_one_generator(tmp_path):
+    samples, run = ran(task_of(tmp_path, {"one": 0.4}))
+    assert run.records["verdict"][-1][1]["taken"]
+    assert "judged the texts' labels" in run.records["remarks"][-1][1]
     right = [sum(word in text.text for word in WORDS[text.label]) > 0 for text in samples]
-    assert np.mean(right) > 0.85  # 60 of 100 texts are right
+    assert np.mean(right) > 0.95  # 60 of 100 texts were
+
+
+def centred(labels, sums, sigma, records=(100.0, 100.0), rare=(False, False)):
+    """Labels of four texts, at -1, -1, 1 and 1, by noisy sums of the records of two labels along one axis."""
+    x = np.array([[-1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [1.0, 0.0]], dtype=np.float32)
+    found = undersong.by_centres(
+        opened([sums[0], 0, sums[1], 0], sigma), np.array(records), x, np.array(labels), np.array(rare)
+    )
+    return found.label_of.tolist()
+
+
+def test_a_text_gets_the_label_whose_records_are_near_unless_noise_hides_them():
+    assert centred([0, 1, 0, 1], [-80, 80], 1.0) == [0, 0, 1, 1]
+    assert centred([0, 1, 0, 1], [80, -80], 1.0) == [1, 1, 0, 0]
+    assert centred([0, 1, 0, 1], [80, -80], 1000.0) == [0, 1, 0, 1]
+    assert centred([0, 1, 0, 1], [80, -80], 1.0, rare=[True, False]) == [0, 1, 0, 0]
+
+
+def test_no_more_texts_are_published_than_the_task_says(tmp_path):
+    samples, run = ran(task_of(tmp_path, {"one": 0.0}, "task.labels=[]", "method.samples=40", "method.written=3"))
+    assert (run.ordered, len(samples)) == (120, 40)
 
 
 def test_where_nothing_was_written_nobody_is_asked_for_a_choice(tmp_path, monkeypatch):
