@@ -1,0 +1,77 @@
+"""The methods that choose among a live model's texts, with many draws of records and noise.
+
+    python -m benchmarks.live_again --live runs/live --data FOLDER --out runs/live-again
+
+A live cell takes minutes and has one draw of noise. Here the zero-shot texts of the live cells of all seeds
+(``benchmarks.live_core --methods mixture``) are the one generator's pool, and each cell takes a second. All methods
+order as many texts: ``undersong`` publishes them all, and as ``undersong:written=3`` a third of them.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import judged, judged_settings, live_core
+from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
+from undersong_common.table import Table
+from undersong_server.defaults import public_cache_path
+from undersong_server.operations.tasks import read_private_files
+
+PUBLISHED, WRITTEN = 99, 3
+METHODS = ("mixture", "mixture+labels", "cleaned-mixture", "undersong", f"undersong:written={WRITTEN}")
+
+
+def setting(given: argparse.Namespace, task: str, samples: int) -> judged_settings.Setting:
+    """The task with the texts of its live cells as the pool."""
+    bench = live_core.bench_of(given, task, Path("."), "packaged")
+    private = [row for table in read_private_files(bench._own_task) for row in _rows(table)]
+    cells = [json.loads(path.read_text("utf-8")) for path in sorted(given.live.glob(f"{task}/mixture_*.json"))]
+    pool = [
+        {"text": text, "label": label}
+        for cell in cells
+        for text, label in zip(cell["texts"], cell["labels"], strict=True)
+    ]
+    return judged_settings.Setting(task, private, _rows(bench.judged_on[0]), {"live": pool}, samples=samples)
+
+
+def _rows(table: Table) -> list[judged_settings.Row]:
+    return [{"text": text, "label": label} for text, label in zip(table.texts, table.labels or (), strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--live", type=Path, required=True, help="the --out of benchmarks.live_core")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=8)
+    given = parser.parse_args()
+    given.samples, given.batch, given.dtype = PUBLISHED, 1, "float32"
+    embed = CachedEmbedder(Embedder.load("packaged"), PublicFileCache(public_cache_path({}))).encode
+    print("| task | method | ordered | published | panel score | minus mixture | verdict taken |")
+    print("|---|---|---|---|---|---|---|")
+    for task in live_core.TASKS:
+        base: list[float] = []
+        worlds = {
+            samples: judged.World(
+                judged_settings.write(f"{task}-{samples}", setting(given, task, samples), given.out), embed
+            )
+            for samples in (PUBLISHED, PUBLISHED * WRITTEN)
+        }
+        for method in METHODS:
+            world = worlds[PUBLISHED if "written" in method else PUBLISHED * WRITTEN]
+            cells = [judged.cell(world, method, judged.FIRST_SEED + seed) for seed in range(given.seeds)]
+            found = [cell["panel"] for cell in cells]
+            base = base or found
+            beside = live_core.interval([ours - theirs for ours, theirs in zip(found, base, strict=True)])
+            taken = sum(cell["records"].get("verdict", {}).get("taken", False) for cell in cells)
+            ordered, rows = PUBLISHED * WRITTEN, np.mean([cell["rows"] for cell in cells])
+            print(
+                f"| {task} | `{method}` | {ordered} | {rows:.0f} | {np.mean(found):.1f} | {beside} | {taken} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
