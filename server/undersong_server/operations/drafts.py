@@ -302,7 +302,8 @@ def find(home: Path, identity: str) -> Draft:
     value = None if not (identity.isalnum() and len(identity) < 64) else read_json(_folder(home) / f"{identity}.json")
     if value is None:
         raise ConfigurationError("this draft was planned, or has expired", "begin a new run")
-    return Draft(**value)
+    settings = value.pop("options", {})  # where earlier versions kept the run's settings
+    return Draft(**value, **settings)
 
 
 def unfinished(home: Path) -> tuple[tuple[Draft, float], ...]:

@@ -288,6 +288,17 @@ def test_a_draft_is_one_task_file_there_and_back(home, tasks):
     assert tomllib.loads(draft.toml) == {key: value for key, value in draft.data.items() if value}
 
 
+def test_a_draft_that_an_earlier_version_kept_is_still_read(home, tasks):
+    draft = replace(drafts.from_file(home, next(tasks.glob("*.toml"))), name="mine", seed="7")
+    path = drafts._folder(home) / f"{draft.identity}.json"
+    kept = json.loads(path.read_text())
+    names = ("name", "parties", "seed", "patience")
+    former = {"name": "mine", "parties": None, "seed": "7", "patience": draft.patience}
+    path.write_text(json.dumps({**{key: value for key, value in kept.items() if key not in names}, "options": former}))
+    assert drafts.find(home, draft.identity) == draft
+    assert draft in [each for each, _ in drafts.unfinished(home)]
+
+
 def test_a_rejected_run_leads_to_its_revision(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="refused", parties=PARTIES[:2], seed=9))
     folder = CoordinatorHome(home).run("refused")
