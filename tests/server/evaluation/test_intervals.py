@@ -18,6 +18,12 @@ def test_the_interval_over_seeds_is_scipy_s_of_the_mean() -> None:
     assert (found.value, found.low, found.high) == pytest.approx((np.mean(values), low, high))
 
 
+@pytest.mark.filterwarnings("error")
+def test_seeds_with_one_figure_have_an_interval_without_a_warning() -> None:
+    found = over_seeds([0.1, 0.1, 0.1])
+    assert (found.value, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
+
+
 def test_one_seed_has_no_interval_and_gaps_are_left_out() -> None:
     found = over_seeds([0.5])
     assert found.value == 0.5
