@@ -136,7 +136,7 @@ class TorchModel:
     """A sentence-transformers model from a local folder, computed by torch on the CPU."""
 
     def __init__(self, folder: Path) -> None:
-        with without_collections(), extras.named():
+        with without_collections(), extras.named(str(folder)):
             from sentence_transformers import SentenceTransformer
 
             model: Any = SentenceTransformer(

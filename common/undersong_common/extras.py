@@ -44,11 +44,15 @@ def require(*modules: str) -> None:
 
 
 @contextmanager
-def named() -> Iterator[None]:
+def named(place: str = "", otherwise: str = "") -> Iterator[None]:
     """Turns a failed import of an optional package within the block into an error that names its extra.
 
     That error is a ConfigurationError (code "no-package") with the import's own error as its cause. Other errors pass
     as they are.
+
+    Args:
+        place: what needs the package, such as a file; it begins the error.
+        otherwise: a remedy beside the package's installation.
     """
     try:
         yield
@@ -56,6 +60,9 @@ def named() -> Iterator[None]:
         package = package_of(error.name or "")
         if (extra := extra_of(package)) is None:
             raise
+        problem, remedy = f"the package {package} is not installed", f'pip install "undersong[{extra}]"'
         raise ConfigurationError(
-            f"the package {package} is not installed", f'pip install "undersong[{extra}]"', code="no-package"
+            f"{place}: {problem}" if place else problem,
+            f"{remedy}, or {otherwise}" if otherwise else remedy,
+            code="no-package",
         ) from error

@@ -75,7 +75,7 @@ class _Layers:
     """The first layers of a causal model and its tokenizer."""
 
     def __init__(self, folder: Path, layer: int) -> None:
-        with without_collections(), extras.named():
+        with without_collections(), extras.named(str(folder)):
             import torch
             from transformers import AutoModelForCausalLM, AutoTokenizer
 

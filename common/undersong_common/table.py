@@ -240,7 +240,7 @@ def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any] | None
     except OSError as error:
         said = error.strerror or NO_GZIP
         raise ConfigurationError(f"{path}: cannot be read: {said}", "check the file and its permissions") from None
-    with extras.named():
+    with extras.named(str(path), "save the file as CSV"):
         match suffix:
             case ".parquet":
                 yield from _parquet_rows(path, content)

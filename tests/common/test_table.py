@@ -167,7 +167,8 @@ def test_without_the_extra_a_workbook_says_what_to_install(tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with raises(ConfigurationError, "no-package") as caught:
         read_table(tmp_path / "a.xlsx", "text")
-    assert "undersong[xlsx]" in caught.value.remedy
+    assert caught.value.problem.startswith(f"{tmp_path / 'a.xlsx'}: ")
+    assert 'undersong[xlsx]", or save the file as CSV' in caught.value.remedy
 
 
 def test_a_workbook_that_inflates_too_far_is_refused_by_name(tmp_path, monkeypatch):

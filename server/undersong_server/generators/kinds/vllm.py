@@ -66,7 +66,7 @@ class VllmGenerator(FolderGenerator[VllmSettings]):
     def __init__(self, settings: VllmSettings, *, folder: Path) -> None:
         """Raises ConfigurationError if the folder holds no model, or vLLM is not installed."""
         super().__init__(settings, folder)
-        with named():
+        with named(f"generator {self.name}", 'use kind = "transformers"'):
             require("vllm")
         self._engine: Any = None
 

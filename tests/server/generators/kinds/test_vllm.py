@@ -48,7 +48,8 @@ def test_without_vllm_the_remedy_is_its_extra(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
         VllmGenerator(settings(), folder=tmp_path)
     assert refused.value.code == "no-package"
-    assert "undersong[vllm]" in refused.value.remedy
+    assert refused.value.problem.startswith("generator fast: ")
+    assert 'undersong[vllm]", or use kind = "transformers"' in refused.value.remedy
 
 
 @needs_vllm
