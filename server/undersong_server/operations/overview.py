@@ -44,7 +44,7 @@ def list_runs(home: Path) -> list[RunSummary]:
     folder = CoordinatorHome(home).path / "runs"
     found = []
     for name in os.listdir(folder) if folder.is_dir() else ():
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the run is being created
+        with contextlib.suppress(OSError):  # the run is being created; an unreadable one hides no other
             status = os.stat(f"{folder}/{name}/status.json")
             found.append(_summary(f"{folder}/{name}", status.st_mtime_ns, status.st_ino))
     return [run for _, run in sorted(found, key=lambda each: (-each[0], each[1].run))]
