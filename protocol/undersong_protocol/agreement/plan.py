@@ -78,7 +78,7 @@ def _few(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
 # records are read. Sizes are checked after them.
 _Number = Annotated[float, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
 _Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_NUMBER)]
-_CountOrNone = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+_CountOrZero = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class Quorum:
 
     parties: _Count
     threshold: _Count
-    tolerated_dropouts: _CountOrNone
-    colluders: _CountOrNone
-    spare_attempts: _CountOrNone = 0
+    tolerated_dropouts: _CountOrZero
+    colluders: _CountOrZero
+    spare_attempts: _CountOrZero = 0
     post_quantum: StrictBool = True
 
     @property

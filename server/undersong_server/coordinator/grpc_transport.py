@@ -209,7 +209,8 @@ class GrpcTransport:
     @property
     def links(self) -> dict[str, Link]:
         """The live streams by party; from any thread."""
-        return {name: box.link for name, box in sorted(self.mailboxes.copy().items()) if box.link is not None}
+        found = ((name, box.link) for name, box in sorted(self.mailboxes.copy().items()))
+        return {name: link for name, link in found if link is not None}  # each read once: a stream may end meanwhile
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Sets the event loop in which the mailboxes live; called once, before any exchange."""
