@@ -2,8 +2,8 @@
 
 A private sum is asked only for a choice, and a choice stands only if the records' verdict finds it better than all
 texts, cleaned, by two standard errors. Otherwise those are the corpus: a label goes only if embeddings and words
-contradict it, where the method ``cleaned-mixture`` asks embeddings alone. One generator leaves nobody to choose: there
-the records judge the labels of its texts, by where the records of each label lie.
+contradict it, where the method ``cleaned-mixture`` asks embeddings alone. One generator leaves nobody to choose: there,
+and where more is written than published, the records judge the labels of the texts, by where those of each label lie.
 """
 
 from collections.abc import Sequence
@@ -84,15 +84,11 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             asked.append(SumRequest(f"who/{t + 1}", judged, TUNING.part_who / (options.rounds - 1)))
         if labels < 2:
             part = TUNING.part_examples / (options.rounds - 1)
-            asked.append(SumRequest(f"votes/{t + 1}", _votes(size, labels), part))
+            q = max(1, min(TUNING.votes, size // TUNING.texts_per_vote))
+            asked.append(SumRequest(f"votes/{t + 1}", EqualVotes(q=q, candidates=size, labels=labels), part))
     if labels > 1 and len(asked) > 1:  # there is a choice to judge
         asked.append(SumRequest("verdict", CorpusComparison(labels), TUNING.part_verdict))
     return asked
-
-
-def _votes(candidates: int, labels: int) -> EqualVotes:
-    q = max(1, min(TUNING.votes, candidates // (TUNING.texts_per_vote * max(1, labels))))
-    return EqualVotes(q=q, candidates=candidates, labels=labels)
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
