@@ -367,7 +367,7 @@ class Plan:
                 ("L1 sensitivity", planned.l1, ours.l1),
                 ("L2 sensitivity", planned.l2, ours.l2),
                 ("Linf sensitivity", planned.linf, ours.linf),
-                ("modulus in bits,", planned.modulus_bits, ours.modulus_bits),
+                ("modulus_bits", planned.modulus_bits, ours.modulus_bits),
             ):
                 if not math.isclose(stated, true, rel_tol=1e-9):
                     raise PrivacyRefusal(f"{planned.name}: {words} {stated} is not {true}")
