@@ -506,7 +506,8 @@ def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64,
     labels, rows = len(records), np.arange(len(label_of))
     sums = centres.natural.reshape(labels, -1)
     apart = x - x.mean(axis=0, dtype=np.float64)
-    axes = np.linalg.eigh(apart.T @ apart)[1][:, ::-1][:, : min(TUNING.axes, max(1, len(x) - 1))]
+    with one_numpy_thread():
+        axes = np.linalg.eigh(apart.T @ apart)[1][:, ::-1][:, : min(TUNING.axes, max(1, len(x) - 1))]
     centre = (sums / records[:, None] - sums.sum(axis=0) / records.sum()) @ axes
     noise = ((centres.sigma / records) ** 2)[:, None]
     signal = max(0.0, float((centre**2 - noise).mean()))
