@@ -198,6 +198,19 @@ def test_a_partys_false_ml_kem_key_is_left_out_by_name(how: str, words: str, pla
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, [n for n in names_of(10) if n != LIAR]))
 
 
+@pytest.mark.parametrize("mode", [mode for mode in OTHER_MODES if "direct" in mode])
+def test_where_nobody_may_be_left_out_a_partys_false_key_ends_the_attempt_and_names_it(mode: str) -> None:
+    def lie(name: str, reply: wire.Reply) -> None:
+        if name == LIAR and reply.stage == Stage.ADVERTISE:
+            reply.kem_keys = reply.kem_keys[:-1] + bytes([reply.kem_keys[-1] ^ 1])
+
+    parameters = parameters_in(mode)
+    with pytest.raises(SumAborted) as caught:
+        drive(parameters, open_parties(parameters), bend_reply=lie)
+    assert [fault.party for fault in caught.value.faults] == [LIAR]
+    assert "sent another ML-KEM-768 key than the one whose hash it signed" in str(caught.value.faults[0])
+
+
 def _exchange(data: bytes, one: int, other: int, size: int) -> bytes:
     blocks = [data[start : start + size] for start in range(0, len(data), size)]
     blocks[one], blocks[other] = blocks[other], blocks[one]
@@ -408,6 +421,22 @@ def test_what_is_secret_is_erased_when_the_vector_is_masked() -> None:
     last = parties["p02"].snapshot()
     # The root of the noise chain is what its last reply opens here: nobody dropped out.
     assert not any(secret in last for name, secret in drawn.items() if name != "noise_root")
+
+
+@pytest.mark.parametrize("mode", OTHER_MODES)
+def test_keys_of_masks_are_erased_when_the_vector_is_masked_in_every_mode(mode: str) -> None:
+    parameters = parameters_in(mode)
+    parties, drawn = open_parties(parameters), secrets_of(parameters, "p02")
+    seen: dict[Stage, bytes] = {}
+
+    def look(name: str, message: wire.Request) -> None:
+        if name == "p02":
+            seen[stage_of(message)] = parties["p02"].snapshot()  # as it stands before this request
+
+    drive(parameters, parties, bend_request=look)
+    for kind in ("mask",) if "direct" in mode else ("channel_kem", "mask"):
+        assert drawn[kind] in seen[Stage.MASK]
+        assert drawn[kind] not in seen[Stage.CONSISTENCY]
 
 
 def test_a_masked_pair_secret_is_in_no_snapshot_between_request_and_vector() -> None:
