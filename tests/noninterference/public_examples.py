@@ -101,6 +101,17 @@ def malformed(name: str, facts: PublicFacts) -> st.SearchStrategy[Example]:
     return drawn()
 
 
+def malformed_in_every_way(name: str, facts: PublicFacts) -> st.SearchStrategy[list[Example]]:
+    """One well-formed question, spoilt in each of the ways of which :func:`malformed` draws one."""
+
+    @st.composite
+    def drawn(draw: st.DrawFn) -> list[Example]:
+        statistic, pieces = _drawn(draw, name, facts)
+        return [spoilt() for spoilt in _wrong(draw, statistic, facts, pieces)]
+
+    return drawn()
+
+
 def _wrong(draw: st.DrawFn, statistic: Statistic, facts: PublicFacts, pieces: Inputs) -> list[Callable[[], Example]]:
     found: list[Callable[[], Example]] = []
 
