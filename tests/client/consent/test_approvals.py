@@ -41,6 +41,14 @@ def consent(home):
     return Requests(home, clock=lambda: 5.0)
 
 
+def test_a_new_policy_allows_nothing(home):
+    fresh = policy.read(home)
+    assert not fresh.has_budget
+    assert fresh.coordinators == ()
+    assert fresh.bounds.largest_epsilon == 0.0
+    assert fresh.bounds.statistics == frozenset()
+
+
 def test_a_run_waits_until_a_person_approves_it(home, consent):
     wanted, requests = manifest(), Requests(home)
     assert "waits for the approval" in consent.reason_to_wait(wanted)

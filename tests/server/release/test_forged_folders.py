@@ -245,6 +245,15 @@ def test_anything_at_any_place_of_the_papers_is_judged_harmlessly(tmp_path, valu
     assert tried > 500
 
 
+def test_names_under_which_sums_and_receipts_stand_forge_no_line(tmp_path, value):
+    for forged in filter(None, (each for each in HOSTILE if isinstance(each, str))):
+        sums = {**value["sums"], forged: value["sums"]["votes/1"]}
+        receipts = {**value["receipts"], forged: {"body": forged, "signature": "00"}}
+        (tmp_path / "manifest.json").write_text(json.dumps({**value, "sums": sums, "receipts": receipts}))
+        found = harmlessly_judged(tmp_path)
+        assert found is None or found.faults
+
+
 @pytest.mark.heavy
 def test_anything_in_a_receipt_that_its_party_has_signed_is_judged_harmlessly(tmp_path, value):
     entries = json.loads(value["receipts"]["p0"]["body"])["entries"]
