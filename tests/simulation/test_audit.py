@@ -147,7 +147,9 @@ def test_a_doubled_sensitivity_is_caught_by_the_bound_and_by_the_attack() -> Non
 def test_a_corpus_that_shows_its_canaries_is_caught_and_chance_is_not() -> None:
     runs = observed(0.0, 1.0, runs=100)
     shown = [replace(each, corpus={"copies": each.present.astype(np.float64)}) for each in runs]
-    assert concluded(shown, 1.0).verdicts[2].epsilon > 1.0
+    found = concluded(shown, 1.0)
+    assert found.verdicts[2].epsilon > 1.0
+    assert ["epsilon is at least" in fault for fault in found.faults] == [True]
     assert concluded(runs).verdicts[1].epsilon == 0.0
 
 

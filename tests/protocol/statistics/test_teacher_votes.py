@@ -99,6 +99,24 @@ def test_sensitivity_and_the_noise_of_the_contract():
     assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic
 
 
+@settings(max_examples=15, deadline=None)
+@given(ROWS, st.sampled_from(["sample", "user"]), st.integers(2, 2 * BATCH), st.data())
+@pytest.mark.heavy
+def test_one_unit_changes_one_shard_and_no_bit_elsewhere(rows, unit, teachers, data):
+    """Sample: one record more or less. User: all of theirs. Wherever in the file it stands."""
+    gone = data.draw(st.integers(0, len(rows) - 1))
+    left = [row for at, row in enumerate(rows) if (at != gone if unit == "sample" else row[2] != rows[gone][2])]
+    if not left:
+        return
+    statistic = TeacherVotes(queries=12, teachers=teachers, labels=2)
+    before, after = shard_votes(statistic, private(rows, unit)), shard_votes(statistic, private(left, unit))
+    changed = {shard for shard in before.keys() | after.keys() if before.get(shard) != after.get(shard)}
+    moved = int(private(rows, unit).unit_hashes[gone] % teachers)
+    assert changed <= {moved}
+    if len(before) > len(after):
+        assert changed == {moved}
+
+
 def test_shards_are_secret_disjoint_and_about_equal():
     rows = [(f"note {n}", "x", str(n)) for n in range(2000)]
     shards = private(rows).unit_hashes % np.uint64(20)
