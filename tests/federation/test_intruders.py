@@ -312,6 +312,16 @@ def test_silent_streams_over_one_connection_give_way_to_the_newest(served, home,
         channel.close()
 
 
+def test_of_a_party_whose_streams_have_not_ended_no_further_one_is_let_in(served, home):
+    many = Credentials(home, "many")
+    served.server._streams["many"] = STREAMS_OF_A_PARTY
+    with Stream(served.port, many.for_grpc) as stream:
+        assert stream.wait_ended() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert served.server._streams.pop("many") == STREAMS_OF_A_PARTY  # what is refused is not counted
+    with Stream(served.port, many.for_grpc) as stream:
+        stream.hello("many")
+
+
 def test_a_party_opens_streams_at_a_rate(served, home, keys):
     quick = Credentials(home, "quick")
     codes = []

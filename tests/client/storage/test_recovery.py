@@ -127,6 +127,12 @@ def test_a_daemon_that_runs_keeps_its_ledger(home, tmp_path, marks):
         data.restore_ledger(home.path, checkpoints=marks, charge_missing=True)
 
 
+def test_no_ledger_is_made_by_looking_for_one(tmp_path):
+    home = make_home(tmp_path / "home")
+    assert "no such ledger" in command("ledger", "--home", home.path, code=2)
+    assert not home.ledger.exists()
+
+
 def test_a_new_folder_takes_the_backup_and_says_that_a_budget_is_due(home, tmp_path, marks, monkeypatch):
     spent = release(home, tmp_path).spent(DELTA)
     backup = backed_up(home, tmp_path / "backup")
