@@ -3,6 +3,7 @@
 So a test's processes, and those that they start, load no weights.
 """
 
+from undersong_common import embedders
 from undersong_common.embedding import Embedder
 
 
@@ -12,4 +13,9 @@ def _load(*_: object) -> Embedder:
     return HashedEmbedder()
 
 
+def _dimension(_: str) -> int:
+    return _load().dimension
+
+
+embedders.dimension = _dimension
 Embedder.load = staticmethod(_load)  # type: ignore[assignment,method-assign]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.bench import run_method
+from tests.doubles.parties import DIMENSION
 from tests.doubles.tasks import make_replay_task
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
@@ -127,7 +128,8 @@ def task_file(tmp_path):
         ['method.name="undersong"', "method.samples=30", "method.written=2"],
     ],
 )
-def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments):
+def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments, monkeypatch):
+    monkeypatch.setattr("undersong_common.embedders.dimension", lambda model: DIMENSION)
     task = tasks.load(task_file, assignments)
     run_plan = plan_run(task)
     samples, run = run_method(task, run_plan, seed=3)
