@@ -13,7 +13,7 @@ def _load(*_: object) -> Embedder:
     return HashedEmbedder()
 
 
-def _dimension(_: str) -> int:
+def _dimension(model: str) -> int:
     return _load().dimension
 
 
