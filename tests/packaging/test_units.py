@@ -29,7 +29,9 @@ def test_a_service_is_hardened_and_runs_a_command_that_exists(path):
         assert needed in lines
     assert any(re.fullmatch(r"User=undersong(-party)?", line) for line in lines)
     assert any(line.startswith("EnvironmentFile=-") for line in lines)
-    assert path.stem != "undersong-coordinator" or "Restart=always" in lines
+    if path.stem == "undersong-coordinator":
+        assert "ExecStart=/opt/undersong/bin/undersong coordinator serve --log-json" in lines
+        assert {"User=undersong", "Restart=always", "WantedBy=multi-user.target"} <= set(lines)
     started = next(line for line in lines if line.startswith("ExecStart=")).removeprefix("ExecStart=").split()
     found = typer.main.get_command(hospital if started[0].endswith("-party") else operator)
     for word in started[1:]:

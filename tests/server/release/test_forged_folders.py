@@ -254,6 +254,14 @@ def test_names_under_which_sums_and_receipts_stand_forge_no_line(tmp_path, value
         assert found is None or found.faults
 
 
+def test_the_name_that_a_coordinator_gives_itself_forges_no_line(tmp_path, value, signer):
+    for forged in (each for each in FORGERIES if "\ud800" not in each):
+        signed = dataclasses.replace(signer, name=forged).sign(value)
+        (tmp_path / "manifest.json").write_text(json.dumps(signed))
+        for stated in (None, signer.authority.fingerprint):
+            assert all(map(harmless, verify(tmp_path, fingerprint=stated).lines()))
+
+
 @pytest.mark.heavy
 def test_anything_in_a_receipt_that_its_party_has_signed_is_judged_harmlessly(tmp_path, value):
     entries = json.loads(value["receipts"]["p0"]["body"])["entries"]
