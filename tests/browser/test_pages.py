@@ -21,6 +21,7 @@ pytestmark = pytest.mark.heavy
 HOSTILE = '<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[2J\u202e" onmouseover=alert(3) x="'
 
 
+@pytest.mark.slow
 def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     console, coordinator, window, tmp_path, monkeypatch
 ):

@@ -148,6 +148,7 @@ def by_torch() -> Embedder:
     return Embedder.load(model_folder(PACKAGED))
 
 
+@pytest.mark.slow
 def test_both_routes_agree_with_sentence_transformers_own_encode(packaged: Embedder, by_torch: Embedder) -> None:
     texts = [*TEXTS, *some_texts(8, 6), "pain " * 254]  # the last fills one window
     model: Any = by_torch._loaded()

@@ -12,8 +12,6 @@ from tests.doubles import wheels
 from tests.doubles.processes import ROOT
 from undersong_common.version import SOFTWARE, VERSION
 
-pytestmark = pytest.mark.heavy
-
 HOMES = {
     "undersong_common": "common",
     "undersong_protocol": "protocol",
@@ -61,10 +59,12 @@ def installed(wheel, tmp_path_factory):
     return wheels.install(folder / "site", wheel, wheels.stranger(folder / "stranger"))
 
 
+@pytest.mark.slow
 def test_it_holds_just_the_five_packages_with_all_their_files(wheel):
     assert held(wheel) == set().union(*map(packaged, HOMES))
 
 
+@pytest.mark.slow
 def test_the_partys_holds_just_three(party_wheel):
     assert held(party_wheel) == set().union(*map(packaged, PARTY))
 
@@ -75,12 +75,14 @@ def test_every_top_folder_that_is_a_root_is_copied_installed_and_checked():
     assert set(HOMES) <= set(value["mypy"]["packages"])
 
 
+@pytest.mark.slow
 def test_there_is_one_version(wheel):
     with zipfile.ZipFile(wheel) as archive:
         metadata = archive.read(f"undersong-{VERSION}.dist-info/METADATA").decode()
     assert HeaderParser().parsestr(metadata)["Version"] == VERSION
 
 
+@pytest.mark.slow
 def test_beside_a_package_with_a_common_and_a_server_both_keep_their_files(installed):
     script = "import common, server, undersong_common, undersong_server; print(common.OWNER, server.OWNER)"
     assert wheels.run(installed, "-c", script).split() == ["stranger", "stranger"]
@@ -88,18 +90,21 @@ def test_beside_a_package_with_a_common_and_a_server_both_keep_their_files(insta
     assert set().union(*map(packaged, HOMES)) <= found
 
 
+@pytest.mark.slow
 def test_its_programs_say_their_version(installed):
     for program in ("undersong", "undersong-party"):
         said = wheels.run(installed, str(installed / "bin" / program), "--version")
         assert said.strip() == SOFTWARE
 
 
+@pytest.mark.slow
 def test_all_five_are_imported_from_where_they_were_installed(installed):
     script = f"import {', '.join(HOMES)}\nfor each in ({', '.join(HOMES)}): print(each.__file__)"
     places = [Path(line) for line in wheels.run(installed, "-c", script).splitlines()]
     assert places == [installed / package / "__init__.py" for package in HOMES]
 
 
+@pytest.mark.slow
 def test_the_partys_program_runs_where_no_server_is_installed(party_wheel, tmp_path):
     installed = wheels.install(tmp_path / "site", party_wheel)
     script = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
