@@ -9,13 +9,15 @@ order as many texts: ``undersong`` publishes them all, and as ``undersong:writte
 
 import argparse
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import judged, judged_settings, live_core
+from undersong.compare_cell import read_test
 from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
-from undersong_common.table import Table
 from undersong_server.defaults import public_cache_path
 from undersong_server.operations.tasks import read_private_files
 
@@ -23,21 +25,20 @@ PUBLISHED, WRITTEN = 99, 3
 METHODS = ("mixture", "mixture+labels", "cleaned-mixture", "undersong", f"undersong:written={WRITTEN}")
 
 
-def setting(given: argparse.Namespace, task: str, samples: int) -> judged_settings.Setting:
-    """The task with the texts of its live cells as the pool."""
+def setting(given: argparse.Namespace, task: str) -> judged_settings.Setting:
+    """The task with the texts of its live cells as the pool; what is ordered is what most methods publish."""
     bench = live_core.bench_of(given, task, Path("."), "packaged")
-    private = [row for table in read_private_files(bench._own_task) for row in _rows(table)]
+    private = [row for table in read_private_files(bench._own_task) for row in _rows(table.texts, table.labels)]
     cells = [json.loads(path.read_text("utf-8")) for path in sorted(given.live.glob(f"{task}/mixture_*.json"))]
-    pool = [
-        {"text": text, "label": label}
-        for cell in cells
-        for text, label in zip(cell["texts"], cell["labels"], strict=True)
-    ]
-    return judged_settings.Setting(task, private, _rows(bench.judged_on[0]), {"live": pool}, samples=samples)
+    pool = [row for cell in cells for row in _rows(cell["texts"], cell["labels"])]
+    test = read_test(bench.test, bench._own_task)
+    return judged_settings.Setting(
+        task, private, _rows(test.texts, test.labels), {"live": pool}, samples=PUBLISHED * WRITTEN
+    )
 
 
-def _rows(table: Table) -> list[judged_settings.Row]:
-    return [{"text": text, "label": label} for text, label in zip(table.texts, table.labels or (), strict=True)]
+def _rows(texts: Sequence[str], labels: Sequence[str] | None) -> list[judged_settings.Row]:
+    return [{"text": text, "label": label} for text, label in zip(texts, labels or (), strict=True)]
 
 
 def main() -> None:
@@ -48,27 +49,28 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     given = parser.parse_args()
     given.samples, given.batch, given.dtype = PUBLISHED, 1, "float32"
-    embed = CachedEmbedder(Embedder.load("packaged"), PublicFileCache(public_cache_path({}))).encode
+    embed = CachedEmbedder(Embedder.load("packaged"), PublicFileCache(public_cache_path(os.environ))).encode
     print("| task | method | ordered | published | panel score | minus mixture | verdict taken |")
     print("|---|---|---|---|---|---|---|")
     for task in live_core.TASKS:
         base: list[float] = []
+        whole = setting(given, task)
         worlds = {
             samples: judged.World(
-                judged_settings.write(f"{task}-{samples}", setting(given, task, samples), given.out), embed
+                judged_settings.write(f"{task}-{samples}", whole._replace(samples=samples), given.out), embed
             )
-            for samples in (PUBLISHED, PUBLISHED * WRITTEN)
+            for samples in (PUBLISHED, whole.samples)
         }
         for method in METHODS:
-            world = worlds[PUBLISHED if "written" in method else PUBLISHED * WRITTEN]
+            world = worlds[PUBLISHED if "written" in method else whole.samples]
             cells = [judged.cell(world, method, judged.FIRST_SEED + seed) for seed in range(given.seeds)]
             found = [cell["panel"] for cell in cells]
             base = base or found
             beside = live_core.interval([ours - theirs for ours, theirs in zip(found, base, strict=True)])
             taken = sum(cell["records"].get("verdict", {}).get("taken", False) for cell in cells)
-            ordered, rows = PUBLISHED * WRITTEN, np.mean([cell["rows"] for cell in cells])
+            rows = np.mean([cell["rows"] for cell in cells])
             print(
-                f"| {task} | `{method}` | {ordered} | {rows:.0f} | {np.mean(found):.1f} | {beside} | {taken} |",
+                f"| {task} | `{method}` | {whole.samples} | {rows:.0f} | {np.mean(found):.1f} | {beside} | {taken} |",
                 flush=True,
             )
 
