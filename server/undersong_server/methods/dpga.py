@@ -3,10 +3,11 @@
 The comments in ``run`` name the paper's sections. Deviations by default: the budget is composed over the whole plan
 instead of divided (4.1 to 4.3); label, length and keyword histograms are one release; the length range comes from tail
 sums of a noisy histogram, since several parties cannot keep the counts of a sparse vector search to themselves;
-keywords are drawn by their noisy shares instead of a softmax; tau starts at a private estimate only where that is
-precise enough; votes are among the texts of a record's label and each label has its part of the elite, as in the
-notebook published for labelled data; the corpus is the last population. ``preset = "paper"`` does all of it as the
-paper does: the length range as one curator would, and a tau that the paper charges nothing for.
+keywords are drawn by their noisy shares instead of a softmax; votes are among the texts of a record's label and each
+label has its part of the elite, as in the notebook published for labelled data; the corpus is the last population.
+``preset = "paper"`` does these as the paper does, the length range as one curator would. Preset and default share one
+deviation: tau starts at a public figure of the first population in the embedder's own scale, because the paper's mean
+over the records suppresses whole labels in a wide embedding.
 """
 
 import math
@@ -18,7 +19,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from undersong_common.arrays import Float64
+from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_protocol.statistics import EmbeddingSum, LengthHistogram, MetadataHistograms, TopQVotes
@@ -47,6 +48,7 @@ from undersong_server.methods.parts.selection import (
     highest,
     largest_remainder,
     mean_similarity,
+    median_nearest,
     places_by_label,
     suppressed,
 )
@@ -66,8 +68,9 @@ class Options(StatedOptions):
         population, elite, rounds, sampling: N, N_e, T and the Poisson rate q.
         samples: generator calls in all, in place of ``population`` (and of ``elite``, which keeps its ratio to it).
         accounting: "joint" composes everything exactly; "paper" gives each mechanism the paper's share of epsilon.
-        curator: the length range by AboveThreshold (App. B.2) and tau from the records' mean similarity (3.3.2), both
-            from exact sums, as one curator who holds all records would; for a run that promises no privacy.
+        curator: the length range by AboveThreshold (App. B.2) and, with ``similarity`` "mean", tau from the records'
+            mean similarity (3.3.2), both from exact sums, as one curator who holds all records would; for a run that
+            promises no privacy.
         split: of the joint budget (mu squared), between length range, histograms, mean similarity and votes.
         length, keywords, suppression: components that ablations switch off.
         ablation: place where ``length`` and ``keywords`` switch off: "all" prompts, and their private sums; or the
@@ -80,8 +83,10 @@ class Options(StatedOptions):
             others writes no text; "" takes the first.
         label_votes: whether a record votes among the texts of its own label; the paper's compares it with all texts.
         elite_by_label: whether each label has its own part of the elite, by its noisy share; without labels one elite.
-        similarity: a public tau to start at; None estimates it from a private sum.
-        fallback_similarity: tau where that estimate is too noisy (and under "paper", which has no such sum).
+        similarity: tau to start at: a public number; "mean", the records' mean similarity from a private sum, as in
+            3.3.2 (1); or none: the median, over the first population, of a text's cosine to its nearest other text of
+            its label (of all texts where the elite is not by label).
+        fallback_similarity: tau where the mean's estimate is too noisy (and under "paper", which has no such sum).
         embedding_size: coordinates of the embedding model, for that sum.
         rewrite, fill_in, cross, generate: proportions of the expansion.
         strong_rewrite: rewriting changes the content too.
@@ -112,7 +117,7 @@ class Options(StatedOptions):
     label_votes: bool = True
     elite_by_label: bool = True
     suppression: bool = True
-    similarity: Annotated[float, Field(ge=-1, le=1)] | None = None
+    similarity: Annotated[float, Field(ge=-1, le=1)] | Literal["mean"] | None = None
     fallback_similarity: Annotated[float, Field(ge=-1, le=1)] = 0.3
     embedding_size: Annotated[int, Field(ge=1)] = 384
     rewrite: Proportion = 0.25
@@ -146,7 +151,7 @@ class Options(StatedOptions):
 
     @property
     def estimates_similarity(self) -> bool:
-        return self.suppression and self.similarity is None and (self.accounting == "joint" or self.curator)
+        return self.suppression and self.similarity == "mean" and (self.accounting == "joint" or self.curator)
 
     @property
     def expansions(self) -> int:
@@ -252,7 +257,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     if options.estimates_similarity:
         run.check_embedding_size(options.embedding_size)
     metadata = _metadata(options, run)  # 3.2.1, 3.2.2
-    tau = _first_tau(options, run, metadata)  # 3.3.2 (1)
+    tau = _mean_tau(options, run, metadata)  # 3.3.2 (1)
     # 3.2: the first population
     edges, keywords = metadata.edges if options.length else None, metadata.keywords if options.keywords else ()
     first = replace(metadata, edges=edges, keywords=keywords)
@@ -263,6 +268,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     for t in range(1, options.rounds + 1):
         shown, population = run.publish_samples("candidates", f"round {t}", population)
         run.record("population", t - 1, [sample.text for sample in population])
+        if tau is None:
+            tau = _nearest_tau(options, run, population)
         votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]
         elite = _elite(options, run, t, population, votes, tau, metadata.labels)
         run.record("elite", t, [sample.text for sample in elite])
@@ -369,17 +376,26 @@ def _proposed(options: Options, run: RunContext) -> list[Sample]:
     ]
 
 
-def _first_tau(options: Options, run: RunContext, metadata: Metadata) -> float:
-    """Tau that every selection starts at: given, privately estimated, or the fallback."""
-    if options.similarity is not None:
+def _mean_tau(options: Options, run: RunContext, metadata: Metadata) -> float | None:
+    """Returns tau as a number or by the records' mean similarity; None where the first population decides it."""
+    if options.similarity != "mean":
         return options.similarity
     if not options.estimates_similarity:
         return options.fallback_similarity
     opened = run.private_sum("similarity", [])
-    found = mean_similarity(opened.natural, opened.sigma, metadata.records, metadata.records_sigma)
-    believed = options.curator or found.error <= LARGEST_ERROR
-    run.record("tau", 0, {"estimate": found.value, "error": found.error, "believed": believed})
-    return float(np.clip(found.value, -1.0, 1.0)) if believed else options.fallback_similarity
+    estimate = mean_similarity(opened.natural, opened.sigma, metadata.records, metadata.records_sigma)
+    believed = options.curator or estimate.error <= LARGEST_ERROR
+    run.record("tau", 0, {"estimate": estimate.value, "error": estimate.error, "believed": believed})
+    return float(np.clip(estimate.value, -1.0, 1.0)) if believed else options.fallback_similarity
+
+
+def _nearest_tau(options: Options, run: RunContext, population: Sequence[Sample]) -> float:
+    """Returns the public tau of the first population, in the scale of its embeddings (:func:`median_nearest`)."""
+    if not options.suppression:
+        return 1.0
+    tau = median_nearest(run.embeddings(population), _groups(options, run, population))
+    run.record("tau", 0, {"median nearest": tau})
+    return tau
 
 
 def _fresh(options: Options, run: RunContext, metadata: Metadata, count: int, step: str) -> list[Order]:
@@ -398,16 +414,22 @@ def _fresh(options: Options, run: RunContext, metadata: Metadata, count: int, st
     ]
 
 
+def _groups(options: Options, run: RunContext, population: Sequence[Sample]) -> list[Int64]:
+    """Positions of the texts that are selected together: those of each label, or all of them."""
+    if not options.elite_by_label or not run.setting.labels:
+        return [np.arange(len(population))]
+    numbers = run.label_numbers(population)
+    return [np.flatnonzero(numbers == label) for label in range(len(run.setting.labels))]
+
+
 def _elite(
     options: Options, run: RunContext, t: int, population: Sequence[Sample], votes: Float64, tau: float, shares: Float64
 ) -> list[Sample]:
     """The elite: by votes with suppression, or by votes alone; of each label for itself, or of all texts together."""
     size = options.sizes(run.setting).elite
-    groups = [np.arange(len(population))]
+    groups = _groups(options, run, population)
     sizes = [min(size, len(population))]
     if options.elite_by_label and run.setting.labels:
-        numbers = run.label_numbers(population)
-        groups = [np.flatnonzero(numbers == label) for label in range(len(run.setting.labels))]
         sizes = places_by_label(np.array([len(group) for group in groups]), shares, size, least=1).tolist()
     chosen: list[int] = []
     last = tau

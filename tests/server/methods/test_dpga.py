@@ -40,7 +40,7 @@ def test_paper_accounting_spends_less_than_it_declares_and_the_default_needs_les
     assert jointly == pytest.approx(13.406, rel=0.005)
 
     default = planned(dpga.Options())
-    assert {one.name.partition("/")[0] for one in default.sums} == {"length range", "metadata", "similarity", "votes"}
+    assert {one.name.partition("/")[0] for one in default.sums} == {"length range", "metadata", "votes"}
     assert default["votes/10"].sigma <= jointly
     assert default.epsilon() == pytest.approx(1.0, rel=1e-5)
     default.verify()
@@ -50,8 +50,10 @@ def test_what_is_switched_off_is_not_in_the_plan():
     def names(**changes):
         return {one.name.partition("/")[0] for one in dpga.plan(dpga.Options(**changes), setting())}
 
-    assert names(length=False) == {"metadata", "similarity", "votes"}
-    assert names(suppression=False) == names(similarity=0.4) == {"length range", "metadata", "votes"}
+    assert names(length=False) == {"metadata", "votes"}
+    assert names(similarity="mean") == {"length range", "metadata", "similarity", "votes"}
+    for others in ({}, {"similarity": 0.4}, {"similarity": "mean", "suppression": False}):
+        assert names(**others) == {"length range", "metadata", "votes"}
     bare = dpga.plan(dpga.Options(length=False, keywords=False, suppression=False), setting())
     assert bare[0].statistic.sensitivity.l2 == 1.0
     three = dpga.plan(dpga.Options(), setting())[1].statistic.sensitivity
@@ -77,7 +79,7 @@ def test_too_few_samples_are_refused_with_the_number_that_suffices(task_file):
 
 
 def test_an_embedding_model_of_another_size_is_refused_before_anything_is_spent(task_file, tmp_path):
-    task = tasks.load(task_file(), ("method.embedding_size=384",))
+    task = tasks.load(task_file(), ("method.similarity=mean", "method.embedding_size=384"))
     with pytest.raises(ConfigurationError, match="gives 48 coordinates") as refused:
         run_federated(task, plan_run(task), tmp_path, {"p0": Table(("one",), ("a",), None)}, seed=1)
     assert refused.value.remedy == "set method.embedding_size = 48"
@@ -162,7 +164,7 @@ def test_a_run_asks_for_exactly_its_plan_and_orders_what_it_said(task_file, chan
 
 
 def test_without_noise_metadata_is_the_records_own(task_file):
-    task = tasks.load(task_file())
+    task = tasks.load(task_file(), ("method.similarity=mean",))
     _, run = run_method(task, plan_run(task), seed=1)
     assert run.records["label shares"][0][1] == pytest.approx([0.75, 0.25])
     edges, lengths = run.records["length shares"][0][1]
@@ -180,11 +182,20 @@ def test_without_noise_metadata_is_the_records_own(task_file):
 
 @pytest.mark.heavy
 def test_too_few_records_for_the_noise_fall_back_to_the_stated_similarity(task_file):
-    task = tasks.load(task_file("0.5"), ("method.fallback_similarity=0.123", "method.rounds=1"))
+    changes = ("method.similarity=mean", "method.fallback_similarity=0.123", "method.rounds=1")
+    task = tasks.load(task_file("0.5"), changes)
     _, run = run_method(task, plan_run(task), seed=1)
     tau = dict(run.records["tau"])
     assert not tau[0]["believed"]
     assert (tau[1] - 0.123) / 0.01 == pytest.approx(round((tau[1] - 0.123) / 0.01), abs=1e-6)
+
+
+def test_tau_starts_at_the_median_nearest_of_the_first_population(task_file):
+    task = tasks.load(task_file(), ("method.rounds=1",))
+    _, run = run_method(task, plan_run(task), seed=1)
+    first, raised = (dict(run.records["tau"])[number] for number in (0, 1))
+    assert -1.0 <= first["median nearest"] <= 1.0
+    assert raised >= first["median nearest"]
 
 
 def test_a_task_without_labels_has_one_class(task_file):

@@ -110,7 +110,7 @@ def test_an_unknown_preset_is_refused_by_name(name, tmp_path):
         load(make_task(tmp_path), [f"method.name={name}", "method.preset=papre"])
     assert "paper" in refused.value.remedy
     assert papers.sections(name, "paper")["prompts"] == {"variety": False, "near_duplicate": 1.0}
-    assert len(papers.forbidden(name, "paper")) == {"dpga": 2, "discriminator": 2}.get(name, 0)
+    assert len(papers.forbidden(name, "paper")) == {"dpga": 1, "discriminator": 2}.get(name, 0)
     assert not papers.forbidden("mixture", "")
 
 
@@ -270,7 +270,8 @@ def test_dpga_s_votes_have_the_noise_of_its_formulas(tmp_path, epsilon, sigma, e
     assert [plan[f"votes/{t}"].sigma for t in range(1, 11)] == pytest.approx([expected] * 10, rel=1e-4)
     for name in ("label", "length", "keyword"):
         assert plan[f"metadata/{name}"].sigma == pytest.approx(math.sqrt(2) / (0.1 * epsilon))
-    assert (plan["length range"].sigma, plan["similarity"].sigma) == (0.0, 0.0)  # a curator's, who opens nothing else
+    assert plan["length range"].sigma == 0.0  # of a curator, who opens nothing but the two ends of the range
+    assert "similarity" not in {one.name for one in plan.sums}
     figures = plan_figures(run_plan).to_json()["paper"]
     assert figures["sigma"] == pytest.approx(sigma, abs=0.005)
     assert figures["sigma_accounted_exactly"] == pytest.approx(exact, rel=0.002)
@@ -284,10 +285,10 @@ def test_a_preset_that_is_not_private_is_refused_by_a_coordinator_naming_its_ste
     assert (judged.epochs, judged.batch, judged.learning_rate, judged.max_tokens) == (10, 64, 3e-5, 512)  # D.2
     assert (task.privacy.epsilon, task.options.stated_epsilon) == (math.inf, 2.0)
     said = [remark for remark in task.remarks if remark.startswith(tuple(papers.NOT_PRIVATE.values()))]
-    assert [remark.partition(":")[0] for remark in said] == list(papers.NOT_PRIVATE.values())
+    assert [remark.partition(":")[0] for remark in said] == [papers.NOT_PRIVATE["curator"]]
     assert "one curator holds all records" in said[0]
     data = task.model_dump(mode="python", exclude={"folder"})
-    with pytest.raises(ConfigurationError, match=r"AboveThreshold.*mean similarity") as refused:
+    with pytest.raises(ConfigurationError, match=r"AboveThreshold") as refused:
         coordinator_task(data, tmp_path, ["a", "b", "c"])
     assert refused.value.code == "not-private"
     with pytest.raises(ConfigurationError) as refused:  # nor without the preset's name

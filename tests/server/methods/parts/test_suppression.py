@@ -9,7 +9,7 @@ from tests.doubles.pace import examples
 from undersong_common.embedding import quantise
 from undersong_server.evaluation.metrics import self_similarity
 from undersong_server.methods.parts import selection
-from undersong_server.methods.parts.selection import mean_similarity, suppressed
+from undersong_server.methods.parts.selection import mean_similarity, median_nearest, suppressed
 
 
 def plain(x, votes, size, tau, step=0.01):
@@ -31,6 +31,23 @@ def clustered(rng, count, dimension=6, clusters=4):
     centres = rng.normal(size=(clusters, dimension))
     x = centres[rng.integers(0, clusters, count)] + rng.normal(scale=0.4, size=(count, dimension))
     return quantise((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32))
+
+
+@settings(max_examples=examples(40, quick=15), deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 5), st.sampled_from([1, 3, 512]))
+def test_median_nearest_equals_its_definition(seed, count, labels, block):
+    rng = np.random.default_rng(seed)
+    x, label = clustered(rng, count), rng.integers(0, labels, count)
+    nearest = [
+        max(float(x[i].astype(np.float64) @ x[j]) for j in range(count) if j != i and label[j] == label[i])
+        for i in range(count)
+        if (label == label[i]).sum() > 1
+    ]
+    groups = [np.flatnonzero(label == number) for number in range(labels)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "BLOCK", block)
+        tau = median_nearest(x, groups)
+    assert tau == pytest.approx(np.median(nearest) if nearest else 1.0, abs=1e-6)
 
 
 @settings(max_examples=examples(60, quick=20), deadline=None)
