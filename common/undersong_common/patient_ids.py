@@ -1,0 +1,405 @@
+"""Turns what a source writes into a patient's id, and finds ids that may be one patient or two.
+
+A privacy unit is one patient. Two writings of one id must therefore be one unit, and two patients must be two. Forms by
+which nobody tells two patients apart are joined (:func:`patient_id`). Forms by which somebody may are *look-alikes*
+(:func:`find_look_alikes`): a person decides once by a :class:`Choice`, because either mistake costs privacy.
+"""
+
+import decimal
+import itertools
+import numbers
+import re
+import unicodedata
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from undersong_common.errors import ConfigurationError
+
+LARGEST_WHOLE_FLOAT = 2**53  # from here on, neighbouring whole numbers are one float
+LONGEST_NUMBER = 400  # digits of an id that is a number
+REFERENCE_REMEDY = "name the column of the id itself, for example --user-field patient.reference"
+CAST_REMEDY = "write the id as text or as a whole number, for example by a cast in the query"
+
+# The Unicode property White_Space. `str.split` also splits at U+001C to U+001F, which are controls.
+_WHITE_SPACE = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+_UUID = re.compile(r"(?:urn:uuid:)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.IGNORECASE)
+_REFERENCE = re.compile(r"(?:(.*)/)?Patient/([^/?#]*)(?:/_history(?:/[^/?#]*)?)?/?(?:[?#].*)?")
+_BY_IDENTIFIER = re.compile(r"(?:.*/)?Patient/?\?(?:.*&)?identifier(?::exact)?=([^&]*)(?:&.*)?")
+_OTHER_REFERENCE = re.compile(
+    r"(?:.*/)?(?:Group|Device|Location|Medication|Substance|Practitioner|PractitionerRole|Organization|RelatedPerson"
+    r"|Person|Encounter|EpisodeOfCare|Procedure|Specimen|CareTeam|HealthcareService|NutritionProduct)/[^/?#]+"
+    r"(?:/_history(?:/[^/?#]*)?)?/?(?:[?#].*)?"
+)
+_MISSING = frozenset(
+    ("", "null", "(null)", "\\n", "nil", "none", "nan", "nat", "<na>", "na", "n/a", "-", "--", "?", ".")
+)
+# A spreadsheet writes its errors in its own language: #REF!, #BEZUG!, #NAME?, and #N/A as #NV, #N/D, #I/T, #YOK.
+_SHEET_ERROR = re.compile(r"#[^\W\d_][\w/.]*[!?]|#(?:n/a|nv|n/d|n/b|i/t|н/д|yok|getting_data|n/a n/a)|err:\d{3}")
+
+
+class PatientId(NamedTuple):
+    """A patient's id as the source names it.
+
+    Attributes:
+        name: the id after the sure joins.
+        system: the base of an absolute FHIR reference, or the system of an identifier; "" where none is named.
+        is_identifier: True for a business identifier (SYSTEM|VALUE), which is no resource's id.
+    """
+
+    name: str
+    system: str = ""
+    is_identifier: bool = False
+
+    @property
+    def text(self) -> str:
+        """The id as text. The base of a reference is left out, because most sources have one base."""
+        return f"{self.system}|{self.name}" if self.is_identifier and self.system else self.name
+
+
+def patient_id(value: Any) -> PatientId | None:
+    """Turns a value of a source into a patient's id; None for a missing value.
+
+    Raises ConfigurationError (code "no-id") without a place and without content if the value's type holds no id.
+
+    >>> [patient_id(value).text for value in (7, 7.0, " 7 ", "Patient/7", "https://ehr.example/Patient/7/_history/2")]
+    ['7', '7', '7', '7', '7']
+    >>> patient_id("N/A") is None
+    True
+    """
+    if isinstance(value, PatientId):
+        return value if value.name else None
+    text = _id_text(value)
+    return None if text is None else _read_id(text)
+
+
+def is_missing_word(text: str) -> bool:
+    """Returns True for an empty text and for a word that stands for a missing id, such as "null" or "#N/A"."""
+    word = text.casefold()
+    return word in _MISSING or _SHEET_ERROR.fullmatch(word) is not None
+
+
+def is_database_null(text: str) -> bool:
+    """Returns True for a word for a missing value that nobody writes: NULL, \\N, NaN, <NA>, a spreadsheet's error."""
+    word = text.strip()
+    return word in ("NULL", "\\N", "NaN", "nan", "<NA>") or _SHEET_ERROR.fullmatch(word.casefold()) is not None
+
+
+def _id_text(value: Any) -> str | None:
+    """The text of a value whose type can hold an id."""
+    if isinstance(value, str):
+        return str(value)
+    kind = type(value).__name__
+    if value is None or kind in ("NAType", "NaTType"):  # pandas' missing values
+        return None
+    if kind in ("datetime64", "timedelta64") and value != value:  # numpy's missing times
+        return None
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        whole = int(value)
+    elif isinstance(value, decimal.Decimal | numbers.Real) and not isinstance(value, numbers.Rational):
+        number = decimal.Decimal(value) if isinstance(value, decimal.Decimal) else decimal.Decimal(float(value))
+        if number.is_nan():
+            return None
+        if not number.is_finite() or abs(number) >= LARGEST_WHOLE_FLOAT or number != int(number):
+            raise ConfigurationError(
+                "a number that is not whole, or too large to be exact, is no id", CAST_REMEDY, code="no-id"
+            )
+        whole = int(number)
+    else:
+        raise _refusal(value)
+    if whole.bit_length() > 3 * LONGEST_NUMBER:
+        raise ConfigurationError("a number of so many digits is no id", CAST_REMEDY, code="no-id")
+    return str(whole)
+
+
+def _refusal(value: Any) -> ConfigurationError:
+    if isinstance(value, Mapping):
+        return ConfigurationError("an object is no id", REFERENCE_REMEDY, code="no-id")
+    if isinstance(value, list | tuple | set | frozenset) or (hasattr(value, "tolist") and not hasattr(value, "item")):
+        return ConfigurationError("a list is no id", REFERENCE_REMEDY, code="no-id")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return ConfigurationError("bytes are no id", CAST_REMEDY, code="no-id")
+    kind = "a truth value" if type(value).__name__.startswith("bool") else f"a value of type {type(value).__name__}"
+    return ConfigurationError(f"{kind} is no id", CAST_REMEDY, code="no-id")
+
+
+@lru_cache(maxsize=2**16)
+def _read_id(text: str) -> PatientId | None:
+    text = clean_text(text)
+    if named := _BY_IDENTIFIER.fullmatch(text):
+        system, bar, value = unquote(named[1]).rpartition("|")
+        identifier = PatientId(clean_text(value), system if bar else "", is_identifier=True)
+        return None if is_missing_word(identifier.name) else identifier
+    base = ""
+    if reference := _REFERENCE.fullmatch(text):
+        base, text = _base(reference[1] or ""), reference[2].strip()
+    elif _OTHER_REFERENCE.fullmatch(text):
+        raise ConfigurationError(
+            "a reference to something else than a Patient is no patient's id",
+            "leave such rows out (--filter, a WHERE of the query)",
+            code="no-id",
+        )
+    if named := _UUID.fullmatch(text):
+        text = named[1].lower()
+    return None if is_missing_word(text) else PatientId(text, base)
+
+
+def clean_text(text: str) -> str:
+    """Returns a text in NFC, without controls, format characters and outer white space, inner white space as one space.
+
+    >>> clean_text(" 1\\u200b2\\u00a0 3 ")
+    '12 3'
+    """
+    if not (text.isascii() and text.isalnum()):
+        # White space first: a tab and a line end are controls, too.
+        text = _WHITE_SPACE.sub(" ", text)
+        text = "".join(character for character in text if unicodedata.category(character) not in ("Cc", "Cf"))
+        # Again, because a removed character may have stood between two spaces or before a combining one.
+        text = unicodedata.normalize("NFC", _WHITE_SPACE.sub(" ", text).strip(" "))
+    return text
+
+
+def _base(written: str) -> str:
+    """The base of a reference; "" where it repeats only the type ("Patient/Patient/7")."""
+    base = written.rstrip("/").removesuffix("/Patient").removesuffix("/Patient")
+    if base == "Patient":
+        return ""
+    scheme, slashes, rest = base.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme.lower()}://{host.lower()}{slash}{path}" if slashes else base
+
+
+# Look-alikes: what differs only by one of these kinds may be one patient or two.
+
+_IGNORED = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_SHEET_TEXT = re.compile(r'="(.*)"')  # as Excel exports a text that looks like a number
+_QUOTES = "\"'`´‘’‚‛“”„‟‹›«»＂＇"
+_PAIRS = {"{": "}", "[": "]", "(": ")", "<": ">"}
+_ZEROS = re.compile(r"(?<![\d.,])0+(?=\d)")
+_DECIMALS = re.compile(r"(?<=\d)(?:\.0*|,0+)$")
+_SIGNED = re.compile(r"\+(\d+(?:[.,]\d*)?)")
+_EXPONENT = re.compile(r"\+?(\d+)(?:[.,](\d*))?[eE]\+?(\d{1,3})")
+_ANY_BASE = re.compile(r"(?:.*/)?patient[/:](.+)|urn:[^:]+:(.+)|[a-z][a-z0-9+.-]*://.*/([^/]+)", re.IGNORECASE)
+
+
+def _without_width(text: str) -> str:
+    return _IGNORED.sub("", unicodedata.normalize("NFKC", text)).strip()
+
+
+def _without_case(text: str) -> str:
+    return unicodedata.normalize("NFC", text.casefold())
+
+
+def _without_quotes(text: str) -> str:
+    if sheet := _SHEET_TEXT.fullmatch(text):
+        text = sheet[1]
+    text = text.strip(_QUOTES).strip()
+    return text[1:-1].strip() if len(text) > 2 and _PAIRS.get(text[0]) == text[-1] else text
+
+
+def _without_spaces(text: str) -> str:
+    if text.isalnum():
+        return text
+    return "".join(letter for letter in text if not letter.isspace() and unicodedata.category(letter) != "Pd")
+
+
+def _without_base(text: str) -> str:
+    base = _ANY_BASE.fullmatch(text)
+    return next(filter(None, base.groups()), text) if base else text
+
+
+def _as_number(text: str) -> str:
+    if signed := _SIGNED.fullmatch(text):
+        return signed[1]
+    if (written := _EXPONENT.fullmatch(text)) and int(written[3]) < LONGEST_NUMBER:
+        decimals = (written[2] or "").rstrip("0")
+        if len(decimals) <= int(written[3]):
+            return (written[1] + decimals).lstrip("0") + "0" * (int(written[3]) - len(decimals)) or "0"
+    return text
+
+
+@dataclass(frozen=True)
+class _Kind:
+    reduce: Callable[[str], str]
+    words: str  # after "differ from another one only by"
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "quotes": _Kind(_without_quotes, "quotes"),
+    "width": _Kind(_without_width, "the width or form of letters"),
+    "spaces": _Kind(_without_spaces, "spaces or hyphens"),
+    "bases": _Kind(_without_base, "the base of a reference"),
+    "numbers": _Kind(_as_number, "the sign or exponent of a number"),
+    "decimals": _Kind(lambda text: _DECIMALS.sub("", text), "decimals"),
+    "zeros": _Kind(lambda text: _ZEROS.sub("", text), "leading zeros"),
+    "case": _Kind(_without_case, "capital letters"),
+    # Decided by the source alone: an identifier's value need not resemble the id of a Patient resource.
+    "identifiers": _Kind(lambda text: text.rpartition("|")[2], "being an identifier"),
+}
+KINDS = tuple(_KINDS)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A person's decision about look-alikes, by kind: those that are the same patient, and those that are another one.
+
+    Raises ConfigurationError if a kind is unknown or is named for both.
+    """
+
+    same: frozenset[str] = frozenset()
+    other: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        unknown = sorted((self.same | self.other) - set(KINDS))
+        if unknown:
+            raise ConfigurationError(
+                f"{unknown[0]!r} is no kind of look-alikes", f"name one of {', '.join(KINDS)}", code="unknown-kind"
+            )
+        if both := sorted(self.same & self.other):
+            raise ConfigurationError(
+                f"{both[0]} is named for --same-patient and for --other-patient", "name it for one", code="both-kinds"
+            )
+
+    def unit(self, identity: PatientId) -> str:
+        """The name of the privacy unit of an id. It depends on the id and on this choice alone."""
+        text = identity.text
+        if "bases" in self.other and identity.system and not identity.is_identifier:
+            text = f"{identity.system}/Patient/{identity.name}"
+        return reduced(text, self.same)
+
+
+def reduced(text: str, kinds: Iterable[str]) -> str:
+    """Returns an id without what distinguishes it by ``kinds`` only, in a form that does not change any more."""
+    chosen = set(kinds)
+    if not chosen or (text.isascii() and text.isdigit() and text[0] != "0"):
+        return text
+    for _ in range(len(text) + 1):
+        before = text
+        for name, kind in _KINDS.items():
+            if name in chosen:
+                text = kind.reduce(text) or text
+        if text == before:
+            break
+    return text
+
+
+@dataclass(frozen=True)
+class LookAlikes:
+    """Ids that differ from another id of the source only by ``kinds``.
+
+    Attributes:
+        kinds: the kinds that together make the difference.
+        count: number of such ids.
+        places: place of each such id, after the place of an id that it resembles.
+    """
+
+    kinds: tuple[str, ...]
+    count: int
+    places: tuple[tuple[str, str], ...]
+
+    @property
+    def sentence(self) -> str:
+        """The finding as a sentence without an id."""
+        if self.kinds == ("identifiers",):
+            subject = "1 id is an identifier" if self.count == 1 else f"{self.count} ids are identifiers"
+            return f"{subject}, and other ids are those of Patient resources"
+        words = " and ".join(_KINDS[kind].words for kind in self.kinds)
+        subject = "1 id differs" if self.count == 1 else f"{self.count} ids differ"
+        return f"{subject} from another one only by {words}"
+
+
+def find_look_alikes(
+    places: Mapping[PatientId, str], choice: Choice, pairs: Iterable[tuple[PatientId, PatientId]] = ()
+) -> list[LookAlikes]:
+    """Finds the ids about which ``choice`` decides nothing and which may be one patient or two.
+
+    Args:
+        places: first place of each id in the source.
+        choice: what a person has decided already.
+        pairs: ids of two Patient resources with one identifier; they count as of the kind "identifiers".
+    """
+    findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+    undecided = [kind for kind in KINDS if kind not in choice.same | choice.other and kind != "identifiers"]
+    units: dict[str, str] = {}  # first place by unit
+    systems: dict[str, dict[str, str]] = defaultdict(dict)  # of references: first place by base, by unit
+    for identity, place in places.items():
+        unit = choice.unit(identity)
+        units.setdefault(unit, place)
+        if identity.system and not identity.is_identifier:
+            systems[unit].setdefault(identity.system, place)
+    if "bases" in undecided:
+        for by_system in systems.values():
+            first, *others = by_system.values()
+            findings[("bases",)] += [(first, other) for other in others]
+    for group in _groups(units, (*choice.same, *undecided)):
+        for kinds, first, other in _differences(group, choice.same, undecided):
+            findings[kinds].append((units[first], units[other]))
+    if "identifiers" not in choice.same | choice.other:
+        findings[("identifiers",)] += _mixed(places)
+        findings[("identifiers",)] += [
+            (places[first], places[other]) for first, other in pairs if first in places and other in places
+        ]
+    return [LookAlikes(kinds, len(found), tuple(found)) for kinds, found in findings.items() if found]
+
+
+def look_alike_kinds(one: str, other: str, choice: Choice) -> tuple[str, ...]:
+    """Returns the fewest undecided kinds by which two units differ; () if they differ by more."""
+    undecided = [kind for kind in KINDS if kind not in choice.same | choice.other]
+    return next((kinds for kinds, *_ in _differences([one, other], choice.same, undecided)), ())
+
+
+def _groups(units: Iterable[str], kinds: Iterable[str]) -> Iterator[list[str]]:
+    """The units that are equal but for ``kinds``, where there are several."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    chosen = tuple(kinds)
+    for unit in units:
+        alike[reduced(unit, chosen)].append(unit)
+    return (group for group in alike.values() if len(group) > 1)
+
+
+def _differences(
+    group: list[str], same: frozenset[str], undecided: list[str]
+) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yields the fewest kinds by which a unit differs from an earlier one of its group, with both units."""
+    left = dict.fromkeys(group)
+    kinds = [kind for kind in undecided if any(_KINDS[kind].reduce(unit) != unit for unit in _partly_reduced(group))]
+    for size in range(1, len(kinds) + 1):
+        for chosen in itertools.combinations(kinds, size):
+            firsts: dict[str, str] = {}
+            for unit in list(left):
+                first = firsts.setdefault(reduced(unit, {*same, *chosen}), unit)
+                if first is not unit:
+                    del left[unit]
+                    yield chosen, first, unit
+            if len(left) == 1:
+                return
+
+
+def _partly_reduced(group: list[str]) -> Iterator[str]:
+    """The forms through which the units of a group pass while they are reduced by every kind."""
+    for unit in group:
+        text, forms = unit, [unit]
+        for _ in range(len(unit) + 1):
+            before = text
+            for kind in _KINDS.values():
+                text = kind.reduce(text) or text
+                forms.append(text)
+            if text == before:
+                break
+        yield from dict.fromkeys(forms)
+
+
+def _mixed(places: Mapping[PatientId, str]) -> list[tuple[str, str]]:
+    """Places of identifiers in a source that also has ids of Patient resources."""
+    resource = next((place for identity, place in places.items() if not identity.is_identifier), None)
+    if resource is None:
+        return []
+    return [(resource, place) for identity, place in places.items() if identity.is_identifier]

@@ -1,0 +1,189 @@
+import datetime
+import decimal
+import unicodedata
+import uuid
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.doubles.coded import raises
+from undersong_common.errors import ConfigurationError
+from undersong_common.patient_ids import KINDS, Choice, PatientId, find_look_alikes, look_alike_kinds, patient_id
+
+UUID = "0f2c6f2e-6e0b-4f53-9d6f-2f6f6f6f6f6f"
+INVISIBLE = "\u200b\ufeff\u200e\u00ad\x00\x1f\u2060"
+SPACES = " \t\n\u00a0\u2003\u3000\x85"
+
+
+def places(*values):
+    return {patient_id(value): f"row {number}" for number, value in enumerate(values, start=1)}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (7, "7"),
+        (7.0, "7"),
+        (-0.0, "0"),
+        (decimal.Decimal("7.00"), "7"),
+        (np.int64(7), "7"),
+        (np.float32(7), "7"),
+        (np.str_("7"), "7"),
+        (uuid.UUID(UUID), UUID),
+        (UUID.upper(), UUID),
+        (f"URN:UUID:{UUID.upper()}", UUID),
+        (f"Patient/{UUID.upper()}", UUID),
+        ("  a\t b\u00a0", "a b"),
+        ("a\u200b \u00ad b", "a b"),
+        ("e\u200d\u0301", "é"),
+        ("Patient/7", "7"),
+        (" Patient/7 ", "7"),
+        ("https://ehr.example/fhir/Patient/7/_history/3", "7"),
+        ("https://ehr.example/fhir/Patient/7/?_format=json", "7"),
+        ("Patient/Patient/7", "7"),
+        ("Patient?identifier=http://h/mrn%7C0042", "http://h/mrn|0042"),
+        ("7.0", "7.0"),
+        ("007", "007"),
+        ("urn:uuid:7", "urn:uuid:7"),
+    ],
+)
+def test_sure_joins_and_types_give_one_id(value, text):
+    identity = patient_id(value)
+    assert identity.text == text
+    assert patient_id(identity) is identity
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, float("nan"), decimal.Decimal("NaN"), np.datetime64("NaT"), "", " \u200b ", "Patient/", "Patient/null"]
+    + [word.upper() for word in ("null", "(null)", "\\N", "nil", "none", "nan", "nat", "<na>", "na", "n/a", "#n/a")]
+    + ["#REF!", "#DIV/0!", "#NAME?", "#BEZUG!", "#NV", "-", "--", "?", "."],
+)
+def test_missing_words_are_no_id(value):
+    assert patient_id(value) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        (True, "cast"),
+        (np.bool_(True), "cast"),
+        (7.5, "cast"),
+        (float("inf"), "cast"),
+        (float(2**53), "cast"),
+        (decimal.Decimal("Infinity"), "cast"),
+        (10**900, "cast"),
+        (b"7", "cast"),
+        (datetime.date(2024, 1, 1), "cast"),
+        ({"reference": "Patient/Secret"}, "patient.reference"),
+        (["Secret"], "patient.reference"),
+        ("Group/Secret", "leave such rows out"),
+        ("https://ehr.example/fhir/Device/1", "leave such rows out"),
+    ],
+)
+def test_other_types_are_refused_without_content(value, remedy):
+    with raises(ConfigurationError, "no-id") as caught:
+        patient_id(value)
+    assert remedy in caught.value.remedy
+    assert "Secret" not in str(caught.value)
+
+
+@given(st.text(min_size=1, max_size=12))
+def test_sure_joins_are_stable_and_unit_names_too(text):
+    try:
+        identity = patient_id(text)
+    except ConfigurationError:
+        return
+    if identity is not None and not identity.is_identifier:
+        assert patient_id(identity.name) in (PatientId(identity.name), None) or "/" in identity.name
+        unit = Choice(frozenset(KINDS)).unit(identity)
+        assert Choice(frozenset(KINDS)).unit(PatientId(unit)) == unit
+
+
+@given(
+    st.text("abcXYZéöü0123456789_", min_size=2, max_size=10).filter(lambda text: patient_id(text) is not None),
+    st.integers(0, 10),
+    st.text(INVISIBLE, max_size=3),
+    st.text(SPACES, max_size=3),
+    st.sampled_from(["NFC", "NFD"]),
+    st.sampled_from(["{}", "Patient/{}", "https://ehr.example/fhir/Patient/{}", "Patient/{}/_history/2"]),
+)
+def test_invisible_characters_and_unicode_forms_change_no_id(name, position, invisible, space, form, reference):
+    written = unicodedata.normalize(form, name[:position] + invisible + name[position:])
+    assert patient_id(space + reference.format(written) + space).text == patient_id(name).text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kinds"),
+    [
+        ("42", "0042", ("zeros",)),
+        ("PAT-0042", "PAT-42", ("zeros",)),
+        ("42", "42.0", ("decimals",)),
+        ("42", "42,00", ("decimals",)),
+        ("p7", "P7", ("case",)),
+        ("strasse", "straße", ("case",)),
+        ("123", "１２３", ("width",)),
+        ("12 3", "12-3", ("spaces",)),
+        (UUID, UUID.replace("-", ""), ("spaces",)),
+        ("123", "'123'", ("quotes",)),
+        ("123", '="123"', ("quotes",)),
+        (UUID, "{" + UUID + "}", ("quotes",)),
+        ("123", "+123", ("numbers",)),
+        ("1200", "1.2E+03", ("numbers",)),
+        ("1", "patient/1", ("bases",)),
+        ("1", "urn:uuid:1", ("bases",)),
+        ("http://a/Patient/1", "http://b/Patient/1", ("bases",)),
+        ("42", "'0042'", ("quotes", "zeros")),
+        ("a1", "A 01", ("spaces", "zeros", "case")),
+        ("123", "123,", ()),
+        ("1.5", "1.05", ()),
+        ("2024/17", "17", ()),
+        ("-7", "7.5", ()),
+        ("1E-02", "1", ()),
+    ],
+)
+def test_look_alikes_are_named_by_the_fewest_kinds(one, other, kinds):
+    findings = find_look_alikes(places(one, other), Choice())
+    assert [found.kinds for found in findings] == ([kinds] if kinds else [])
+    if kinds:
+        assert findings[0].count == 1
+        assert findings[0].places == (("row 1", "row 2"),)
+        ids = [patient_id(value) for value in (one, other)]
+        same, apart = Choice(same=frozenset(kinds)), Choice(other=frozenset(kinds))
+        for choice, units in ((same, 1), (apart, 2)):
+            assert find_look_alikes(places(one, other), choice) == []
+            assert len({choice.unit(identity) for identity in ids}) == units
+
+
+def test_one_base_is_asked_nothing_and_names_its_patients_by_their_ids():
+    assert find_look_alikes(places("http://a/Patient/1", "http://A/Patient/1", "Patient/1", "1", "2"), Choice()) == []
+
+
+def test_identifiers_beside_references_are_asked():
+    mixed = places("Patient/1", "Patient?identifier=mrn|1", "Patient?identifier=mrn|2")
+    (found,) = find_look_alikes(mixed, Choice())
+    assert (found.kinds, found.count) == (("identifiers",), 2)
+    assert find_look_alikes(mixed, Choice(other=frozenset(["identifiers"]))) == []
+    same = Choice(same=frozenset(["identifiers"]))
+    assert len({same.unit(identity) for identity in mixed}) == 2
+
+
+def test_two_patients_with_one_identifier_are_asked():
+    ids = places("1", "2")
+    (found,) = find_look_alikes(ids, Choice(), [tuple(ids)])
+    assert (found.kinds, found.places) == (("identifiers",), (("row 1", "row 2"),))
+
+
+def test_an_objectors_look_alike_is_named_by_what_is_undecided():
+    assert look_alike_kinds("42", "0042", Choice()) == ("zeros",)
+    assert look_alike_kinds("42", "0042", Choice(other=frozenset(["zeros"]))) == ()
+    assert look_alike_kinds("42", "43", Choice()) == ()
+
+
+def test_a_choice_of_an_unknown_kind_or_of_both_is_refused():
+    with raises(ConfigurationError, "unknown-kind"):
+        Choice(frozenset(["letters"]))
+    with raises(ConfigurationError, "both-kinds"):
+        Choice(frozenset(["zeros"]), frozenset(["zeros"]))
