@@ -86,8 +86,11 @@ class PromptFormat:
     prompt_tokens: int | None = None
 
 
-Finish = Literal["", "length", "filter", "refusal"]
-"""Why an answer ended: by itself, at its longest length, by the endpoint's content filter, by the model's refusal."""
+Finish = Literal["", "length", "filter", "refusal", "unknown"]
+"""Why an answer ended: by itself, at its longest length, by the endpoint's content filter, by the model's refusal, or
+for a reason that nobody knows: such a text counts only if its own mark of an end stands there."""
+End = Literal["good", "cut", "filtered", "unknown"]
+_ENDS: dict[Finish, End] = {"": "good", "length": "cut", "filter": "filtered", "refusal": "filtered"}
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,11 @@ class Answer:
     note: str = ""
     finish: Finish = ""
     seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def end(self) -> End:
+        """The kind of its end, by which its text is judged."""
+        return _ENDS.get(self.finish, "unknown")
 
 
 class Generator(Protocol):
