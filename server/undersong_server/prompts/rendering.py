@@ -201,7 +201,7 @@ class Prompts:
 
         Args:
             variety: adds hints that make the prompts of a batch differ; without them, prompts of one label that show
-                no text are the same prompt.
+                no text differ in the task's attributes only.
 
         Raises:
             ConfigurationError: an unknown file, an unknown key or field (named, with the nearest known one), a
@@ -211,7 +211,7 @@ class Prompts:
         self._task = task
         self._varies = variety
         self._hints = built_in_hints(task.language) if variety else ()
-        self._attributes = {name: values for name, values in task.attributes.items() if values and variety}
+        self._attributes = {name: values for name, values in task.attributes.items() if values}
         self.language = task.language
         self.combinations = math.prod(map(len, self._hints))  # this many numbers in a row give different prompts
 
@@ -235,8 +235,9 @@ class Prompts:
         for name in fields:
             if name not in FIELDS:
                 raise ConfigurationError(f"prompt {kind!r}: there is no field {name!r}", nearest(name, FIELDS))
+        attributes = self._draw_attributes(number)
         number = number if self._varies else 0
-        given = self._known(number, str(fields.get("label") or "")) | fields
+        given = self._known(number, str(fields.get("label") or "")) | {"attributes": attributes} | fields
         given["label"] = _readable(str(fields.get("label") or ""))
         if style == "completion":
             given["variety"] = f"no. {number % self.combinations + 1}" if self._varies else ""
@@ -262,7 +263,6 @@ class Prompts:
         task = self._task
         others = [other for other in task.labels if other != label]
         start = number % max(1, len(others))
-        draw = random.Random(f"attributes {number}")
         return {
             "description": task.description,
             "bad_reason": "far",
@@ -271,9 +271,12 @@ class Prompts:
             "language": task.language,
             "author": task.author,
             "least_words": task.least_words,
-            "attributes": [f"{name}: {draw.choice(values)}" for name, values in self._attributes.items()],
             "variety": "; ".join(hints_of(self._hints, number)),
         }
+
+    def _draw_attributes(self, number: int) -> list[str]:
+        draw = random.Random(f"attributes {number}")
+        return [f"{name}: {draw.choice(values)}" for name, values in self._attributes.items()]
 
 
 def _readable(label: str) -> str:

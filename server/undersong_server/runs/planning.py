@@ -199,7 +199,9 @@ def build_prompts(task: Task, *, alike: bool = False) -> Prompts:
         alike: every prompt of one label is the same, for a model that is trained on it.
     """
     folder = task.locate(task.prompts.folder) if task.prompts.folder else None
-    words = task.task.model_copy(update={"line_breaks": task.task.line_breaks or alike})
+    words = task.task
+    if alike:
+        words = words.model_copy(update={"line_breaks": True, "attributes": {}})
     return Prompts(words, variety=task.prompts.variety and not alike, folder=folder)
 
 

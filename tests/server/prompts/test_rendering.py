@@ -158,7 +158,11 @@ def test_of_many_labels_a_prompt_names_a_few(prompts: Prompts) -> None:
 
 def test_language_and_attributes_stand_in_every_prompt_that_asks_for_a_text() -> None:
     task = TaskWords(description="a note", language="German", attributes={"age": ("child", "adult")})
-    prompts = Prompts(task)
+    for prompts in (Prompts(task), Prompts(task, variety=False)):
+        check_language_and_attributes(prompts)
+
+
+def check_language_and_attributes(prompts: Prompts) -> None:
     for kind in KINDS:
         texts = [prompts.render(kind, number=number, **FULL).user for number in range(12)]
         assert all("German" in text for text in texts)
