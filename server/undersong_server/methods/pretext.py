@@ -78,12 +78,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def thresholded(histogram: Float64, threshold: float) -> Float64:
-    """Keeps counts above the threshold and sets all others to zero: float64 of the same shape.
+    """Takes the threshold from every count and sets what is left below zero to zero: float64 of the same shape.
 
     >>> thresholded(np.array([3.0, 1.0, -2.0]), 1.5).tolist()
-    [3.0, 0.0, 0.0]
+    [1.5, 0.0, 0.0]
     """
-    return np.where(histogram > threshold, histogram, 0.0)
+    return np.maximum(histogram - threshold, 0.0)
 
 
 def _expansion(options: Options, run: RunContext, seeds: Sequence[Sample]) -> list[Order]:
