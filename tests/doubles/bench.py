@@ -91,8 +91,10 @@ def run_method(task: Task, run_plan: RunPlan, *, seed: int) -> tuple[Sequence[Sa
     author = build_author(task, embed, {}, journal, Silent(), seed=seed)
     blocks = PublicBlocks(journal)
     federation: Any = OpenFederation(run_plan, Records(table, task.task.labels), blocks, seed)
-    run = CountingRun(run_plan.setting, author, federation, blocks, embed=embed, seed=seed)
-    return methods.load(task.method.name).run(task.options, run), run
+    method = methods.load(task.method.name)
+    hides_labels = method.hides_labels(task.options, run_plan.setting)
+    run = CountingRun(run_plan.setting, author, federation, blocks, embed=embed, seed=seed, hides_labels=hides_labels)
+    return method.run(task.options, run), run
 
 
 def run_federated(

@@ -132,7 +132,8 @@ class Options(VocabularyOptions):
 
     Attributes:
         samples: generator calls in all, so that methods compare at equal calls.
-        corpus: texts of a population, and so of the corpus, in place of ``samples``.
+        corpus: texts of a population, and so of the corpus, in place of ``samples``; or "selected", which publishes
+            the texts that the last vote selected and writes no variations of them, as the published code does.
         votes: Q nearest texts of a record, which get 1, 1/2, ..., 1/2^(Q - 1); above 1 it is WASP's refinement (E.2).
         selection: "rank" keeps the best 1 / ``expansion`` of the texts and varies each expansion - 1 times; "sampling"
             draws with replacement in proportion to the votes and varies each draw once.
@@ -150,7 +151,7 @@ class Options(VocabularyOptions):
     method: ClassVar[str] = "augpe"
 
     samples: Annotated[int, Field(ge=1)] = 6000
-    corpus: Annotated[int, Field(ge=1)] | None = None
+    corpus: Annotated[int, Field(ge=1)] | Literal["selected"] | None = None
     rounds: Annotated[int, Field(ge=2)] = 5
     votes: Annotated[int, Field(ge=1, le=16)] = 1
     selection: Literal["rank", "sampling"] = "rank"
@@ -178,12 +179,17 @@ class Options(VocabularyOptions):
     def population(self) -> int:
         """Texts that are voted on in each round: the calls of all rounds and lookaheads stay within ``samples``."""
         votes = self.rounds - 1
-        if self.corpus is not None:
+        if isinstance(self.corpus, int):
             return self.corpus
         if self.selection == "sampling":
-            return max(1, self.samples // (1 + votes + votes * self.lookahead))
-        kept = self.samples // (self.expansion + votes * (self.expansion - 1 + self.expansion * self.lookahead))
-        return max(1, kept) * self.expansion
+            return max(1, self.samples // (1 + self.variations + votes * self.lookahead))
+        calls = self.expansion + self.variations * (self.expansion - 1) + votes * self.expansion * self.lookahead
+        return max(1, self.samples // calls) * self.expansion
+
+    @property
+    def variations(self) -> int:
+        """Rounds that write variations: one after each vote, but none after the last one if its texts are published."""
+        return self.rounds - 1 - (self.corpus == "selected")
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
@@ -209,23 +215,28 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 def generator_calls(options: Options, setting: Setting) -> int:
     population, votes = options.population, options.rounds - 1
     fresh = population if options.selection == "sampling" else population - population // options.expansion
-    return population + votes * (fresh + population * options.lookahead)
+    return population + options.variations * fresh + votes * population * options.lookahead
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """Runs Aug-PE (algorithm 1). Returns the last population."""
+    """Runs Aug-PE (algorithm 1). Returns the last population, or the texts that the last vote selected."""
     population = _random(options, run)  # RANDOM_API
     for t in range(1, options.rounds):
         labels = run.label_numbers(population)
         embedded = _embedded(options, run, t, population)
         votes = _votes(options, run, f"votes/{t}", embedded, labels)  # DP_NN_HISTOGRAM
         # Selection by rank or by sampling, then VARIATION_API.
-        if options.selection == "rank":
-            kept = [population[i] for i in by_rank(votes, labels, options.population // options.expansion)]
-            population = kept + _varied(options, run, f"round {t + 1}", t, kept * (options.expansion - 1))
+        by_votes = options.selection == "rank"
+        if by_votes:
+            places = by_rank(votes, labels, options.population // options.expansion)
         else:
-            drawn = by_sampling(votes, labels, options.population, run.rng(f"selection {t}"))
-            population = _varied(options, run, f"round {t + 1}", t, [population[i] for i in drawn])
+            places = by_sampling(votes, labels, options.population, run.rng(f"selection {t}"))
+        selected = [population[place] for place in places]
+        if t > options.variations:
+            return list(dict.fromkeys(selected))
+        parents = selected * (options.expansion - 1) if by_votes else selected
+        offspring = _varied(options, run, f"round {t + 1}", t, parents)
+        population = selected + offspring if by_votes else offspring
     return population
 
 
@@ -321,4 +332,5 @@ METHOD = Method(
     generator_calls=generator_calls,
     run=run,
     asks_first=lambda options, _setting: options.private_vocabulary,
+    hides_labels=lambda options, _setting: not options.class_in_prompt,
 )

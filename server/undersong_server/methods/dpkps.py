@@ -202,5 +202,6 @@ METHOD = Method(
     generator_calls=generator_calls,
     run=run,
     asks_first=lambda _options, _setting: True,
+    hides_labels=lambda options, _setting: not options.class_in_prompt,
     notes=notes,
 )

@@ -127,6 +127,8 @@ class Method(Generic[_Options]):
         reads_attributes: False where it does not read the task's attributes, which it then refuses.
         asks_first: True if a private sum may come before the first text, so that a few trial texts of each language
             model come before that; no by default.
+        hides_labels: True if no prompt may name a text's label, so that trial texts are asked for without one; no by
+            default.
         makes_private_sums: False where its plan is empty whatever its options are; neither epsilon nor the number of
             parties then changes its corpus, and ``undersong compare`` runs it once for all of them.
         measures_lengths: True if its own plan measures the lengths of texts, whatever the task asks.
@@ -144,6 +146,7 @@ class Method(Generic[_Options]):
     run: "Callable[[_Options, RunContext], Sequence[Sample]]"
     reads_attributes: bool = False
     asks_first: Callable[[_Options, Setting], bool] = lambda _options, _setting: False
+    hides_labels: Callable[[_Options, Setting], bool] = lambda _options, _setting: False
     makes_private_sums: bool = True
     measures_lengths: bool = False
     notes: Callable[[_Options, Setting], Sequence[str]] = lambda _options, _setting: ()
@@ -172,6 +175,7 @@ class RunContext:
         *,
         embed: Embed,
         seed: int,
+        hides_labels: bool = False,
         watch: Watch = lambda _phase, work: work(),
         observe: Observe = lambda _kind, _facts: None,
     ) -> None:
@@ -184,6 +188,7 @@ class RunContext:
         self._blocks = blocks
         self._embed = embed
         self._seed = seed
+        self._trial_labels = () if hides_labels else setting.labels
         self._watch = watch
         self._observe = observe
         self._sigmas: dict[str, float] = {}
@@ -276,7 +281,7 @@ class RunContext:
         Raises PrivacyRefusal outside the plan; GenerationError, with nothing asked of any party, where a generator that
         has written nothing so far turns out to write no texts.
         """
-        self._watch("generation", lambda: self._author.try_out(self.setting.labels))
+        self._watch("generation", lambda: self._author.try_out(self._trial_labels))
         self._observe("asks", {"name": name})
         opened: NoisySum = self._watch("private sums", lambda: self._federation.private_sum(name, inputs))
         self._sigmas[name] = opened.sigma

@@ -100,11 +100,19 @@ def execute(
     manifest = _manifest(run_plan, name, transport, parties, journal, embedder, identities, timeout_s)
     blocks = PublicBlocks(journal)
     federation = Federation(transport, manifest, journal, progress, blocks=blocks, timeout_s=timeout_s, sleep=sleep)
+    method = methods.load(run_plan.task.method.name)
     run = RunContext(
-        run_plan.setting, author, federation, blocks, embed=embed, seed=seed, watch=measure, observe=observe
+        run_plan.setting,
+        author,
+        federation,
+        blocks,
+        embed=embed,
+        seed=seed,
+        hides_labels=method.hides_labels(run_plan.task.options, run_plan.setting),
+        watch=measure,
+        observe=observe,
     )
     signatures = measure("agreement", federation.agree)
-    method = methods.load(run_plan.task.method.name)
     if metadata.NAME in {planned.name for planned in run_plan.plan.sums}:
         author.draw_words_by(metadata.draw_by(run.private_sum(metadata.NAME, [])))
     try:

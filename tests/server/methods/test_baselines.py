@@ -44,9 +44,23 @@ def test_sampling_without_a_positive_vote_is_uniform():
     assert np.bincount(drawn, minlength=4) / 8000 == pytest.approx([0.25] * 4, abs=0.03)
 
 
-def test_threshold_keeps_counts_above_it():
-    found = pretext.thresholded(np.array([2.0, 5.0, 4.9, -9.0]), 4.95)
-    assert found.tolist() == [0.0, 5.0, 0.0, 0.0]
+def test_threshold_is_taken_from_every_count():
+    counts = pretext.thresholded(np.array([2.0, 5.0, 4.5, -9.0]), 4.5)
+    assert counts.tolist() == [0.0, 0.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("selection", ["rank", "sampling"])
+def test_augpe_publishes_what_the_last_vote_selected(tmp_path, selection):
+    rows = [{"text": f"{label} text {number}", "label": label} for label in "ab" for number in range(30)]
+    changes = ["method.name=augpe", "method.samples=60", "method.rounds=3", f"method.selection={selection}"]
+    task = tasks.load(make_replay_task(tmp_path, rows), [*changes, "method.corpus=selected"])
+    run_plan = plan_run(task)
+    corpus, run = run_method(task, run_plan, seed=1)
+    voted_on = len(run.records.get("population", [])) or task.options.population
+    assert 0 < len(corpus) <= (voted_on // 2 if selection == "rank" else voted_on)
+    assert max(sample.round for sample in corpus) < 2  # no variation is written after the last vote
+    assert run.ordered == run_plan.generator_calls <= 60
+    assert len(run.asked) == 2
 
 
 def test_cross_selection_is_the_papers():

@@ -192,6 +192,7 @@ CASES = [
         ("vocabulary_share=0.5", "plan", PRIVATE, "4.0"),
         ("vocabulary_epsilon=1.0", "plan", PRIVATE, "4.0"),
         ("corpus=30", "prompts"),
+        ("corpus=selected", "corpus"),
         ("votes=2", "vectors"),
         ("votes=2", "plan", ["cells=6"]),
         ("class_in_prompt=false", "prompts"),
