@@ -185,7 +185,7 @@ def costly_once() -> Iterator[None]:
         if embedder._source == PACKAGED and embedder._encoder is None:
             current = embedding._fingerprint(PACKAGED, embedder.max_windows)
             if current == embedder.fingerprint and current in models:
-                embedder._encoder, embedder._rows = models[current]._encoder, models[current]._rows
+                embedder._encoder = models[current]._encoder
             load(embedder)
             models.setdefault(current, embedder)
         return load(embedder)

@@ -1,11 +1,12 @@
 """Computes unit embeddings of texts, once per text; embeddings of private texts never lie in clear on a disk.
 
 A text's embedding depends on the text and the model alone, to the last bit: not on the texts that are embedded with it,
-their number or their order, nor on the number of threads or on what is cached. Batches have a fixed shape for that: a
-few widths, chosen by a text's own number of tokens, each with one number of rows, the last batch filled up; one thread
-computes each. This holds on one machine with one version of its libraries. Another processor may give other last bits,
-which changes nothing that is promised: sensitivities hold for whatever embeddings a party has, the candidates that
-parties compare with are published as numbers, and votes need the same model, not the same bits.
+their number or their order, nor on the number of threads or on what is cached. The packaged model has each token at a
+place that the kernel in use treats as any other (undersong_common.numpy_bert). Other models have batches of fixed
+shapes, which are tried out (undersong_common.fixed_shapes). One thread computes a batch. This holds on one machine with
+one version of its libraries. Another processor may give other last bits, which changes nothing that is promised:
+sensitivities hold for whatever embeddings a party has, the candidates that parties compare with are published as
+numbers, and votes need the same model, not the same bits.
 
 Embeddings are quantised to multiples of 1/GRID with norm at most 1 before anyone compares them: half precision holds
 them exactly, and every inner product of two of them is exact in float32 in any order of summation. What is published
@@ -20,27 +21,27 @@ import sqlite3
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from undersong_common import model_files
-from undersong_common.arrays import Float32, Float64, Floats, Int16, Int64
+from undersong_common.arrays import Float32, Float64, Floats, Int16
 from undersong_common.canonical import tagged_hash
-from undersong_common.encoders import Encoder, Mask, NumpyBert, TorchModel
+from undersong_common.encoders import Encoder, Tokens, TorchModel
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import create_private
+from undersong_common.fixed_shapes import FixedShapes
 from undersong_common.hidden_states import HiddenStates
+from undersong_common.numpy_bert import NumpyBert
 from undersong_common.workers import in_order, row_norms
 
 Embed = Callable[[Sequence[str]], Float32]  # texts -> quantised unit embeddings, float32 [n, d]
 Progress = Callable[[int, int], None]
-Tokens = npt.NDArray[np.int32]  # of one text or window
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +50,7 @@ PUBLIC_GRID = 128  # divides GRID; rounding moves a unit vector of 384 coordinat
 
 _OVERLAP = 8  # a window shares one part in so many with the next one
 _LEAST_NORM = 1e-6  # of the sum of a text's unit vectors
-# Measured with all-MiniLM-L6-v2 on one core: 128 to 256 tokens are within a tenth of each other, for notes and for
-# short questions; larger batches leave the cache, and filling up the last one costs more.
-_TOKENS_A_BATCH = 192
-_NARROWEST = 4  # tokens; widths are multiples of it, or of an eighth of the next power of two
 _TEXTS_A_TOKENIZER = 256  # texts tokenized at once: a tokenizer keeps more of a text than its ids
-_TRIED = ("alpha", "of", "the", "chest", "was", "1987")  # words of the texts that try out a batch
 # Public texts that try out a model. No two have the same number of words or the same letters.
 TRIAL_TEXTS = (
     "Where is my card?",
@@ -145,7 +141,6 @@ class Embedder:
         self.max_windows = max_windows
         self._encoder: Encoder | None = None
         self._lock = threading.RLock()
-        self._rows: dict[int, int] = {}  # of a batch, by its width
 
     def __repr__(self) -> str:
         return f"Embedder({self.fingerprint[:12]})"
@@ -216,31 +211,16 @@ class Embedder:
                 windows += [(position, each) for each in _windows(one, encoder, self.max_windows)]
             if readable < len(texts):
                 log.warning("%d texts cannot be embedded by this model: they count as zero", len(texts) - readable)
-            batches = self._batches(encoder, [each for _, each in windows])
-            computed = in_order(lambda batch: self._vectors(encoder, *batch[1:]), batches)
+            batches = encoder.batches([len(window) for _, window in windows])
+            computed = in_order(lambda batch: encoder.vectors([windows[number][1] for number in batch]), batches)
             units, done = np.zeros((len(windows), self.dimension), dtype=np.float32), 0
-            for (members, *_), rows in zip(batches, computed, strict=True):
-                exact = _finite(rows[: len(members)])
+            for members, rows in zip(batches, computed, strict=True):
+                exact = _finite(rows)
                 units[members] = exact / np.maximum(row_norms(exact), 1e-12)[:, None]
                 done += len(members)
                 if progress is not None:
                     progress(done * len(texts) // len(windows), len(texts))
         return _pooled(units, [position for position, _ in windows], len(texts))
-
-    def _batches(self, encoder: Encoder, windows: Sequence[Tokens]) -> list[tuple[list[int], list[Tokens], int]]:
-        """Positions of the windows of each batch, its rows and their width: batches of the widest windows first."""
-        (filler,) = encoder.ids([""])
-        widths: dict[int, list[int]] = {}
-        for position, one in enumerate(windows):
-            widths.setdefault(_width(len(one), encoder.window), []).append(position)
-        found = []
-        for width in sorted(widths, reverse=True):
-            size = self._batch_rows(encoder, width)
-            for start in range(0, len(widths[width]), size):
-                members = widths[width][start : start + size]
-                fill = [np.array(filler, dtype=np.int32)] * (size - len(members))
-                found.append((members, [*(windows[each] for each in members), *fill], width))
-        return found
 
     def _tokens_of_each(self, encoder: Encoder, texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
         """Yields position and tokens of every text but those that the tokenizer refuses."""
@@ -257,30 +237,6 @@ class Embedder:
                 yield from self._tokens_from(encoder, texts[half:], first + half)
             return
         yield from ((first + row, np.array(one, dtype=np.int32)) for row, one in enumerate(found))
-
-    def _batch_rows(self, encoder: Encoder, width: int) -> int:
-        """Rows of a batch of that width: one if this machine's products mix rows, which is tried out once."""
-        if width not in self._rows:
-            size = 1 if width >= encoder.window else max(1, _TOKENS_A_BATCH // width)
-            self._rows[width] = size if size == 1 or _are_independent(encoder, size, width) else 1
-        return self._rows[width]
-
-    def _vectors(self, encoder: Encoder, rows: Sequence[Tokens], width: int) -> Float32:
-        """The rows of a batch; if it fails, each by itself in a batch of the same shape, and zero if that fails.
-
-        A row has the same bits in both, for which such batches were tried out.
-        """
-        try:
-            return encoder.vectors(*_padded(rows, width, encoder.pad))
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a model raises
-            log.warning("the embedding model fails at a text: %s", type(error).__name__)
-        result = np.zeros((len(rows), self.dimension), dtype=np.float32)
-        for place, row in enumerate(rows):
-            with suppress(Exception):
-                result[place] = encoder.vectors(*_padded([row] * len(rows), width, encoder.pad))[0]
-        return result
 
     def _loaded(self) -> Encoder:
         with self._lock:
@@ -302,7 +258,8 @@ def _encoder(model: str | Path) -> Encoder:
     folder = model_files.model_folder(model)
     if str(model) == model_files.PACKAGED:
         return NumpyBert(folder)
-    return HiddenStates(folder) if model_files.reads_hidden_states(folder) else TorchModel(folder)
+    padded = HiddenStates(folder) if model_files.reads_hidden_states(folder) else TorchModel(folder)
+    return FixedShapes(padded, model_files.embedding_size(folder))
 
 
 def _fingerprint(model: str | Path, max_windows: int) -> str:
@@ -342,50 +299,6 @@ def _pooled(units: Float32, positions: Sequence[int], texts: int) -> Float32:
     norms = row_norms(sums)
     sums[norms < _LEAST_NORM] = 0.0
     return (sums / np.maximum(norms, _LEAST_NORM)[:, None]).astype(np.float32)
-
-
-def _padded(rows: Sequence[Tokens], width: int, pad: int) -> tuple[Int64, Mask]:
-    """Ids, int64 [rows, width], and the mask of those that are a text's."""
-    lengths = np.array([len(row) for row in rows])
-    ids = np.full((len(rows), width), pad, dtype=np.int64)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = row
-    return ids, np.arange(width) < lengths[:, None]
-
-
-def _are_independent(encoder: Encoder, size: int, width: int) -> bool:
-    """Returns True if a text has the same bits in every row of a batch and beside any other texts.
-
-    False also if the model fails at that width: then each text is embedded by itself.
-    """
-    try:
-        words = [" ".join(_TRIED[number:] * width) for number in range(len(_TRIED))]
-        text, *others = (np.array(one, dtype=np.int32) for one in encoder.ids(words))
-        mates = [one[: width - 1 - number % (width - 2)] for number, one in enumerate(others)]
-        own = text[: width // 2 + 1]
-        mixed = [own if row in (0, size // 2, size - 1) else mates[row % len(mates)] for row in range(size)]
-        batches = [_padded(rows, width, encoder.pad) for rows in ([own] * size, mixed)]
-        alone, among = in_order(lambda batch: encoder.vectors(*batch), batches)
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001 - whatever a model raises
-        return False
-    same = [*alone, *(among[row] for row in (0, size // 2, size - 1))]
-    return all(row.tobytes() == alone[0].tobytes() for row in same)
-
-
-def _width(tokens: int, limit: int) -> int:
-    """Width of the batches for a text of so many tokens, below the limit at least one more than it has.
-
-    A batch whose rows are all full is computed in another way (without a mask): no row may make the others so. At the
-    limit, where a row may be full, batches have one row.
-
-    >>> [_width(tokens, 256) for tokens in (2, 7, 8, 40, 70, 255, 256)]
-    [4, 8, 12, 48, 80, 256, 256]
-    """
-    wanted = tokens + 1
-    step = max(_NARROWEST, (1 << (wanted - 1).bit_length()) // 8)
-    return min(-(-wanted // step) * step, limit)
 
 
 class EmbeddingCache(Protocol):

@@ -40,6 +40,7 @@ from undersong_common.embedding import (
 )
 from undersong_common.encoders import TorchModel
 from undersong_common.errors import ConfigurationError
+from undersong_common.fixed_shapes import FixedShapes
 from undersong_common.model_files import PACKAGED, model_folder
 
 pytestmark = pytest.mark.heavy  # embedders are loaded
@@ -268,52 +269,78 @@ def test_a_text_has_the_same_bits_beside_any_other_texts(packaged: Embedder, cou
             }
 
 
-WIDTHS = [2, 6, 7, 8, 15, 16, 31, 40, 70, 127, 128, 200, 254, 255, 256]
+LENGTHS = [2, 6, 7, 8, 15, 16, 31, 40, 70, 127, 128, 200, 254, 255, 256]
 
 
-@pytest.mark.parametrize("tokens", slow_but(WIDTHS, [2, 40, 256]))
-def test_every_place_in_a_batch_of_every_width_gives_the_same_bits(packaged: Embedder, tokens: int) -> None:
+@pytest.mark.parametrize("tokens", slow_but(LENGTHS, [2, 40, 256]))
+def test_a_text_has_the_same_bits_at_every_place_of_a_batch(packaged: Embedder, tokens: int) -> None:
+    encoder: Any = packaged._loaded()
     rng = np.random.default_rng(tokens)
-    text = " ".join(["pain"] * (tokens - 2))
-    width = embedding._width(tokens, 256)
-    rows = packaged._batch_rows(packaged._loaded(), width)
-    assert rows == (1 if width == 256 else max(1, 192 // width)), "this machine's products mix rows"
-    alone = packaged.encode([text])[0].tobytes()
-    narrower = embedding._width(tokens - 1, 256) if tokens > 2 else 0
-    for place in sorted({0, 1, 2, rows // 2, rows - 2, rows - 1} & set(range(rows))):
-        mates = [" ".join(rng.choice(WORDS[:4], max(0, tokens - 2 - (narrower == width)))) for _ in range(rows)]
-        mates[place] = text
-        assert packaged.encode(mates)[place].tobytes() == alone
+    text = np.full(tokens, 3255, dtype=np.int32)
+    expected = encoder.vectors([text])[0].tobytes()
+    for _ in range(2):
+        mates = [rng.integers(1000, 9000, length).astype(np.int32) for length in rng.integers(2, 60, 24)]
+        windows = [window for mate in mates for window in (mate, text)][:: 1 if tokens < 100 else 8]
+        vectors = encoder.vectors(windows)
+        same = [row.tobytes() == expected for row, window in zip(vectors, windows, strict=True) if window is text]
+        assert all(same) or not same
+    assert encoder.vectors([mates[0], text])[1].tobytes() == expected
 
 
-class MixingEncoder:
-    """An encoder whose rows depend on their place in the batch or on the others in it, as a kernel's might."""
+class ShownPlaces:
+    """A padded model in place of torch's: its rows depend on their place or on their mates, as a kernel's might.
 
-    def __init__(self, real: Any, how: str) -> None:
-        self._real, self._how = real, how
-        self.window, self.special, self.pad = 64, real.special, real.pad
+    Args:
+        how: "place", "last" (only the last place differs), "mates", or "" for a model without such a fault.
+    """
+
+    window, special, pad = 64, (1, 1), 0
+
+    def __init__(self, how: str) -> None:
+        self._how = how
         self.shapes: set[tuple[int, ...]] = set()
 
-    def ids(self, texts: Sequence[str]) -> Any:
-        return self._real.ids(texts)
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[1, *(sum(word.encode()) % 997 + 3 for word in text.split()), 2] for text in texts]
 
-    def vectors(self, ids: Any, mask: Any) -> Any:
+    def vectors(self, ids: Any, mask: Any) -> Float32:
         self.shapes.add(ids.shape)
-        found = self._real.vectors(ids, mask)
-        moved = np.arange(len(found))[:, None] if self._how == "place" else found.sum()
-        return (found * (1 + moved * 2.0**-20 * (len(found) > 1))).astype(np.float32)
+        angles = (ids * mask)[:, :, None] * np.arange(1.0, 9.0)
+        vectors = np.array([np.cos(row[shown]).sum(axis=0) for row, shown in zip(angles, mask, strict=True)])
+        places = np.arange(len(ids))
+        shift = {
+            "place": places,
+            "last": places == len(ids) - 1,
+            "mates": np.full(len(ids), float(ids.sum() % 7)),
+            "": np.zeros(len(ids)),
+        }[self._how]
+        return (vectors * (1 + shift[:, None] * 2.0**-20 * (len(ids) > 1))).astype(np.float32)
 
 
-@pytest.mark.parametrize("how", ["place", "mates"])
-def test_where_a_machine_s_products_mix_rows_each_text_is_a_batch(packaged: Embedder, how: str) -> None:
-    embedder = Embedder(PACKAGED, packaged.fingerprint)
-    embedder._encoder = encoder = MixingEncoder(packaged._loaded(), how)
+def fixed_shapes(how: str, *, alone: bool = False) -> tuple[Embedder, ShownPlaces]:
+    padded = ShownPlaces(how)
+    embedder = Embedder("a padded model", "00" * 32)
+    embedder._encoder = FixedShapes(padded, 8, alone=alone)
+    embedder.dimension = 8
+    return embedder, padded
+
+
+@pytest.mark.parametrize("how", ["place", "last", "mates", "alone"])
+def test_where_a_machine_s_products_mix_rows_each_text_is_a_batch(how: str) -> None:
+    embedder, padded = fixed_shapes("" if how == "alone" else how, alone=how == "alone")
     texts = some_texts(3, 8, 12)
-    found = bits(embedder.encode(texts))
-    assert set(embedder._rows.values()) == {1}
-    encoder.shapes.clear()
-    assert bits(embedder.encode(texts[::-1]))[::-1] == found
-    assert {shape[0] for shape in encoder.shapes} == {1}
+    rows = bits(embedder.encode(texts))
+    padded.shapes.clear()
+    assert bits(embedder.encode(texts[::-1]))[::-1] == rows
+    assert {shape[0] for shape in padded.shapes} == {1}
+
+
+def test_batches_of_fixed_shapes_are_filled_up() -> None:
+    embedder, padded = fixed_shapes("")
+    texts = some_texts(3, 30, 12)
+    rows = bits(embedder.encode(texts))
+    assert {rows * width for rows, width in padded.shapes} == {192}
+    assert [bits(embedder.encode([text]))[0] for text in texts] == rows
 
 
 def test_a_warm_cache_gives_the_bits_of_a_cold_one(packaged: Embedder) -> None:

@@ -1,0 +1,132 @@
+"""Batches of fixed shapes for models that torch computes, tried out before a text is in one.
+
+A few widths, chosen by a window's number of tokens, have one number of rows, and the last batch is filled up. Where a
+trial shows that rows depend on their place or on their mates, batches of that width have one row.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from undersong_common.arrays import Float32, Int64
+from undersong_common.encoders import Mask, PaddedEncoder, Tokens
+from undersong_common.workers import in_order
+
+log = logging.getLogger(__name__)
+
+# Measured with all-MiniLM-L6-v2 on one core: 128 to 256 tokens are within a tenth of each other, for notes and for
+# short questions; larger batches leave the cache, and filling up the last one costs more.
+_TOKENS_A_BATCH = 192
+_NARROWEST = 4  # tokens; widths are multiples of it, or of an eighth of the next power of two
+_TRIAL_WORDS = ("alpha", "of", "the", "chest", "was", "1987")  # of the texts that try out a batch
+
+
+class FixedShapes:
+    """An :class:`undersong_common.encoders.Encoder` on top of one that reads padded rows.
+
+    Args:
+        padded: the model.
+        dimension: number of coordinates of its vectors.
+        alone: True has one row in every batch. A model with a mixture of experts needs it: how many tokens an expert
+            reads, and so the shape of its products, depends on all rows, which no trial can show.
+    """
+
+    def __init__(self, padded: PaddedEncoder, dimension: int, *, alone: bool = False) -> None:
+        self._padded = padded
+        self._dimension = dimension
+        self._alone = alone
+        self._rows: dict[int, int] = {}  # of a batch, by its width
+        self.window, self.special = padded.window, padded.special
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._padded.ids(texts)
+
+    def batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Returns the numbers of the windows of each batch, the widest batches first."""
+        members: dict[int, list[int]] = {}
+        for number, length in enumerate(lengths):
+            members.setdefault(batch_width(length, self.window), []).append(number)
+        return [
+            members[width][start : start + self.batch_rows(width)]
+            for width in sorted(members, reverse=True)
+            for start in range(0, len(members[width]), self.batch_rows(width))
+        ]
+
+    def vectors(self, windows: Sequence[Tokens]) -> Float32:
+        """Returns one vector per window of a batch, float32 [n, d].
+
+        If the model fails at the batch, each window is computed by itself in a batch of the same shape, and its vector
+        is zero if that fails. A window has the same bits in both, for which such batches were tried out.
+        """
+        width = batch_width(len(windows[0]), self.window)
+        size = self.batch_rows(width)
+        (filler,) = self._padded.ids([""])
+        fillers = [np.array(filler, dtype=np.int32)] * (size - len(windows))
+        try:
+            return self._computed([*windows, *fillers], width)[: len(windows)]
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a model raises
+            log.warning("the embedding model fails at a text: %s", type(error).__name__)
+        vectors = np.zeros((len(windows), self._dimension), dtype=np.float32)
+        for place, window in enumerate(windows):
+            with suppress(Exception):
+                vectors[place] = self._computed([window] * size, width)[0]
+        return vectors
+
+    def batch_rows(self, width: int) -> int:
+        """Returns the rows of a batch of that width: one if this machine's products mix rows, which is tried once."""
+        if width not in self._rows:
+            size = 1 if self._alone or width >= self.window else max(1, _TOKENS_A_BATCH // width)
+            self._rows[width] = size if size == 1 or self._are_independent(size, width) else 1
+        return self._rows[width]
+
+    def _are_independent(self, size: int, width: int) -> bool:
+        """Returns True if a text has the same bits in every row of a batch, beside itself and beside other texts.
+
+        False also if the model fails at that width: then each text is embedded by itself.
+        """
+        try:
+            words = [" ".join(_TRIAL_WORDS[number:] * width) for number in range(len(_TRIAL_WORDS))]
+            text, *others = (np.array(ids, dtype=np.int32) for ids in self._padded.ids(words))
+            mates = [ids[: width - 1 - number % (width - 2)] for number, ids in enumerate(others)]
+            row = text[: width // 2 + 1]
+            shown = np.stack([np.full(size, True), np.arange(size) % 2 == 0, np.arange(size) % 2 == 1])
+            batches = [
+                [row if shows else mates[(trial + place) % len(mates)] for place, shows in enumerate(places)]
+                for trial, places in enumerate(shown)
+            ]
+            computed = np.stack(list(in_order(lambda rows: self._computed(rows, width), batches)))
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever a model raises
+            return False
+        return all(vector.tobytes() == computed[0, 0].tobytes() for vector in computed[shown])
+
+    def _computed(self, rows: Sequence[Tokens], width: int) -> Float32:
+        return self._padded.vectors(*_padded_rows(rows, width, self._padded.pad))
+
+
+def _padded_rows(rows: Sequence[Tokens], width: int, pad: int) -> tuple[Int64, Mask]:
+    """Ids, int64 [rows, width], and the mask of those that are a text's."""
+    lengths = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), width), pad, dtype=np.int64)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+    return ids, np.arange(width) < lengths[:, None]
+
+
+def batch_width(tokens: int, limit: int) -> int:
+    """Returns the width of the batches for a text of so many tokens, below the limit at least one more than it has.
+
+    A batch whose rows are all full is computed in another way (without a mask): no row may make the others so. At the
+    limit, where a row may be full, batches have one row.
+
+    >>> [batch_width(tokens, 256) for tokens in (2, 7, 8, 40, 70, 255, 256)]
+    [4, 8, 12, 48, 80, 256, 256]
+    """
+    wanted = tokens + 1
+    step = max(_NARROWEST, (1 << (wanted - 1).bit_length()) // 8)
+    return min(-(-wanted // step) * step, limit)

@@ -1,0 +1,263 @@
+"""Computes the packaged all-MiniLM-L6-v2, a BERT of six layers (Devlin et al. 2019), in numpy.
+
+Numpy is as fast at it as torch, so that a party needs no torch. The cosine of both is above 1 - 1e-5; their bits
+differ, and so do their fingerprints.
+
+A text's vector depends on the text alone, to the last bit. The tokens of a batch stand side by side, in columns,
+without padding. What mixes the tokens of a text, attention and the mean, is computed with arrays whose last axes have
+the text's own length. The linear layers read lists of tokens of a fixed length, in which texts stand only at places
+that the kernel treats alike (undersong_common.places). Everything else is arithmetic on one number or down one column.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from undersong_common.arrays import Float32
+from undersong_common.encoders import Tokens, special_around
+from undersong_common.errors import ConfigurationError
+from undersong_common.places import TOKENS, Layer, Places, Product, features_by_tokens, like_places
+from undersong_common.printable import encodable
+from undersong_common.workers import one_numpy_thread
+
+# x * sigmoid(x * p(x^2)) is within 3e-5 of GELU; coefficients of p, fitted by weighted least squares on [0, 6].
+_GELU = tuple(np.float32(part) for part in (1.5950150649863502, 0.07401207108563489, -0.0007031960750579506))
+_GELU_SQUARE = np.float32(36.0)  # p is taken at most there
+
+_PROBE = "card"  # a text whose special tokens are those of any text
+_TEXTS_A_BATCH = 8  # at least, so that the last list of a batch is a small part of it
+_SCORES_AT_ONCE = 1 << 13  # of a head of attention; the scores of all heads then stay in the second-level cache
+
+
+@dataclass(frozen=True)
+class _BertLayer:
+    """Weights of one layer. ``attention`` gives queries, already scaled, then keys, then values."""
+
+    attention: Layer
+    joined: Layer
+    attention_norm: Layer
+    up: Layer
+    down: Layer
+    norm: Layer
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Texts of one length that follow each other: ``texts`` of them, ``length`` tokens each, ``step`` columns apart."""
+
+    start: int
+    texts: int
+    length: int
+    step: int
+
+    def of(self, columns: Float32) -> Float32:
+        """Returns a view of [rows, n] columns, [rows, texts, length]."""
+        part = columns[:, self.start : self.start + self.texts * self.step]
+        return part.reshape(len(columns), self.texts, self.step)[:, :, : self.length]
+
+
+@dataclass(frozen=True)
+class _List:
+    """Columns ``start`` to ``stop`` of a batch, which stand at places ``first`` and following of ``size``."""
+
+    start: int
+    stop: int
+    first: int
+    size: int
+
+    @property
+    def places(self) -> slice:
+        return slice(self.first, self.first + self.stop - self.start)
+
+    def read(self, columns: Float32) -> Float32:
+        """Returns the list's columns at their places, zero at the others: [rows, n] -> [rows, size]."""
+        tokens = np.zeros((len(columns), self.size), dtype=np.float32)
+        tokens[:, self.places] = columns[:, self.start : self.stop]
+        return tokens
+
+    def write(self, tokens: Float32, columns: Float32) -> None:
+        """Copies what stands at the list's places back to its columns."""
+        columns[:, self.start : self.stop] = tokens[:, self.places]
+
+
+class NumpyBert:
+    """A BERT with mean pooling, computed by numpy in float32 from the files of its folder.
+
+    Raises ConfigurationError for weights or settings that are not such a model's.
+
+    Attributes:
+        window: largest number of tokens that the model reads at once, special tokens included.
+        special: numbers of special tokens before a text's own tokens, and after them.
+        places: where tokens stand in the products of the linear layers; None if each text has products of its own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from safetensors.numpy import load_file
+        from tokenizers import Tokenizer
+
+        settings = json.loads((folder / "config.json").read_bytes())
+        weights = load_file(folder / "model.safetensors")
+        if settings.get("model_type") != "bert" or settings.get("hidden_act") != "gelu":
+            raise ConfigurationError(f"{folder}: is no BERT with GELU", "install the packaged model anew")
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.window = int(json.loads((folder / "sentence_bert_config.json").read_bytes())["max_seq_length"])
+        self.special = special_around(self._tokenizer.encode(_PROBE).special_tokens_mask)
+        self._heads = int(settings["num_attention_heads"])
+        self._epsilon = np.float32(settings["layer_norm_eps"])
+        self._words = weights["embeddings.word_embeddings.weight"]
+        kind = weights["embeddings.token_type_embeddings.weight"][0]
+        self._positions = weights["embeddings.position_embeddings.weight"] + kind
+        self._norm = _layer(weights, "embeddings.LayerNorm")
+        self._layers = [self._layer(weights, f"encoder.layer.{n}.") for n in range(settings["num_hidden_layers"])]
+        first = self._layers[0]
+        with one_numpy_thread():
+            self.places: Places | None = like_places([first.attention, first.joined, first.up, first.down])
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [one.ids for one in self._tokenizer.encode_batch_fast([encodable(text.strip()) for text in texts])]
+
+    def batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Returns the numbers of the windows of each batch, the longest windows first; ``lengths`` are their tokens."""
+        step, room = (1, TOKENS) if self.places is None else (self.places.period, self.places.count)
+        batches: list[list[int]] = []
+        free = 0
+        for number in sorted(range(len(lengths)), key=lambda number: (-lengths[number], number)):
+            columns = -(-lengths[number] // step) * step
+            if columns > free:
+                batches.append([])
+                free = -(-_TEXTS_A_BATCH * columns // room) * room
+            batches[-1].append(number)
+            free -= columns
+        return batches
+
+    def vectors(self, windows: Sequence[Tokens]) -> Float32:
+        """Returns one vector per window, float32 [n, d]; ``windows`` are those of a batch, the longest first."""
+        groups = list(_groups([len(window) for window in windows], 1 if self.places is None else self.places.period))
+        lists = _lists(groups, self.places)
+        product = features_by_tokens if self.places is None else self.places.product
+        columns = self._embedded(windows, groups, lists[-1].stop)
+        states = [tokens.read(columns) for tokens in lists]
+        for state in states:
+            _normalise(state, self._norm, self._epsilon)
+        columns.fill(0)
+        mixed = np.empty((3 * len(columns), columns.shape[1]), dtype=np.float32)
+        for layer in self._layers:
+            for tokens, state in zip(lists, states, strict=True):
+                tokens.write(product(state, layer.attention), mixed)
+            self._attend(mixed, columns, groups)
+            for number, tokens in enumerate(lists):
+                states[number] = self._transformed(tokens.read(columns), states[number], layer, product)
+        for tokens, state in zip(lists, states, strict=True):
+            tokens.write(state, columns)
+        means: Float32 = np.concatenate([group.of(columns).mean(axis=2).T for group in groups])
+        return means
+
+    def _embedded(self, windows: Sequence[Tokens], groups: Sequence[_Group], columns: int) -> Float32:
+        """The sum of word and position embeddings of every token, float32 [d, columns], 0 between the texts."""
+        embedded = np.zeros((self._words.shape[1], columns), dtype=np.float32)
+        first = 0
+        for group in groups:
+            ids = np.stack(windows[first : first + group.texts])
+            rows = self._words[ids] + self._positions[: group.length]
+            group.of(embedded)[:] = rows.transpose(2, 0, 1)
+            first += group.texts
+        return embedded
+
+    def _attend(self, mixed: Float32, context: Float32, groups: Sequence[_Group]) -> None:
+        """Writes what the heads read to ``context`` [d, n], from queries, keys and values in ``mixed`` [3 d, n]."""
+        size = len(context) // self._heads
+        for group in groups:
+            parts = group.of(mixed).reshape(3, self._heads, size, group.texts, group.length)
+            queries, keys, values = parts.transpose(0, 3, 1, 2, 4)  # each [texts, heads, size, length]
+            scores = queries.swapaxes(-1, -2) @ keys
+            scores -= scores.max(axis=-1, keepdims=True)
+            np.exp(scores, out=scores)
+            read = values @ scores.swapaxes(-1, -2)
+            read /= scores.sum(axis=-1)[:, :, None, :]
+            heads = group.of(context).reshape(self._heads, size, group.texts, group.length)
+            heads[:] = read.transpose(1, 2, 0, 3)
+
+    def _transformed(self, context: Float32, state: Float32, layer: _BertLayer, product: Product) -> Float32:
+        """A list's state after the layer, from what its heads read; all [d, n]."""
+        attended = product(context, layer.joined)
+        attended += state
+        _normalise(attended, layer.attention_norm, self._epsilon)
+        transformed = product(_gelu(product(attended, layer.up)), layer.down)
+        transformed += attended
+        _normalise(transformed, layer.norm, self._epsilon)
+        return transformed
+
+    def _layer(self, weights: dict[str, Float32], place: str) -> _BertLayer:
+        scale = np.float32((self._words.shape[1] // self._heads) ** -0.5)
+        queries, keys, values = (_layer(weights, f"{place}attention.self.{name}") for name in ("query", "key", "value"))
+        parts = [(queries[0] * scale, queries[1] * scale), keys, values]
+        return _BertLayer(
+            attention=(np.concatenate([part for part, _ in parts]), np.concatenate([bias for _, bias in parts])),
+            joined=_layer(weights, f"{place}attention.output.dense"),
+            attention_norm=_layer(weights, f"{place}attention.output.LayerNorm"),
+            up=_layer(weights, f"{place}intermediate.dense"),
+            down=_layer(weights, f"{place}output.dense"),
+            norm=_layer(weights, f"{place}output.LayerNorm"),
+        )
+
+
+def _layer(weights: dict[str, Float32], name: str) -> Layer:
+    """Weights and bias for columns: a vector is a column."""
+    weight = np.ascontiguousarray(weights[f"{name}.weight"])
+    return weight if weight.ndim > 1 else weight[:, None], weights[f"{name}.bias"][:, None]
+
+
+def _groups(lengths: Sequence[int], step: int) -> Iterator[_Group]:
+    """Groups of texts of one length side by side, as many as the cache has room for; a text begins at a ``step``."""
+    start = first = 0
+    while first < len(lengths):
+        length = lengths[first]
+        most = max(1, _SCORES_AT_ONCE // (length * length))
+        texts = 1
+        while texts < most and first + texts < len(lengths) and lengths[first + texts] == length:
+            texts += 1
+        group = _Group(start, texts, length, -(-length // step) * step)
+        yield group
+        start += texts * group.step
+        first += texts
+
+
+def _lists(groups: Sequence[_Group], places: Places | None) -> list[_List]:
+    """The lists over which the linear layers run: of a fixed length at like places, or one for each text."""
+    if places is None:
+        starts = [group.start + text * group.step for group in groups for text in range(group.texts)]
+        lengths = [group.length for group in groups for _ in range(group.texts)]
+        return [_List(start, start + length, 0, length) for start, length in zip(starts, lengths, strict=True)]
+    used = groups[-1].start + groups[-1].texts * groups[-1].step
+    return [_List(start, start + places.count, places.first, TOKENS) for start in range(0, used, places.count)]
+
+
+def _normalise(state: Float32, norm: Layer, epsilon: np.float32) -> None:
+    """Layer normalisation of each column of [d, n], in place."""
+    state -= state.mean(axis=0)
+    variances = np.square(state).sum(axis=0)
+    variances /= np.float32(len(state))
+    variances += epsilon
+    state *= np.float32(1) / np.sqrt(variances)
+    state *= norm[0]
+    state += norm[1]
+
+
+def _gelu(values: Float32) -> Float32:
+    """GELU within 3e-5, float32 of any shape."""
+    squares = np.minimum(values * values, _GELU_SQUARE)
+    odds: Float32 = squares * -_GELU[2]
+    odds -= _GELU[1]
+    odds *= squares
+    odds -= _GELU[0]
+    odds *= values
+    with np.errstate(over="ignore"):  # e^88 is infinite, and the result then zero
+        np.exp(odds, out=odds)
+    odds += np.float32(1)
+    np.divide(values, odds, out=odds)
+    return odds
