@@ -22,7 +22,7 @@ Files are 0600 and folders 0700; anything looser is refused, because another use
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held, replace_file
 from undersong_common.model_files import MAX_WINDOWS
+from undersong_common.patient_ids import Choice
 from undersong_common.printable import noun, shell_path
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class Declared:
         database: file that holds the database's URL, or ``env:NAME`` of a variable that holds it.
         exclusions: file or query with the identifiers of patients to leave out.
         hold_out: per cent of the patients (without ids: of the records) that are held out, to judge a corpus by.
+        quoting: "csv" or "none", of a CSV or TSV file that can be read either way; "" if nobody had to choose.
+        sheet: name of the sheet of a workbook; "" for the only one that is filled.
+        same_patient, other_patient: kinds of look-alikes among ids (undersong_common.patient_ids) that a person has
+            decided about: they are the same patient, or another one.
     """
 
     data: str
@@ -73,6 +78,10 @@ class Declared:
     database: str = ""
     exclusions: str = ""
     hold_out: int = 0
+    quoting: str = ""
+    sheet: str = ""
+    same_patient: Sequence[str] = ()
+    other_patient: Sequence[str] = ()
 
     @classmethod
     def of(cls, settings: Any) -> "Declared":
@@ -92,6 +101,11 @@ class Declared:
         return replace(
             self, data=absolute(self.data), exclusions=absolute(self.exclusions), database=absolute(self.database)
         )
+
+    @property
+    def choice(self) -> Choice:
+        """The decisions about look-alikes. Raises ConfigurationError for an unknown kind."""
+        return Choice(frozenset(self.same_patient), frozenset(self.other_patient))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -121,6 +135,8 @@ class PartySettings(Declared):
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy at all.
         drill: True for a rehearsal with invented records; set when the folder is made, never by a message.
         drill_sha256: SHA-256 (hex) of the file of invented records; a drill's folder takes no other records.
+        joined_ids: for each refresh at which ids of one patient were joined that had been apart: the time (``at_s``),
+            the number of these ids (``ids``) and of the patients whose they are (``patients``).
         format: version of all files of the folder; a folder of another version is refused and left as it is.
     """
 
@@ -138,6 +154,7 @@ class PartySettings(Declared):
     insecure_noise_seed: int | None = None
     drill: bool = False
     drill_sha256: str = ""
+    joined_ids: Sequence[Mapping[str, Any]] = ()
     format: int = 1
 
     def load_embedder(self) -> "Embedder":

@@ -311,9 +311,18 @@ class LookAlikes:
         if self.kinds == ("identifiers",):
             subject = "1 id is an identifier" if self.count == 1 else f"{self.count} ids are identifiers"
             return f"{subject}, and other ids are those of Patient resources"
-        words = " and ".join(_KINDS[kind].words for kind in self.kinds)
+        words = difference_words(self.kinds)
         subject = "1 id differs" if self.count == 1 else f"{self.count} ids differ"
         return f"{subject} from another one only by {words}"
+
+
+def difference_words(kinds: Iterable[str]) -> str:
+    """Returns in words by what ids differ that differ by ``kinds``.
+
+    >>> difference_words(["zeros", "case"])
+    'leading zeros and capital letters'
+    """
+    return " and ".join(_KINDS[kind].words for kind in kinds)
 
 
 def find_look_alikes(

@@ -1,43 +1,18 @@
-"""Reads tables of labelled text whole, or refuses them with the number of the faulty row, never its content.
+"""Makes tables of labelled text from rows, or refuses a row with its place and the reason, never its content."""
 
-Formats are JSONL (also named NDJSON), CSV (commas, semicolons or tabs) and TSV, each also compressed by gzip, Parquet,
-and Excel workbooks.
-"""
-
-import codecs
-import csv
-import errno
-import gzip
-import io
-import json
-import zipfile
-import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from undersong_common import extras
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
+from undersong_common.patient_ids import PatientId, is_database_null, patient_id
+from undersong_common.row_files import UTF_8, FileForm, Row, read_rows
 
-SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
-_TEXT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files that may be compressed
-UTF_8 = "utf-8"
-_DELIMITERS = ",;\t"
-_BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-INFLATED_BYTES = 64 * 2**20  # of a gzip file or a workbook, however small
-INFLATION = 100  # times the size of a larger one; notes reach 3 to 30
-NO_GZIP = "it is cut off or no gzip file"
-_OTHERS = {  # what people have instead, and what to do with it
-    ".xls": "open it and save it as .xlsx or as CSV",
-    ".ods": "open it and save it as .xlsx or as CSV",
-    ".json": "write one JSON object a line, and name the file .jsonl",
-    ".txt": "if it has columns, name it .csv or .tsv",
-    ".gz": "name it by what is in it, for example .jsonl.gz",
-    ".zip": "unpack it first",
-}
+LARGEST_TEXT_BYTES = 4 * 2**20
+EMPTY = "its text is empty, or a formula without a stored value: open and save the workbook"
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,6 +60,135 @@ def concatenate(tables: Sequence[Table]) -> Table:
     )
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The names of the columns that are used; None for no column. ``a.b`` names a value in a nested row."""
+
+    text: str
+    label: str | None = None
+    user: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        named = (self.text, self.label, self.user, *self.attributes.values())
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+    @property
+    def _roles(self) -> dict[str, str | None]:
+        attributes = {f"attribute {name}": column for name, column in self.attributes.items()}
+        return {"text": self.text, "label": self.label, "user": self.user, **attributes}
+
+    def check(self, row: Row) -> None:
+        """Raises ConfigurationError that names every column, by its role, that the row lacks."""
+        missing = [
+            (role, column) for role, column in self._roles.items() if column is not None and column not in row.values
+        ]
+        if missing:
+            said = ", ".join(f"no column {column!r} (the {role} column)" for role, column in missing)
+            remedy = "; ".join(nearest(column, row.values) for _, column in missing)
+            raise ConfigurationError(f"{row.place}: has {said}", remedy, code="no-column")
+
+
+@dataclass(frozen=True, repr=False)
+class Record:
+    """One row with a text; ``repr`` shows nothing of it."""
+
+    text: str
+    label: str
+    user: PatientId | None
+    attributes: Mapping[str, str]
+
+
+class RefusedRow(ConfigurationError):
+    """A row that cannot be used; ``reason`` says why, without its place."""
+
+    def __init__(self, place: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{place}: {reason}", remedy, code="refused-row")
+        self.reason = reason
+
+
+class NoText(RefusedRow):
+    """A row without a text that can be used; a source with such rows can be read without them."""
+
+
+def read_record(row: Row, columns: Columns) -> Record:
+    """Reads a row that has all columns.
+
+    Raises RefusedRow for a row without an id or a label, and NoText for a row without a text.
+    """
+    user = None if columns.user is None else read_user(row, columns.user)
+    text = _text(row, columns.text)
+    label = "" if columns.label is None else _label(row, columns.label)
+    attributes = {name: _attribute(row.values[column]) for name, column in columns.attributes.items()}
+    return Record(text, label, user, attributes)
+
+
+def read_user(row: Row, column: str) -> PatientId:
+    """Reads the patient's id of a row. Raises RefusedRow for a missing value or one that holds no id."""
+    try:
+        identity = patient_id(row.values[column])
+    except ConfigurationError as error:
+        raise RefusedRow(row.place, f"the user column {column!r}: {error.problem}", error.remedy) from None
+    if identity is None:
+        raise RefusedRow(row.place, f"the user column {column!r} is empty or not an id", "fill the row")
+    return identity
+
+
+def _text(row: Row, column: str) -> str:
+    value = row.values[column]
+    if value is None or value != value or (isinstance(value, str) and (not value.strip() or is_database_null(value))):
+        raise NoText(row.place, EMPTY, "remove or fill the row")
+    if not isinstance(value, str):
+        raise NoText(row.place, f"the text column {column!r} holds no text", "write the text as text")
+    if len(value) > LARGEST_TEXT_BYTES // 4 and len(value.encode("utf-8", "surrogatepass")) > LARGEST_TEXT_BYTES:
+        raise NoText(row.place, "its text is longer than 4 MiB", "divide it")
+    return value
+
+
+def _label(row: Row, column: str) -> str:
+    value = row.values[column]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    written = "" if value is None else str(value).strip()
+    if isinstance(value, bool | float | bytes | Mapping | list) or not written or is_database_null(written):
+        raise RefusedRow(row.place, f"the label column {column!r} is empty or not a label", "fill the row")
+    return written
+
+
+def _attribute(value: object) -> str:
+    """A further value as text; "" for a missing one. A data frame's missing number is no number."""
+    return "" if value is None or value != value else " ".join(str(value).split())
+
+
+class TableBuilder:
+    """Collects records into the columns of a table, without a second copy of them."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._texts: list[str] = []
+        self._labels: list[str] = []
+        self._users: list[str] = []
+        self._attributes: dict[str, list[str]] = {name: [] for name in columns.attributes}
+
+    def add(self, record: Record, user: str | None) -> None:
+        """Adds a record of the privacy unit ``user``; None where the table has no column of users."""
+        self._texts.append(record.text)
+        self._labels.append(record.label)
+        if user is not None:
+            self._users.append(sys.intern(user))
+        for name, value in record.attributes.items():
+            self._attributes[name].append(value)
+
+    def table(self) -> Table:
+        return Table(
+            tuple(self._texts),
+            None if self._columns.label is None else tuple(self._labels),
+            None if self._columns.user is None else tuple(self._users),
+            {name: tuple(values) for name, values in self._attributes.items()},
+        )
+
+
 def read_table(
     path: Path,
     text: str,
@@ -93,7 +197,6 @@ def read_table(
     *,
     columns: Mapping[str, str] = MappingProxyType({}),
     labels: Sequence[str] = (),
-    skip_empty: bool = False,
     encoding: str = UTF_8,
 ) -> Table:
     """Reads a file of labelled text; its suffix, one of ``SUFFIXES``, decides the format.
@@ -102,91 +205,29 @@ def read_table(
         text, label, user: names of the columns with these contents.
         columns: names of further columns, by the attribute of each; only in these may a value be missing.
         labels: the allowed labels; () allows any.
-        skip_empty: True leaves out rows without text and allows a file without rows; False refuses both.
         encoding: of a JSONL, CSV or TSV file that does not start with a byte order mark.
 
-    Raises ConfigurationError that names the file, the row and the remedy. Rows count from 1 without the header; a
-    workbook's rows count as in its sheet.
+    Raises ConfigurationError that names the file, the row and the remedy.
     """
-    rows = rows_of(path, encoding)
-    return table_of(rows, str(path), text, label, user, columns=columns, labels=labels, skip_empty=skip_empty)
+    named = Columns(text, label, user, columns)
+    return table_of(read_rows(path, FileForm(encoding), named.names), str(path), named, labels)
 
 
-def table_of(
-    rows: Iterable[dict[str, Any] | None],
-    source: str,
-    text: str,
-    label: str | None = None,
-    user: str | None = None,
-    *,
-    columns: Mapping[str, str] = MappingProxyType({}),
-    labels: Sequence[str] = (),
-    skip_empty: bool = False,
-) -> Table:
+def table_of(rows: Iterable[Row], source: str, columns: Columns, labels: Sequence[str] = ()) -> Table:
     """Makes the table that :func:`read_table` reads, from rows in memory; errors name them ``source``."""
-    texts: list[str] = []
-    found: list[str] = []
-    users: list[str] = []
-    user_types: set[type] = set()
-    known = set(labels)
-    further: dict[str, list[str]] = {name: [] for name in columns}
-    roles = {"text": text, "label": label, "user": user, **{f"attribute {name}": at for name, at in columns.items()}}
-    for number, row in enumerate(rows, start=1):
-        if row is None:
-            continue
-        where = f"{source}: row {number}"
-        _check_columns(row, roles, where)
-        value = row[text]
-        if skip_empty and (value is None or (isinstance(value, str) and not value.strip())):
-            continue
-        if not isinstance(value, str) or not value.strip():
+    builder, allowed = TableBuilder(columns), set(labels)
+    for row in rows:
+        columns.check(row)
+        record = read_record(row, columns)
+        if allowed and columns.label is not None and record.label not in allowed:
             raise ConfigurationError(
-                f"{where}: the text column {text!r} is empty or not text", "remove or fill the row"
+                f"{row.place}: its label is not in task.labels", "add the label to task.labels, or remove the row"
             )
-        texts.append(value)
-        if label is not None:
-            name = row[label]
-            if isinstance(name, bool | float) or name is None or str(name) == "":
-                raise ConfigurationError(f"{where}: the label column {label!r} is empty or not a label", "fill the row")
-            if known and str(name) not in known:
-                raise ConfigurationError(
-                    f"{where}: its label is not in task.labels", "add the label to task.labels, or remove the row"
-                )
-            found.append(str(name))
-        if user is not None:
-            identity = row[user]
-            named = user_id(str(identity))
-            if isinstance(identity, bool | float) or identity is None or not named:
-                raise ConfigurationError(f"{where}: the user column {user!r} is empty or not an id", "fill the row")
-            users.append(named)
-            user_types.add(type(identity))
-        for name, column in columns.items():
-            given = row[column]  # a data frame's missing number is no number
-            further[name].append("" if given is None or given != given else " ".join(str(given).split()))
-    if len(user_types) > 1:
-        # 7 and "7" would silently become one patient, or two: the file must say which.
-        raise ConfigurationError(
-            f"{source}: the user column {user!r} mixes numbers and text",
-            "write every id in the same form",
-            code="mixed-ids",
-        )
-    if not texts and not skip_empty:
+        builder.add(record, None if record.user is None else record.user.text)
+    table = builder.table()
+    if not table:
         raise ConfigurationError(f"{source}: has no rows", "name a file with at least one record")
-    return Table(
-        tuple(texts),
-        tuple(found) if label is not None else None,
-        tuple(users) if user is not None else None,
-        {name: tuple(values) for name, values in further.items()},
-    )
-
-
-def user_id(written: str) -> str:
-    """Returns a user's id without space around it and without FHIR's "Patient/" before it.
-
-    >>> [user_id(each) for each in ("P1", " P1", "Patient/P1 ")]
-    ['P1', 'P1', 'P1']
-    """
-    return written.strip().removeprefix("Patient/").strip()
+    return table
 
 
 def read_column(path: Path, column: str) -> tuple[str, ...]:
@@ -194,185 +235,11 @@ def read_column(path: Path, column: str) -> tuple[str, ...]:
 
     Raises ConfigurationError if the file has no such column or a row is empty there.
     """
-    found = []
-    for number, row in enumerate(rows_of(path, UTF_8), start=1):
-        if row is None:
-            continue
-        _check_columns(row, {"named": column}, f"{path}: row {number}")
-        value = row[column]
+    values = []
+    for row in read_rows(path, columns=[column]):
+        Columns(column).check(row)
+        value = row.values[column]
         if value is None or str(value) == "":
-            raise ConfigurationError(f"{path}: row {number}: the column {column!r} is empty", "fill the row")
-        found.append(str(value))
-    return tuple(found)
-
-
-def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
-    """Reads the names of a file's columns from its first row. Raises ConfigurationError as :func:`read_table`."""
-    for row in filter(None, rows_of(path, encoding)):
-        return list(row)
-    raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
-
-
-def _check_columns(row: dict[str, Any], columns: Mapping[str, str | None], where: str) -> None:
-    """Raises ConfigurationError that names every column, by its role, that the row lacks."""
-    missing = [(role, column) for role, column in columns.items() if column is not None and column not in row]
-    if missing:
-        said = ", ".join(f"no column {column!r} (the {role} column)" for role, column in missing)
-        raise ConfigurationError(f"{where}: has {said}", "; ".join(nearest(column, row) for _, column in missing))
-
-
-def rows_of(path: Path, encoding: str = UTF_8) -> Iterator[dict[str, Any] | None]:
-    """Yields the rows of a file as mappings by column, unchecked; None for a workbook's header and each blank row.
-
-    Raises ConfigurationError as :func:`read_table`.
-    """
-    suffix = path.suffix.lower()
-    compressed = suffix == ".gz" and path.with_suffix("").suffix.lower() in _TEXT_SUFFIXES
-    if compressed:
-        suffix = path.with_suffix("").suffix.lower()
-    if suffix not in SUFFIXES:
-        remedy = _OTHERS.get(suffix, f"use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-        raise ConfigurationError(f"{path}: unknown file type {suffix!r}", remedy, code="unknown-file-type")
-    try:
-        content = b"".join(gzip_lines(path)) if compressed else path.read_bytes()
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path}: no such file", "check the path (relative to the task file)") from None
-    except OSError as error:
-        said = error.strerror or NO_GZIP
-        raise ConfigurationError(f"{path}: cannot be read: {said}", "check the file and its permissions") from None
-    with extras.named(str(path), "save the file as CSV"):
-        match suffix:
-            case ".parquet":
-                yield from _parquet_rows(path, content)
-            case ".xlsx":
-                yield from _workbook_rows(path, content)
-            case ".jsonl" | ".ndjson":
-                yield from _jsonl_rows(path, _decoded(path, content, encoding))
-            case _:
-                yield from _csv_rows(path, _decoded(path, content, encoding), "\t" if suffix == ".tsv" else "")
-
-
-def gzip_lines(path: Path) -> Generator[bytes, None, None]:
-    """Yields the lines of a gzip file, line ends included.
-
-    Raises OSError if the file is cut off or damaged (then without ``strerror``; use ``NO_GZIP``), or if it holds more
-    than 64 MiB and more than 100 times its own size, because a few megabytes can inflate to gigabytes.
-    """
-    left = max(INFLATED_BYTES, INFLATION * path.stat().st_size)
-    try:
-        with gzip.open(path) as file:
-            while line := file.readline(left + 1):
-                left -= len(line)
-                if left < 0:
-                    raise OSError(errno.EFBIG, f"it inflates to more than {INFLATION} times its size: unpack it first")
-                yield line
-    except (EOFError, zlib.error):
-        raise OSError from None
-
-
-def _decoded(path: Path, content: bytes, encoding: str) -> str:
-    try:
-        codecs.lookup(encoding)
-    except LookupError:
-        raise ConfigurationError(
-            f"{path}: the encoding {encoding!r} is unknown",
-            "for example utf-8, latin-1, cp1252 or utf-16",
-            code="unknown-encoding",
-        ) from None
-    named = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), encoding)
-    try:
-        return content.decode(named)
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        # `from None`: the decoder's error holds the whole private file
-        said = "UTF-8" if named == UTF_8 else named
-        remedy = (
-            "save the file as UTF-8, or say how it was saved: --encoding latin-1 (Western Europe, older programs) or"
-            " cp1252 (Windows)"
-            if named == UTF_8
-            else "name the encoding that the file was saved in: --encoding"
-        )
-        raise ConfigurationError(f"{path}: line {line} is not {said}", remedy, code="other-encoding") from None
-
-
-def _jsonl_rows(path: Path, content: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(content.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            raise ConfigurationError(f"{path}: line {number} is not JSON", "write one JSON object a line") from None
-        if not isinstance(row, dict):
-            raise ConfigurationError(f"{path}: line {number} is not a JSON object", "write one JSON object a line")
-        yield row
-
-
-def _csv_rows(path: Path, content: str, delimiter: str) -> Iterator[dict[str, Any]]:
-    delimiter = delimiter or _delimiter(content)
-    reader = csv.DictReader(io.StringIO(content, newline=""), strict=True, delimiter=delimiter)
-    number = 0
-    try:
-        for number, row in enumerate(reader, start=1):
-            if None in row or None in row.values():
-                separated = {",": "commas", ";": "semicolons", "\t": "tabs"}[delimiter]
-                raise ConfigurationError(
-                    f"{path}: row {number} has not as many fields as the header, which is separated by {separated}",
-                    "correct the row; a text that holds the separator needs double quotes around it",
-                    code="field-count",
-                )
-            yield row
-    except csv.Error:
-        raise ConfigurationError(f"{path}: row {number + 1} is not valid CSV", "check its quotes") from None
-
-
-def _delimiter(content: str) -> str:
-    """Separator of the columns: of comma, semicolon and tab, the one that finds most columns in the header."""
-
-    def columns(delimiter: str) -> int:
-        try:
-            return len(next(csv.reader(io.StringIO(content, newline=""), delimiter=delimiter), ()))
-        except csv.Error:
-            return 0
-
-    return max(_DELIMITERS, key=columns)  # the first of those that find equally many: the comma
-
-
-def _workbook_rows(path: Path, content: bytes) -> Iterator[dict[str, Any] | None]:
-    import openpyxl
-
-    try:
-        parts = zipfile.ZipFile(io.BytesIO(content)).infolist()
-        inflated = sum(part.file_size for part in parts)  # no part is read beyond
-        if inflated > max(INFLATED_BYTES, INFLATION * len(content)):
-            raise OSError
-        book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
-        sheets = [list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets]
-    except Exception:  # noqa: BLE001 - whatever its parsers raise may hold a piece of the private file
-        raise ConfigurationError(
-            f"{path}: is not a readable Excel workbook, or inflates too far",
-            "save it again as .xlsx",
-            code="no-workbook",
-        ) from None
-    filled = [rows for rows in sheets if any(cell is not None for row in rows for cell in row)]
-    if len(filled) > 1:
-        raise ConfigurationError(
-            f"{path}: has {len(filled)} sheets", "save the one that counts in a file of its own", code="several-sheets"
-        )
-    if not filled:
-        return
-    header, *rows = filled[0]
-    names = ["" if cell is None else str(cell) for cell in header]
-    yield None
-    for row in rows:
-        filled_in = any(cell is not None for cell in row)
-        yield {name: cell for name, cell in zip(names, row, strict=False) if name} if filled_in else None
-
-
-def _parquet_rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
-    import pyarrow.parquet
-
-    try:
-        yield from pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
-    except pyarrow.ArrowException:
-        raise ConfigurationError(f"{path}: is not a readable Parquet file", "write it again") from None
+            raise ConfigurationError(f"{row.place}: the column {column!r} is empty", "fill the row")
+        values.append(str(value))
+    return tuple(values)

@@ -17,7 +17,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from undersong_common import extras
 from undersong_common.configuration import in_words, nearest
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table, table_of
+from undersong_common.row_files import Row, check_names
+from undersong_common.table import Columns, Table, read_user, table_of
 from undersong_server.defaults import Option
 
 if TYPE_CHECKING:
@@ -127,18 +128,44 @@ def is_frame(value: object) -> bool:
 
 
 def selected(frame: Frame, columns: Sequence[str], what: str) -> Frame:
-    """Returns those columns of a frame. Raises ConfigurationError that names a column which is missing."""
+    """Returns those columns of a frame. Raises ConfigurationError for one that is missing or stands twice."""
+    names = [str(name) for name in frame.columns]
+    check_names(names, columns, what)
     for column in columns:
         if column not in frame.columns:
-            raise ConfigurationError(
-                f"{what}: has no column {column!r}", nearest(column, [str(each) for each in frame.columns])
-            )
+            raise ConfigurationError(f"{what}: has no column {column!r}", nearest(column, names))
     return frame[list(dict.fromkeys(columns))]
 
 
+def with_patient_ids(frame: Frame, user: str | None, what: str) -> Frame:
+    """Returns the frame with the ids of its patients as text, so that every reader of it joins the same rows.
+
+    Raises ConfigurationError for a row without an id; it names the frame (by ``what``), the row and the remedy.
+    """
+    if user is None:
+        return frame
+    ids = []
+    for number, value in enumerate(frame[user].tolist(), start=1):
+        row = Row(f"{what}: row {number}", {user: value})
+        ids.append(read_user(row, user).text)
+    named = frame.copy()
+    named[user] = ids
+    return named
+
+
 def to_jsonl(frame: Frame) -> str:
-    """Writes a frame as JSON lines, one object per row. A missing value becomes null, which reading refuses by row."""
-    written: str = frame.to_json(orient="records", lines=True, force_ascii=False)
+    """Writes a frame as JSON lines, one object per row. A missing value becomes null, which reading refuses by row.
+
+    Raises ConfigurationError for a value that JSON cannot hold.
+    """
+    try:
+        written: str = frame.to_json(orient="records", lines=True, force_ascii=False)
+    except Exception:  # noqa: BLE001 - whatever pandas raises may hold a value
+        raise ConfigurationError(
+            "a frame holds a value that cannot be written as JSON",
+            "turn its columns into text, for example by .astype(str)",
+            code="argument",
+        ) from None
     return written if not written or written.endswith("\n") else written + "\n"
 
 
@@ -172,8 +199,9 @@ def rows_of(
 
     Raises ConfigurationError for data that cannot be used; it names the frame (by ``what``), the row and the remedy.
     """
-    rows = (json.loads(line) for line in to_jsonl(frame).split("\n") if line)
-    return table_of(rows, what, text, label, user, columns=columns, labels=labels)
+    lines = filter(None, to_jsonl(frame).split("\n"))
+    rows = (Row(f"{what}: row {number}", json.loads(line)) for number, line in enumerate(lines, start=1))
+    return table_of(rows, what, Columns(text, label, user, columns), labels)
 
 
 def pandas_package() -> Any:

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from undersong.arguments import Frame, checked, is_frame, rows_of, selected, to_jsonl
+from undersong.arguments import Frame, checked, is_frame, rows_of, selected, to_jsonl, with_patient_ids
 from undersong_common import embedders
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
@@ -115,7 +115,10 @@ class Task:
                 code="argument",
             )
         named = {party: f"records of {party}" if several else RECORDS for party in parts}
-        frames = {party: selected(frame, columns, named[party]) for party, frame in parts.items()}
+        frames = {
+            party: with_patient_ids(selected(frame, columns, named[party]), user, named[party])
+            for party, frame in parts.items()
+        }
         tables = [
             rows_of(frame, named[party], text, label, user, columns=beside, labels=labels or ())
             for party, frame in frames.items()

@@ -61,7 +61,7 @@ def test_the_first_extra_that_brings_a_package_is_named():
         "torch": "embed",
         "pyarrow": "parquet",
         "openai": "coordinator",
-        "openpyxl": "xlsx",
+        "python_calamine": "xlsx",
         "striprtf": "fhir",
         "sqlalchemy": "sql",
         "presidio_analyzer": "presidio",

@@ -41,10 +41,11 @@ def test_the_three_formats_read_alike(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"text": SECRET, "label": "x"}, {"note": SECRET, "label": "x"}], "row 2: has no column 'text'"),
-        ([{"text": SECRET, "label": "x"}, {"text": "  ", "label": "x"}], "row 2: the text column 'text' is empty"),
-        ([{"text": SECRET, "label": "rash"}], "row 1: its label is not in task.labels"),
-        ([{"text": SECRET, "label": None}], "row 1: the label column"),
+        ([{"text": SECRET, "label": "x"}, {"note": SECRET, "label": "x"}], ":2: its text is empty"),
+        ([{"note": SECRET, "label": "x"}], ":1: has no column 'text'"),
+        ([{"text": SECRET, "label": "x"}, {"text": "  ", "label": "x"}], ":2: its text is empty"),
+        ([{"text": SECRET, "label": "rash"}], ":1: its label is not in task.labels"),
+        ([{"text": SECRET, "label": None}], ":1: the label column"),
         ([], "has no rows"),
     ],
 )
@@ -64,10 +65,9 @@ def test_an_undecodable_file_is_named_without_its_content(tmp_path):
     assert SECRET not in repr(caught.value.__context__) or caught.value.__suppress_context__
 
 
-def test_user_ids_of_two_types_are_refused(tmp_path):
-    path = write_jsonl(tmp_path / "data.jsonl", [{"text": "a", "user": 7}, {"text": "b", "user": "7"}])
-    with raises(ConfigurationError, "mixed-ids"):
-        read_table(path, "text", None, "user")
+def test_user_ids_of_two_types_are_one_user(tmp_path):
+    path = write_jsonl(tmp_path / "data.jsonl", [{"text": "a", "user": user} for user in (7, "7", 7.0)])
+    assert read_table(path, "text", None, "user").users == ("7", "7", "7")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_workbook_reads_as_a_csv_file_does(tmp_path):
 
 def test_without_the_extra_a_workbook_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "a.xlsx").write_bytes(b"PK")
-    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    monkeypatch.setitem(sys.modules, "python_calamine", None)
     with raises(ConfigurationError, "no-package") as caught:
         read_table(tmp_path / "a.xlsx", "text")
     assert caught.value.problem.startswith(f"{tmp_path / 'a.xlsx'}: ")
@@ -178,8 +178,8 @@ def test_a_workbook_that_inflates_too_far_is_refused_by_name(tmp_path, monkeypat
         book.active.append([text])
     book.save(path)
     assert len(read_table(path, "text")) == 30
-    monkeypatch.setattr("undersong_common.table.INFLATED_BYTES", 1000)
-    monkeypatch.setattr("undersong_common.table.INFLATION", 1)
+    monkeypatch.setattr("undersong_common.row_files.INFLATED_BYTES", 1000)
+    monkeypatch.setattr("undersong_common.row_files.INFLATION", 1)
     with raises(ConfigurationError, "no-workbook"):
         read_table(path, "text")
 
@@ -192,7 +192,7 @@ def test_a_workbook_that_inflates_too_far_is_refused_by_name(tmp_path, monkeypat
     ],
 )
 def test_a_file_that_nests_or_inflates_too_far_is_refused_by_name(tmp_path, monkeypatch, name, content, words):
-    monkeypatch.setattr("undersong_common.table.INFLATED_BYTES", 1000)
+    monkeypatch.setattr("undersong_common.row_files.INFLATED_BYTES", 1000)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigurationError, match=words):
         read_table(tmp_path / name, "text")

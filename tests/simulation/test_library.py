@@ -29,7 +29,8 @@ from undersong.task_files import Task
 from undersong_common import embedders
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.table import table_of
+from undersong_common.row_files import Row
+from undersong_common.table import Columns, table_of
 from undersong_protocol.statistics import LabelHistogram
 from undersong_server import methods
 from undersong_server.evaluation.options import EvaluationOptions
@@ -344,9 +345,13 @@ def test_a_frame_s_further_columns_are_attributes():
 
 def test_rows_of_a_frame_are_checked_as_those_of_a_file():
     rows = [{"text": "a", "label": "x"}, {"text": " ", "label": "x"}]
-    with pytest.raises(ConfigurationError, match="the frame: row 2: the text column"):
-        table_of(rows, "the frame", "text", "label")
-    with pytest.raises(ConfigurationError, match="records: row 1: the text column"):
+    with pytest.raises(ConfigurationError, match="the frame: row 2: its text is empty"):
+        table_of(
+            [Row(f"the frame: row {number}", row) for number, row in enumerate(rows, start=1)],
+            "the frame",
+            Columns("text", "label"),
+        )
+    with pytest.raises(ConfigurationError, match="records: row 1: its text is empty"):
         task(records=frame(3).assign(note=None))
 
 

@@ -90,6 +90,17 @@ def add(
         ),
     ] = None,
     encoding: Annotated[str, typer.Option(help="Of a CSV, TSV or JSONL file, for example latin-1.")] = "utf-8",
+    quoting: Annotated[
+        str, typer.Option(metavar="csv|none", help="Of a CSV or TSV file: quotes enclose fields, or are letters.")
+    ] = "",
+    sheet: Annotated[str, typer.Option(metavar="NAME", help="The sheet of a workbook, where several are filled.")] = "",
+    same_patient: Annotated[
+        str | None,
+        typer.Option(metavar="KIND,...", help="Ids that differ only so are one patient: zeros, case, ... Kept."),
+    ] = None,
+    other_patient: Annotated[
+        str | None, typer.Option(metavar="KIND,...", help="Ids that differ only so are different patients. Kept.")
+    ] = None,
     label_map: Annotated[
         list[str] | None,
         typer.Option(
@@ -144,7 +155,9 @@ def add(
     folder = home_of(home)
     if (epsilon is None) != (delta is None) or (per_run is not None and epsilon is None):
         raise ConfigurationError("a budget has an epsilon and a delta", "give --epsilon and --delta, or neither")
-    exclusions = "" if no_exclude else str(exclude or PartyHome(folder).settings.exclusions)
+    settings = PartyHome(folder).settings
+    exclusions = "" if no_exclude else str(exclude or settings.exclusions)
+    same, other = _kinds(same_patient), _kinds(other_patient)
     declared = Declared(
         str(file),
         text_field,
@@ -156,17 +169,21 @@ def add(
         row_filter,
         database,
         exclusions,
-        PartyHome(folder).settings.hold_out if hold_out is None else hold_out,
+        settings.hold_out if hold_out is None else hold_out,
+        quoting,
+        sheet,
+        # A new decision about a kind replaces the one before.
+        sorted({*same, *(set(settings.same_patient) - set(other))}),
+        sorted({*other, *(set(settings.other_patient) - set(same))}),
     )
     if dry_run:
-        look = operations.data.look(folder, declared)
-        print_result(as_json, {**asdict(look.survey), "examples": look.examples}, *_look_lines(look, user_field))
-        if look.refused:
-            raise ConfigurationError(
-                f"`data add` would stop: {counted(look.refused, 'row has', 'rows have')} no label or no patient id",
-                "fill these rows in, or leave them out (--filter, a WHERE of the query)",
-                code="refused-rows",
-            )
+        look = operations.data.look(folder, declared, rows_read=show_rows_read(time.monotonic()))
+        stops = [problem for problem, _ in look.faults]
+        value = {**asdict(look.survey), "examples": look.examples, "stops": stops}
+        print_result(as_json, value, *_look_lines(look, user_field))
+        ConfigurationError.raise_together(
+            ((f"`data add` would stop: {problem}", remedy) for problem, remedy in look.faults), code="would-stop"
+        )
         return
     confirm, budget = partial(confirm_cautions, confirmed=despite_cautions), []
     added = operations.data.add(
@@ -181,6 +198,7 @@ def add(
         receipts=receipts or (),
         confirm=confirm,
         progress=show_progress(time.monotonic()),
+        rows_read=show_rows_read(time.monotonic()),
     )
     if epsilon is not None and delta is not None:
         found = operations.rules.set_budget(folder, epsilon=epsilon, delta=delta, per_run=per_run, confirm=confirm)
@@ -199,8 +217,10 @@ def add(
 
 
 def _survey_lines(found: "Survey", user_field: str) -> Iterator[str]:
+    from undersong_client.records.objections import exclusion_sentence
+
     empty = counted(found.empty, "without text is", "without text are")
-    people, excluded = unit_word("user", user_field, found.users or 0), counted(found.excluded_patients, "patient")
+    people, filtered = unit_word("user", user_field, found.users or 0), found.filter_rows or (0, 0)
     yield from that_hold(
         (True, f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out"),
         (True, f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text"),
@@ -208,9 +228,20 @@ def _survey_lines(found: "Survey", user_field: str) -> Iterator[str]:
         (found.users is not None, f"{found.users} {people}; the one with most records has {found.largest_user}"),
         (found.lengths.words, f"{found.lengths.words}; nobody else is told"),
         (
-            found.excluded_patients or found.excluded_records,
-            f"the exclusion list keeps out {excluded} with {counted(found.excluded_records, 'record')}",
+            found.listed_identifiers is not None,
+            exclusion_sentence(found.listed_identifiers or 0, found.excluded_patients, found.excluded_records),
         ),
+        (
+            found.filter_rows,
+            f"the filter: {counted(filtered[0], 'row')} in, {counted(filtered[1], 'row')} out",
+        ),
+        (
+            found.missing_words,
+            f"{counted(found.missing_words, 'text or label is', 'texts or labels are')} a word for a missing value"
+            " (None, N/A, -) and counts",
+        ),
+        *((True, f"labels differ by capital letters only: {', '.join(forms)}") for forms in found.label_forms),
+        *((True, f"{look_alikes.sentence}") for look_alikes in found.look_alikes),
         (found.held_out, f"held out: {counted(found.held_out, 'record')}; no run is answered from them"),
     )
     for why in dict.fromkeys(each.why for each in found.skipped):
@@ -249,6 +280,7 @@ def refresh(
         abandon=abandon_runs,
         confirm=lambda found: confirm_cautions(found, despite_cautions),
         progress=show_progress(time.monotonic()),
+        rows_read=show_rows_read(time.monotonic()),
     )
     changed = ["unchanged"]
     if done.new_records or done.gone_records:
@@ -259,6 +291,11 @@ def refresh(
             *([f"labels before: {labels}"] if labels else []),
             "what was spent stays spent, for new patients too",
         ]
+    if done.joined_ids:
+        changed.append(
+            f"{done.joined_ids} ids of the version before have become {counted(done.joined_patients, 'patient')}:"
+            " such a patient has paid for each of these ids in earlier runs"
+        )
     survey = _survey_lines(done.added.survey, PartyHome(folder).settings.user_field)
     named = f"data set {done.added.ledger.fingerprint[:16]}...; nothing was sent"
     print_result(as_json, done.to_json(), *survey, *changed, named)
@@ -286,6 +323,11 @@ def erase(home: HomeFolder = None, as_json: AsJson = False) -> None:
     operations.data.erase(home_of(home))
     said = "erased: the sealed records and their embeddings; the ledger stays. Stop the daemon's service too"
     print_result(as_json, {"erased": True}, said)
+
+
+def _kinds(written: str | None) -> list[str]:
+    """The kinds of look-alikes that an option names."""
+    return [kind.strip() for kind in (written or "").split(",") if kind.strip()]
 
 
 def _attribute(given: str) -> tuple[str, str]:
@@ -334,6 +376,22 @@ def _without_vector(records: int) -> list[str]:
     return [said] if records else []
 
 
+def show_rows_read(begun: float) -> Any:
+    """Returns a function that shows the number of rows read, each second after the first two."""
+    printed_s = begun + 1.0
+
+    def show(rows: int) -> None:
+        nonlocal printed_s
+        now = time.monotonic()
+        if now - printed_s < 1.0:
+            return
+        printed_s = now
+        end = "\r" if sys.stderr.isatty() else "\n"
+        print(f"read {counted(rows, 'row')}   ", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
 def show_progress(begun: float) -> Any:
     printed_s = 0.0
 
@@ -377,6 +435,8 @@ def teacher_model(
 @data_app.command()
 def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Shows the declared file and its fields."""
+    from undersong_client.storage.datasets import exclusion_words
+
     settings = PartyHome(home_of(home)).settings
     names = (
         "data",
@@ -388,6 +448,10 @@ def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
         "row_filter",
         "database",
         "exclusions",
+        "quoting",
+        "sheet",
+        "same_patient",
+        "other_patient",
         "keep_until",
         "cache",
         "embedder",
@@ -395,6 +459,7 @@ def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
         "teacher_model",
     )
     value = {name: getattr(settings, name) for name in names}
+    value["objections"] = exclusion_words(PartyHome(home_of(home)))
     print_result(as_json, value, *(f"{key}: {item or 'none'}" for key, item in value.items()))
 
 

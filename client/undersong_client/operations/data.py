@@ -2,8 +2,9 @@
 
 import hashlib
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -17,10 +18,13 @@ from undersong_client.records import snapshot, sources
 from undersong_client.records.private import hold_out
 from undersong_client.storage import datasets
 from undersong_client.storage.checkpoints import Restored, Source, Spending, read_receipts, recover
+from undersong_common import notices
 from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.model_files import PACKAGED
+from undersong_common.patient_ids import patient_id
+from undersong_common.printable import counted
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, RunCost, budget_json
@@ -43,6 +47,7 @@ def add(
     receipts: Sequence[Path] = (),
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
     progress: Progress = lambda _done, _total: None,
+    rows_read: Callable[[int], None] = lambda _rows: None,
 ) -> datasets.Added:
     """Declares a source as this party's data set and seals a copy; sends nothing.
 
@@ -56,6 +61,7 @@ def add(
         backup, charge_missing, receipts: as in :func:`restore_ledger`, if releases were made before.
         confirm: called with warnings about this data set, if there are any; raises an error to refuse.
         progress: called with (done, total) numbers of texts while they are embedded.
+        rows_read: called with the number of rows that were read, now and then.
 
     Raises:
         ConfigurationError: the source or a column is wrong, the daemon is running, there is a data set already and
@@ -68,7 +74,7 @@ def add(
     embedder = opened.settings.load_embedder()
     if opened.settings.embedder != PACKAGED:
         embedder.try_out()
-    with opened.running():
+    with opened.running(), _told_of_stops(opened):
         added = datasets.add(
             opened,
             declared,
@@ -80,6 +86,7 @@ def add(
             abandon=abandon,
             source=_source(opened, backup, charge_missing, receipts),
             confirm=confirm,
+            rows_read=rows_read,
             at=time.time(),
         )
     if abandon:  # before what may take an hour and be interrupted
@@ -89,25 +96,37 @@ def add(
     return replace(added, without_vector=without_vector)
 
 
+@contextmanager
+def _told_of_stops(home: PartyHome) -> Iterator[None]:
+    """Tells the party's people when a data set is not sealed, because a refresh may run without anybody there."""
+    try:
+        yield
+    except ConfigurationError:
+        if home.settings.notify:
+            notice = notices.Notice("data-stopped", home.settings.party, "", time.time())
+            notices.deliver(home.settings.notify, notice, wait=lambda _pause_s: None)
+        raise
+
+
 @dataclass(frozen=True)
 class Look:
     """Result of a dry run: a source that was read but not sealed.
 
     Attributes:
         examples: (label, number of characters, masked text) of three records.
-        refused: number of rows at which :func:`add` would stop.
+        faults: (problem, remedy) of everything at which :func:`add` would stop.
     """
 
     survey: datasets.Survey
     examples: tuple[tuple[str, int, str], ...]
-    refused: int
+    faults: tuple[tuple[str, str], ...]
 
 
-def look(home: Path, declared: Declared) -> Look:
+def look(home: Path, declared: Declared, *, rows_read: Callable[[int], None] = lambda _rows: None) -> Look:
     """Reads a source as :func:`add` would, without changing anything. Raises ConfigurationError as :func:`add`."""
     opened = PartyHome(home)
     _check_drill(opened, declared)
-    reading = sources.read(declared.absolute(), dry=True)
+    reading = sources.read(declared.absolute(), dry=True, progress=rows_read)
     table, held_out = hold_out(reading.table, keys.secret(opened, "data"), declared.hold_out)
     texts = table.texts
     labels = table.labels or ("",) * len(texts)
@@ -115,7 +134,22 @@ def look(home: Path, declared: Declared) -> Look:
         (label, len(text), sources.masked(text)) for label, text in list(zip(labels, texts, strict=True))[:EXAMPLES]
     )
     found = datasets.survey(replace(reading, table=table), opened.settings.load_embedder().lengths(texts))
-    return Look(replace(found, held_out=len(held_out)), examples, reading.refused)
+    return Look(replace(found, held_out=len(held_out)), examples, tuple(_faults(opened, reading)))
+
+
+def _faults(home: PartyHome, reading: sources.Reading) -> Iterator[tuple[str, str]]:
+    """Yields (problem, remedy) of each reason for which :func:`add` would not seal these records."""
+    if reading.refused:
+        yield (
+            f"{counted(reading.refused, 'row has', 'rows have')} no label or no patient id",
+            "fill these rows in, or leave them out (--filter, a WHERE of the query)",
+        )
+    try:
+        reading.check_patients()
+    except ConfigurationError as error:
+        yield error.problem, error.remedy
+    for caution in reading.cautions(datasets.present_before(home)):
+        yield caution, "change that, or pass --despite-cautions"
 
 
 @dataclass(frozen=True)
@@ -127,6 +161,8 @@ class Refreshed:
         new_records, gone_records: numbers of rows that only the new, or only the old version has.
         new_patients, gone_patients: numbers of user ids that only the new, or only the old version has.
         labels_before: number of records by label in the old version.
+        joined_ids, joined_patients: numbers of ids that were users of their own in the old version, and of the
+            patients whose they are in the new one.
     """
 
     added: datasets.Added
@@ -135,6 +171,8 @@ class Refreshed:
     new_patients: int
     gone_patients: int
     labels_before: Mapping[str, int]
+    joined_ids: int = 0
+    joined_patients: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "added": self.added.to_json()}
@@ -147,6 +185,7 @@ def refresh(
     abandon: bool = False,
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
     progress: Progress = lambda _done, _total: None,
+    rows_read: Callable[[int], None] = lambda _rows: None,
 ) -> Refreshed:
     """Reads the declared source again and seals it as the next version; the ledger goes on, and what was spent counts.
 
@@ -163,10 +202,15 @@ def refresh(
         abandon=abandon,
         confirm=confirm,
         progress=progress,
+        rows_read=rows_read,
     )
     after = datasets.load(opened).table
     rows, rows_before = _counted_rows(after), _counted_rows(before)
     patients, patients_before = set(after.users or ()), set(before.users or ())
+    joined = _joined(patients_before, added)
+    if joined:
+        entry = {"at_s": time.time(), "ids": sum(map(len, joined)), "patients": len(joined)}
+        opened.change(joined_ids=[*opened.settings.joined_ids, entry])
     return Refreshed(
         added,
         (rows - rows_before).total(),
@@ -174,7 +218,19 @@ def refresh(
         len(patients - patients_before),
         len(patients_before - patients),
         dict(sorted(Counter(before.labels or ()).items())),
+        sum(map(len, joined)),
+        len(joined),
     )
+
+
+def _joined(users_before: set[str], added: datasets.Added) -> list[list[str]]:
+    """The users of the old version that are one patient in the new one, by patient."""
+    by_patient: dict[str, list[str]] = defaultdict(list)
+    for user in users_before:
+        with suppress(ConfigurationError):  # what is no id any more is joined with nobody
+            if (identity := patient_id(user)) is not None:
+                by_patient[added.unit_of(identity)].append(user)
+    return [users for users in by_patient.values() if len(users) > 1]
 
 
 def _counted_rows(table: Table) -> Counter[tuple[str, ...]]:

@@ -55,7 +55,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
         f"Dossier of the run {printable(request.run, 120)!r} at {value['party']}",
         (
             *preview.marked(value),
-            _spent(request, value, ledger),
+            _spent(request, value, ledger, _joined_ids(opened, request)),
             _decision(request, local_time),
             preview.purpose(value),
             _flow(value),
@@ -143,7 +143,19 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
     return [Section("Messages that left", more, table=table, folded=True)]
 
 
-def _spent(request: Request, value: Mapping[str, Any], ledger: data.LedgerFacts) -> Section:
+def _joined_ids(home: PartyHome, request: Request) -> tuple[str, ...]:
+    """A sentence for a run before ids of one patient were joined: its guarantee was of each id."""
+    later = [entry for entry in home.settings.joined_ids if entry["at_s"] > request.received_s]
+    if not later:
+        return ()
+    ids, patients = (sum(entry[name] for entry in later) for name in ("ids", "patients"))
+    return (
+        f"After this run {ids} ids of its data set became {counted(patients, 'patient')}: such a patient has paid for"
+        " each of its ids, and its guarantee is that of a group of so many.",
+    )
+
+
+def _spent(request: Request, value: Mapping[str, Any], ledger: data.LedgerFacts, joined: tuple[str, ...]) -> Section:
     privacy = value["privacy"]
     epsilon = float("inf") if privacy["epsilon"] is None else float(privacy["epsilon"])
     alone = privacy["epsilon_if_all_others_collude"]
@@ -160,7 +172,7 @@ def _spent(request: Request, value: Mapping[str, Any], ledger: data.LedgerFacts)
         found.append(("spent in all after it", f"epsilon {cost.spent:.4g} {at}"))
     return Section(
         "The guarantee, and what it cost",
-        impact.guarantee(epsilon, privacy["delta"], privacy["unit_word"]),
+        (*impact.guarantee(epsilon, privacy["delta"], privacy["unit_word"]), *joined),
         figures=tuple(found),
     )
 

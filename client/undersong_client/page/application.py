@@ -15,6 +15,7 @@ from fastapi.responses import Response
 from undersong_client.consent.people import ROLES, Person
 from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import daemon, data, dossier, joining, outbox, rules, runs
+from undersong_client.storage import datasets
 from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state
@@ -287,7 +288,11 @@ class HospitalPage:
 
         opened = PartyHome(self._home)
         parts: dict[str, Part] = {
-            "dataset": lambda: {"settings": opened.settings, "folders": self._sources()},
+            "dataset": lambda: {
+                "settings": opened.settings,
+                "folders": self._sources(),
+                "objections": datasets.exclusion_words(opened),
+            },
             "budget": budget,
             "ledger": lambda: {"facts": data.ledger(self._home, verify=True) if opened.ledger.exists() else None},
         }
@@ -308,7 +313,8 @@ class HospitalPage:
     def _add_data(self, visit: Visit) -> str:
         fields = ("file", "text_field", "label_field", "user_field")
         file, text, label, user = (visit.form.get(name, "").strip() for name in fields)
-        known, place = PartyHome(self._home).settings.data, os.path.realpath(file.replace("\0", ""))
+        settings = PartyHome(self._home).settings
+        known, place = settings.data, os.path.realpath(file.replace("\0", ""))
         if file != known and not any(Path(place).is_relative_to(folder) for folder in self._sources()):
             raise ConfigurationError(
                 f"{printable(file, 200)} is in no folder of which this page adds files",
@@ -318,9 +324,17 @@ class HospitalPage:
             )
         added = data.add(
             self._home,
-            Declared(file, text, label, user),
+            replace(
+                # The list of objections and the decisions about ids go on: a form without them is no decision.
+                Declared.of(settings),
+                data=file,
+                text_field=text,
+                label_field=label,
+                user_field=user,
+                database=settings.database if file.endswith(".sql") else "",
+            ),
             checkpoints=self._paths.checkpoints,
-            new_version=bool(PartyHome(self._home).settings.data),
+            new_version=bool(known),
             confirm=lambda against: _despite(visit, against),
         )
         visit.note("data add", f"data set {added.ledger.fingerprint[:12]}")

@@ -1,24 +1,54 @@
 """Helpers that the readers of all kinds of sources use."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, TypeAlias
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import NO_GZIP, gzip_lines
+from undersong_common.patient_ids import PatientId
+from undersong_common.row_files import NO_GZIP, Row, gzip_lines
+
+Cause: TypeAlias = Literal["lost", "refused", "hospital", "resource"]
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A row or resource that was not read: its place and the reason, never its content."""
+    """A row or resource that was not read: its place and the reason, never its content.
+
+    Attributes:
+        cause: "lost" for a row or document that could have been a record, "refused" for one at which ``data add``
+            stops, "hospital" for one that the hospital leaves out itself, "resource" for what is no document.
+    """
 
     where: str
     why: str
+    cause: Cause = "lost"
 
 
-Skip = Callable[[str, str], None]  # with the place and the reason of a row that is not read
+class Skip(Protocol):
+    """Notes the place and the reason of a row that is not read."""
+
+    def __call__(self, where: str, why: str, cause: Cause = "lost", /) -> None: ...
+
+
+def _same_id(identity: PatientId) -> PatientId:
+    return identity
+
+
+@dataclass(frozen=True)
+class OpenedSource:
+    """The rows of a source, and what it says of its patients.
+
+    Attributes:
+        patient_of: returns the id under which the source joins a patient's ids, for an id of a record or of a list.
+        pairs: ids of two patients that the source gives one identifier; read after the rows.
+    """
+
+    rows: Iterator[Row]
+    patient_of: Callable[[PatientId], PatientId] = _same_id
+    pairs: Callable[[], Iterable[tuple[PatientId, PatientId]]] = tuple
 
 
 def value_at(node: Any, parts: list[str]) -> Any:

@@ -22,7 +22,7 @@ from undersong_client.home import Declared
 from undersong_client.records.declared import Skip, json_lines, value_at
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import printable
-from undersong_common.table import gzip_lines
+from undersong_common.row_files import Row, gzip_lines
 
 DOCUMENTS = ("DocumentReference", "DiagnosticReport")
 NOT_VALID = ("entered-in-error", "superseded", "cancelled")
@@ -42,7 +42,7 @@ class Unreadable(Exception):
     """Raised for an attachment without text that this program can read; its message holds nothing of the attachment."""
 
 
-def rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
+def rows(declared: Declared, skip: Skip) -> Iterator[Row]:
     """Yields one row per document in a folder or a file; calls ``skip`` for each resource that is not read."""
     path = declared.path
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
@@ -60,12 +60,12 @@ def rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any]]:
                 skip(where, "it is not JSON")
                 continue
             if (row := _row(resource, declared, folder, where, skip)) is not None:
-                yield row
+                yield Row(where, row)
     for file in files:
         if file not in lines and file not in folder.used:
-            skip(str(file.relative_to(folder.path)), "no document that was read names this file")
+            skip(str(file.relative_to(folder.path)), "no document that was read names this file", "resource")
     for where in folder.unused_binaries:
-        skip(where, "no document that was read names this Binary")
+        skip(where, "no document that was read names this Binary", "resource")
 
 
 class _Folder:
@@ -135,7 +135,7 @@ def _row(resource: Any, declared: Declared, folder: _Folder, where: str, skip: S
         except Unreadable as error:
             reason = str(error)
     if reason:
-        skip(where, reason)
+        skip(where, reason, "lost" if kind in DOCUMENTS else "resource")
         return None
     row = {
         "text": text,
@@ -147,7 +147,7 @@ def _row(resource: Any, declared: Declared, folder: _Folder, where: str, skip: S
         "resource": kind,
     }
     for column in declared.columns:
-        if column not in row and (found := _value(resource, column)) is not None:
+        if column not in row and (found := _value(resource, column)) is not None and not isinstance(found, dict | list):
             row[column] = found
     label = declared.label_field
     if label and row.get(label) is None and "" not in declared.label_map:

@@ -1,45 +1,42 @@
 """Reads the declared source of a data set into one table, and names each row that was not read with the reason.
 
 A reader knows one kind of source, yields its rows and calls ``skip(place, reason)`` for each row that it does not read.
-This module holds the steps for all kinds: the hospital's own filter, dotted column names, the mapping of labels, and
-the list of patients to leave out.
+This module holds the steps for all kinds: the hospital's own filter, dotted column names, the mapping of labels, the
+ids of patients, and the list of patients to leave out.
 """
 
 import json
-import os
-import re
-import shlex
-import stat
-import subprocess
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from undersong_client.home import VARIABLE, Declared
+from undersong_client.home import Declared
 from undersong_client.records import fhir
-from undersong_client.records.declared import Skip, Skipped, json_lines, value_at
+from undersong_client.records.database import select
+from undersong_client.records.declared import Cause, OpenedSource, Skipped, json_lines, value_at
+from undersong_client.records.objections import Objections, without_objectors
+from undersong_client.records.row_filter import RowFilter
 from undersong_common import extras
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table, rows_of, table_of, user_id
+from undersong_common.patient_ids import (
+    LookAlikes,
+    PatientId,
+    find_look_alikes,
+    is_database_null,
+    is_missing_word,
+)
+from undersong_common.printable import counted
+from undersong_common.row_files import FileForm, Row, is_folder_of_parts, read_rows
+from undersong_common.table import EMPTY, Columns, NoText, RefusedRow, Table, TableBuilder, read_record
 
 ANY_LABEL = "*"  # in a label map: every label that it does not name
 LONGEST_EXAMPLE = 100  # characters of a masked example
-
-
-@dataclass(frozen=True, repr=False)
-class Exclusion:
-    """The list of patients to leave out.
-
-    Attributes:
-        identifiers: the patients' identifiers.
-        patients, records: numbers of these patients and of their records that the source has.
-    """
-
-    identifiers: frozenset[str]
-    patients: int
-    records: int
+LOST_SHARE = 20  # a source with more than one lost row in this many is sealed only after a person confirms
+PLACES_NAMED = 3  # of look-alikes of one kind
+ROWS_A_NOTE = 1000  # read between two calls of the progress
 
 
 @dataclass(frozen=True)
@@ -49,63 +46,176 @@ class Reading:
     Attributes:
         table: the records.
         rows: number of rows of the source, including those that were not read.
-        empty: number of rows without text.
         skipped: rows that were not read, with the reason.
-        exclusion: the list of patients to leave out; None without a list.
-        refused: number of rows that a dry run names, at which :func:`read` would stop otherwise.
+        objections: the list of patients to leave out and its effect; None without a list.
+        look_alikes: ids that may be one patient or two, about which nobody has decided.
+        filter_rows: numbers of rows that the hospital's filter has read and written; None without a filter.
+        missing_words: number of texts and labels that are a word for a missing value, such as None or N/A; they count.
+        unit_of: returns the user id that the table has for an id as a source writes it.
     """
 
     table: Table
     rows: int
-    empty: int
     skipped: tuple[Skipped, ...]
-    exclusion: Exclusion | None
-    refused: int = 0
+    objections: Objections | None
+    look_alikes: tuple[LookAlikes, ...]
+    filter_rows: tuple[int, int] | None
+    missing_words: int
+    unit_of: Callable[[PatientId], str]
+
+    @property
+    def empty(self) -> int:
+        """Number of rows without text."""
+        return sum(row.why == EMPTY for row in self.skipped)
+
+    @property
+    def refused(self) -> int:
+        """Number of rows that a dry run names, at which :func:`read` would stop otherwise."""
+        return sum(row.cause == "refused" for row in self.skipped)
+
+    @property
+    def lost(self) -> int:
+        """Number of rows and documents that could have been records and were not read."""
+        return sum(row.cause == "lost" for row in self.skipped)
+
+    @property
+    def label_forms(self) -> list[tuple[str, ...]]:
+        """Labels that differ by capital letters only."""
+        forms: dict[str, list[str]] = defaultdict(list)
+        for label in sorted(set(self.table.labels or ())):
+            forms[label.casefold()].append(label)
+        return [tuple(labels) for labels in forms.values() if len(labels) > 1]
+
+    def check_patients(self) -> None:
+        """Raises ConfigurationError if ids of the source may be one patient or two, and nobody has decided."""
+        if self.look_alikes:
+            kinds = ",".join(dict.fromkeys(kind for found in self.look_alikes for kind in found.kinds))
+            raise ConfigurationError(
+                "; ".join(map(_look_alike_words, self.look_alikes)),
+                f"if they are the same patient: --same-patient {kinds}; if different ones: --other-patient {kinds}",
+                code="look-alikes",
+            )
+
+    def cautions(self, present_before: int | None) -> list[str]:
+        """Returns what speaks against sealing these records, for a person to confirm.
+
+        Args:
+            present_before: number of listed identifiers that were in the source at the last seal; None without one.
+        """
+        cautions = []
+        records = len(self.table) + (self.objections.records if self.objections else 0)
+        if self.lost * LOST_SHARE > self.lost + records:
+            reasons = Counter(row.why for row in self.skipped if row.cause == "lost")
+            said = "; ".join(f"{count}: {why}" for why, count in reasons.most_common())
+            rows = counted(self.lost + records, "row or document", "rows or documents")
+            cautions.append(f"{self.lost} of {rows} cannot be read ({said})")
+        return cautions + (self.objections.cautions(present_before) if self.objections else [])
+
+
+def _look_alike_words(found: LookAlikes) -> str:
+    places = ", ".join(f"{other} like {first}" for first, other in found.places[:PLACES_NAMED])
+    further = f" and {found.count - PLACES_NAMED} more" if found.count > PLACES_NAMED else ""
+    return f"{found.sentence} ({places}{further})"
 
 
 @extras.named()
-def read(declared: Declared, *, dry: bool = False) -> Reading:
+def read(declared: Declared, *, dry: bool = False, progress: Callable[[int], None] = lambda _rows: None) -> Reading:
     """Reads the declared source.
 
     Args:
         dry: True lists each row without a label or patient id and goes on, instead of stopping at the first one.
+        progress: called with the number of rows that were read, now and then.
 
     Raises ConfigurationError that names the faulty row and the remedy, and shows no content.
     """
-    skipped: list[Skipped] = []
-    rows = left_out = refused = 0
+    return _Reader(declared, dry, progress).read()
 
-    def table(given: Iterable[dict[str, Any] | None]) -> Table:
-        fields = declared.text_field, declared.label_field or None, declared.user_field or None
-        return table_of(given, declared.data, *fields, columns=declared.attribute_fields, skip_empty=True)
 
-    def kept() -> Iterator[dict[str, Any] | None]:
-        nonlocal rows, left_out, refused
-        found = _rows(declared, lambda where, why: skipped.append(Skipped(where, why)))
-        for number, given in enumerate(found, start=1):
-            row = None if given is None else _shaped(given, declared)
-            rows += row is not None
-            if row is not None and declared.label_field and row.get(declared.label_field) is _LEFT_OUT:
-                left_out += 1
-                skipped.append(Skipped(f"{declared.data}: row {number}", "the label map leaves its label out"))
-                row = {**row, declared.text_field: None, declared.label_field: ""}
-            elif dry and row is not None and row.keys() >= set(declared.columns):
-                try:
-                    table([row])
-                except ConfigurationError as error:
-                    refused += 1
-                    why = error.problem.removeprefix(f"{declared.data}: row 1: ")
-                    skipped.append(Skipped(f"{declared.data}: row {number}", why))
-                    row = None
-            yield row
+class _Reader:
+    """Reads one source: every row becomes a record, or is noted with the reason."""
 
-    records = table(kept())
-    empty = rows - left_out - refused - len(records)
-    rows = rows - left_out - refused + len(skipped)
-    exclusion = None
-    if declared.exclusions:
-        records, exclusion = _without(records, declared)
-    return Reading(records, rows, empty, tuple(skipped), exclusion, refused)
+    def __init__(self, declared: Declared, dry: bool, progress: Callable[[int], None]) -> None:
+        self._declared = declared
+        self._dry = dry
+        self._progress = progress
+        self._columns = Columns(
+            declared.text_field,
+            declared.label_field or None,
+            declared.user_field or None,
+            declared.attribute_fields,
+        )
+        self._skipped: list[Skipped] = []
+        self._filter = RowFilter(declared.row_filter) if declared.row_filter else None
+        self._choice = declared.choice
+        self._records = TableBuilder(self._columns)
+        self._places: dict[PatientId, str] = {}
+        self._source = self._open()
+        self._missing_words = 0
+
+    def read(self) -> Reading:
+        for number, row in enumerate(self._filtered(), start=1):
+            self._add(_shaped(row, self._declared))
+            if number % ROWS_A_NOTE == 0:
+                self._progress(number)
+        alike = tuple(find_look_alikes(self._places, self._choice, self._source.pairs()))
+        table, objections = self._records.table(), None
+        rows = len(table) + len(self._skipped)
+        if self._declared.exclusions:
+            table, objections = without_objectors(table, self._declared, self._choice, self._source.patient_of)
+        filter_rows = None if self._filter is None else (self._filter.rows_in, self._filter.rows_out)
+        return Reading(
+            table, rows, tuple(self._skipped), objections, alike, filter_rows, self._missing_words, self._unit
+        )
+
+    def _unit(self, identity: PatientId) -> str:
+        return self._choice.unit(self._source.patient_of(identity))
+
+    def _skip(self, where: str, why: str, cause: Cause = "lost", /) -> None:
+        self._skipped.append(Skipped(where, why, cause))
+
+    def _filtered(self) -> Iterator[Row]:
+        rows = self._source.rows
+        return rows if self._filter is None else self._filter(rows, self._columns.names)
+
+    def _add(self, row: Row) -> None:
+        if self._columns.label is not None and row.values.get(self._columns.label) is _LEFT_OUT:
+            self._skip(row.place, "the label map leaves its label out", "hospital")
+            return
+        self._columns.check(row)
+        try:
+            record = read_record(row, self._columns)
+        except NoText as error:
+            self._skip(row.place, error.reason)
+            return
+        except RefusedRow as error:
+            if not self._dry:
+                raise
+            self._skip(row.place, error.reason, "refused")
+            return
+        user = None
+        if record.user is not None:
+            patient = self._source.patient_of(record.user)
+            self._places.setdefault(patient, row.place)
+            user = self._choice.unit(patient)
+        self._missing_words += is_missing_word(record.text.strip()) + (
+            self._columns.label is not None and is_missing_word(record.label)
+        )
+        self._records.add(record, user)
+
+    def _open(self) -> OpenedSource:
+        declared, path = self._declared, self._declared.path
+        columns = self._columns.names if self._filter is None else ()
+        if declared.database and path.suffix != ".sql":
+            raise ConfigurationError(
+                f"{declared.data}: --database needs a query",
+                "write the query to a file that ends in .sql",
+                code="no-query",
+            )
+        if path.suffix == ".sql":
+            return OpenedSource(select(path, declared.database, columns))
+        if _is_fhir(path):
+            return OpenedSource(fhir.rows(declared, self._skip))
+        return OpenedSource(read_rows(path, FileForm(declared.encoding, declared.quoting, declared.sheet), columns))
 
 
 def masked(text: str) -> str:
@@ -129,23 +239,11 @@ def masked(text: str) -> str:
 _LEFT_OUT = object()
 
 
-def _rows(declared: Declared, skip: Skip) -> Iterator[dict[str, Any] | None]:
-    path = declared.path
-    if declared.database and path.suffix != ".sql":
-        raise ConfigurationError(
-            f"{declared.data}: --database needs a query", "write the query to a file that ends in .sql", code="no-query"
-        )
-    if path.suffix == ".sql":
-        rows: Iterator[dict[str, Any] | None] = iter(select(path, declared.database))
-    elif path.is_dir() or (set(path.suffixes) & {".ndjson", ".jsonl"} and _is_fhir(path)):
-        rows = fhir.rows(declared, skip)
-    else:
-        rows = rows_of(path, declared.encoding)
-    return filtered(declared, filter(None, rows)) if declared.row_filter else rows
-
-
 def _is_fhir(path: Path) -> bool:
-    if not path.is_file():
+    """True for a folder of FHIR resources and for a file whose first line is one."""
+    if path.is_dir():
+        return not is_folder_of_parts(path)
+    if not (path.is_file() and set(path.suffixes) & {".ndjson", ".jsonl"}):
         return False
     try:
         first = json.loads(next(json_lines(path), (0, b"null"))[1])
@@ -154,170 +252,26 @@ def _is_fhir(path: Path) -> bool:
     return isinstance(first, dict) and "resourceType" in first
 
 
-def _shaped(row: dict[str, Any], declared: Declared) -> dict[str, Any]:
+def _shaped(row: Row, declared: Declared) -> Row:
     """The row with its nested values under their dotted names, and its label as the map has it."""
-    shaped = dict(row)
+    shaped = dict(row.values)
     for column in declared.columns:
         first, dot, _ = column.partition(".")
-        if column not in row and dot and first in row:
-            found = value_at(row, column.split("."))
-            shaped[column] = None if isinstance(found, (dict, list)) else found
+        if dot and shaped.get(column) is None and first in shaped:
+            value = value_at(shaped, column.split("."))
+            is_nested = isinstance(value, dict | list)
+            # An object is no further value. As an id, a text or a label it is refused with its place.
+            shaped[column] = None if is_nested and column in declared.attribute_fields.values() else value
     if declared.label_map and declared.label_field in shaped:
-        found = shaped[declared.label_field]
-        name = "" if found is None else str(found)
+        name = _label_name(shaped[declared.label_field])
         label = declared.label_map.get(name, declared.label_map.get(ANY_LABEL) if name else None)
         if label is not None:
             shaped[declared.label_field] = label or _LEFT_OUT
-    return shaped
+    return Row(row.place, shaped)
 
 
-def _without(table: Table, declared: Declared) -> tuple[Table, Exclusion]:
-    if table.users is None:
-        raise ConfigurationError(
-            "an exclusion list needs the column of patient ids", "name it: --user-field", code="no-user-field"
-        )
-    identifiers = _identifiers(declared)
-    kept = [row for row, user in enumerate(table.users) if user not in identifiers]
-    excluded = identifiers.intersection(table.users)
-    return table.take(kept), Exclusion(identifiers, len(excluded), len(table) - len(kept))
-
-
-def _identifiers(declared: Declared) -> frozenset[str]:
-    path = Path(declared.exclusions)
-    if path.suffix == ".sql":
-        found = [str(next(iter(row.values()))) for row in select(path, declared.database)]
-    else:
-        try:
-            found = path.read_text("utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError):
-            raise ConfigurationError(
-                f"{path}: the exclusion list cannot be read",
-                "one identifier a line, in UTF-8; nothing is sealed without it",
-                code="no-exclusions",
-            ) from None
-    return frozenset(map(user_id, found)) - {""}
-
-
-# A hospital's own filter as a source: every row in as a line of JSON, the rows that count out.
-
-
-def filtered(declared: Declared, given: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Passes rows through the hospital's filter command, as lines of JSON, and yields the rows that it writes.
-
-    The command is started without a shell. Its standard error is not shown, because it may hold a record. Raises
-    ConfigurationError if the command cannot be started, fails, or writes anything but one JSON object per line.
-    """
-    command = shlex.split(declared.row_filter)
-    lines = b"".join(json.dumps(row, default=str).encode("utf-8") + b"\n" for row in given)
-    try:
-        done = subprocess.run(command, input=lines, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)  # noqa: S603 - the hospital's own command
-    except (OSError, IndexError) as error:
-        said = getattr(error, "strerror", None) or "it names no program"
-        raise ConfigurationError(f"the filter cannot be started: {said}", "check --filter", code="filter") from None
-    if done.returncode:
-        raise ConfigurationError(
-            f"the filter ended with code {done.returncode}", "run it by hand with one row", code="filter"
-        )
-    for number, line in enumerate(done.stdout.splitlines(), start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise ConfigurationError(
-                f"the filter's line {number} is not a JSON object", "one object a line, in UTF-8", code="filter"
-            )
-        yield row
-
-
-# A database as a source, through SQLAlchemy: one query, read only and streamed.
-
-ROWS_AT_ONCE = 1000
-_COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-# Statements that make the transaction read only, by the dialect; PostgreSQL has an option of SQLAlchemy's for it.
-_READ_ONLY = {
-    "sqlite": "PRAGMA query_only = ON",
-    "mysql": "SET SESSION TRANSACTION READ ONLY",
-    "mariadb": "SET SESSION TRANSACTION READ ONLY",
-    "oracle": "SET TRANSACTION READ ONLY",
-}
-
-
-def select(query: Path, database: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a database query, in a transaction that is read only and rolled back.
-
-    Args:
-        query: file with one SELECT statement.
-        database: file that holds the database's URL, or ``env:NAME`` of a variable that holds it.
-
-    Raises ConfigurationError if the query fails; it holds neither the URL nor the database's message.
-    """
-    statement = _statement(query)
-    import sqlalchemy
-
-    url = _url(query, database)
-    try:
-        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool, hide_parameters=True)
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{query}: the database's driver {error.name!r} is not installed",
-            "the extra sql brings PostgreSQL's (postgresql+psycopg://); install any other one beside undersong",
-            code="no-package",
-        ) from None
-    except (sqlalchemy.exc.SQLAlchemyError, ValueError):
-        raise ConfigurationError(
-            f"{query}: the database's URL cannot be read",
-            "write it as, for example, postgresql+psycopg://reader@host/omop",
-            code="database-url",
-        ) from None
-    try:
-        with engine.connect() as opened:
-            dialect = engine.dialect.name
-            options = {"postgresql_readonly": True} if dialect == "postgresql" else {}
-            connection = opened.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE, **options)
-            if dialect in _READ_ONLY:
-                connection.exec_driver_sql(_READ_ONLY[dialect])
-            for row in connection.execute(sqlalchemy.text(statement)).mappings():
-                yield dict(row)
-            connection.rollback()
-    except sqlalchemy.exc.SQLAlchemyError as error:
-        # `from None`: the database's words may hold a value of the query
-        raise ConfigurationError(
-            f"{query}: the database refused the query or the connection ({type(error).__name__})",
-            "run the query with the database's own program, with the same account",
-            code="database",
-        ) from None
-
-
-def _statement(query: Path) -> str:
-    try:
-        text = query.read_text("utf-8").strip().rstrip(";")
-    except (OSError, UnicodeDecodeError):
-        raise ConfigurationError(f"{query}: cannot be read", "one SELECT, in UTF-8", code="no-query") from None
-    bare = _COMMENTS.sub(" ", text).lstrip("( \n\t").upper()
-    if not bare.startswith(("SELECT", "WITH")):
-        raise ConfigurationError(f"{query}: is no SELECT", "write one query that reads", code="no-query")
-    return text.replace(":", r"\:")  # SQLAlchemy would read it as the name of a parameter
-
-
-def _url(query: Path, database: str) -> str:
-    if database.startswith(VARIABLE):
-        url = os.environ.get(database.removeprefix(VARIABLE), "")
-    else:
-        path = Path(database)
-        try:
-            loose = bool(database) and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
-            url = path.read_text("utf-8").strip() if database else ""
-        except (OSError, UnicodeDecodeError):
-            url, loose = "", False
-        if loose:
-            raise ConfigurationError(
-                f"{path}: others may read the database's URL", f"chmod 600 {path}", code="database-url"
-            )
-    if not url:
-        raise ConfigurationError(
-            f"{query}: no URL of the database",
-            "name a file that holds it, or env:NAME of a variable: --database",
-            code="database-url",
-        )
-    return url
+def _label_name(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    name = "" if value is None or value != value else str(value).strip()
+    return "" if is_database_null(name) else name

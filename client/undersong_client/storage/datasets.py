@@ -4,7 +4,7 @@ import hmac
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import date
@@ -16,6 +16,7 @@ from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import Declared, PartyHome, make_folder
 from undersong_client.records import cautions, snapshot, sources
 from undersong_client.records.declared import Skipped
+from undersong_client.records.objections import Objections, exclusion_sentence
 from undersong_client.records.private import DataSet, fingerprint, hold_out
 from undersong_client.storage.checkpoints import (
     RESTORE,
@@ -33,8 +34,11 @@ from undersong_client.storage.checkpoints import (
 from undersong_common.chain import HashChain
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.patient_ids import LookAlikes, PatientId
 from undersong_common.printable import printable
 from undersong_common.privacy.ledger import Ledger
+
+EXCLUSIONS_TAG = "undersong exclusions 1"  # domain of the hashes of the log of lists
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,21 @@ class Survey:
     Attributes:
         rows: of the source, those that were not read included.
         empty: rows without text; they take no part.
+        lost: rows and documents that could have been records and were not read, the empty ones included.
+        refused: rows without a label or patient id, in a dry run; ``data add`` stops at the first one.
         duplicates: records whose text another record has too; they count.
         labels: records by label; empty where there is no label column.
         users: distinct user ids, None where there is no user column.
         largest_user: records of the user who has most.
         lengths: how many texts the embedder reads in several windows, or not to their ends.
         skipped: rows or resources that were not read, each with its reason.
-        excluded_patients, excluded_records: that the exclusion list keeps out.
+        listed_identifiers: identifiers on the exclusion list; None without a list.
+        excluded_patients, excluded_records: identifiers of that list that are in the source, and records that they
+            keep out.
+        look_alikes: ids that may be one patient or two: the kinds of difference, their number and their places.
+        filter_rows: numbers of rows into and out of the hospital's filter; None without one.
+        missing_words: texts and labels that are a word for a missing value (None, N/A); they count.
+        label_forms: labels that differ by capital letters only.
         held_out: records that are kept out to judge a corpus by.
     """
 
@@ -66,6 +78,13 @@ class Survey:
     excluded_patients: int = 0
     excluded_records: int = 0
     held_out: int = 0
+    lost: int = 0
+    refused: int = 0
+    listed_identifiers: int | None = None
+    look_alikes: tuple[LookAlikes, ...] = ()
+    filter_rows: tuple[int, int] | None = None
+    missing_words: int = 0
+    label_forms: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,12 +94,14 @@ class Added:
     Attributes:
         restored: the restored ledger, if the ledger had to be restored.
         without_vector: number of records for which the embedder fails; their vectors are zero.
+        unit_of: returns the user id that the data set has for an id as a source writes it.
     """
 
     survey: Survey
     ledger: Ledger
     restored: Restored | None = None
     without_vector: int = 0
+    unit_of: Callable[[PatientId], str] = lambda identity: identity.text
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -121,7 +142,7 @@ def _check_added(home: PartyHome) -> None:
 def survey(reading: sources.Reading, lengths: TextLengths) -> Survey:
     table = reading.table
     users = Counter(table.users or ())
-    excluded = reading.exclusion
+    objections = reading.objections
     return Survey(
         rows=reading.rows,
         empty=reading.empty,
@@ -132,8 +153,15 @@ def survey(reading: sources.Reading, lengths: TextLengths) -> Survey:
         largest_user=max(users.values()) if users else None,
         lengths=lengths,
         skipped=reading.skipped,
-        excluded_patients=excluded.patients if excluded else 0,
-        excluded_records=excluded.records if excluded else 0,
+        listed_identifiers=None if objections is None else len(objections.units),
+        excluded_patients=objections.present if objections else 0,
+        excluded_records=objections.records if objections else 0,
+        lost=reading.lost,
+        refused=reading.refused,
+        look_alikes=reading.look_alikes,
+        filter_rows=reading.filter_rows,
+        missing_words=reading.missing_words,
+        label_forms=tuple(reading.label_forms),
     )
 
 
@@ -149,6 +177,7 @@ def add(
     abandon: bool = False,
     source: Source | None = None,
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
+    rows_read: Callable[[int], None] = lambda _rows: None,
     at: float,
 ) -> Added:
     """Declares a source as this party's data set and seals a copy, which the party answers from; sends nothing.
@@ -161,6 +190,7 @@ def add(
         abandon: ends the runs that are under way, at what they have charged; they never meet another version.
         source: what its ledger is put together from, where that is missing or older.
         confirm: called with what speaks against this data set, where something does; may refuse.
+        rows_read: called with the number of rows that were read, now and then.
         at: seconds since the epoch.
 
     Raises:
@@ -170,16 +200,19 @@ def add(
     """
     declared = declared.absolute()
     path = declared.path
-    reading = sources.read(declared)
+    reading = sources.read(declared, progress=rows_read)
+    reading.check_patients()
     # Of the whole file: a part of it, chosen by another folder's key, would be a data set that nobody knows.
     name = checkpoint_name(reading.table, checkpoints)
     kept_in, held_out = hold_out(reading.table, keys.secret(home, "data"), declared.hold_out)
     reading = replace(reading, table=kept_in)
     data = DataSet(reading.table, keys.secret(home, "data"))
+    warnings = reading.cautions(present_before(home))
     if policy.approval == "standing":
-        confirm(cautions.of_standing_consent(policy, data.table, declared.user_field))
+        warnings += cautions.of_standing_consent(policy, data.table, declared.user_field)
     elif not len(data.table):
-        confirm([cautions.EMPTY])
+        warnings.append(cautions.EMPTY)
+    confirm(warnings)
     kept = LedgerCheckpoints(home, path, name, checkpoints, former_name(reading.table, checkpoints))
     restored = None
     if source is not None and source.named:
@@ -211,8 +244,8 @@ def add(
     facts = snapshot.Facts(
         data.fingerprint, kept.name, salted(checkpoints), len(texts), model, lengths.long, lengths.cut
     )
-    if reading.exclusion is not None:
-        _log_exclusion(home, data, reading.exclusion, at)
+    if reading.objections is not None:
+        _log_exclusion(home, data, reading.objections, at)
     # Before: whoever is interrupted here and answers a run holds out no record of it afterwards.
     home.change(hold_out=_still_out(declared, home.settings))
     snapshot.seal(home, data.table, facts)
@@ -228,7 +261,30 @@ def add(
     kept.keep(ledger)
     if earlier is not None:
         earlier.leave(ledger, kept, budget_of(policy) if policy.has_budget else None)
-    return Added(replace(survey(reading, lengths), held_out=len(held_out)), ledger, restored)
+    return Added(replace(survey(reading, lengths), held_out=len(held_out)), ledger, restored, unit_of=reading.unit_of)
+
+
+def last_exclusion(home: PartyHome) -> Mapping[str, Any] | None:
+    """Returns the counts of the exclusion list that acted when the data set was sealed; None if none acted."""
+    if not home.settings.exclusions or not home.exclusions.exists():
+        return None
+    chain = HashChain(home.exclusions, EXCLUSIONS_TAG)
+    chain.refresh()
+    return chain.entries[-1] if chain.entries else None
+
+
+def exclusion_words(home: PartyHome) -> str:
+    """Returns the effect of the exclusion list on the sealed data set as a sentence; "" if no list acts."""
+    entry = last_exclusion(home)
+    if entry is None:
+        return ""
+    return exclusion_sentence(entry["identifiers"], entry["patients"], entry["records"])
+
+
+def present_before(home: PartyHome) -> int | None:
+    """Returns the number of listed identifiers that were in the source at the last seal; None without a list then."""
+    entry = last_exclusion(home)
+    return None if entry is None else int(entry["patients"])
 
 
 def check_retention(home: PartyHome, at: float) -> None:
@@ -315,17 +371,17 @@ def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) 
         )
 
 
-def _log_exclusion(home: PartyHome, data: DataSet, exclusion: sources.Exclusion, at: float) -> None:
+def _log_exclusion(home: PartyHome, data: DataSet, objections: Objections, at: float) -> None:
     """Notes which list acted, in the party's own log: a keyed hash and counts, no identifier."""
-    listed = json.dumps(sorted(exclusion.identifiers)).encode("ascii")
-    chain = HashChain(home.exclusions, "undersong exclusions 1")
+    listed = json.dumps(sorted(objections.units)).encode("ascii")
+    chain = HashChain(home.exclusions, EXCLUSIONS_TAG)
     with chain.locked():
         chain.append(
             at=at,
             list=hmac.digest(data.key, b"undersong exclusions\0" + listed, "sha256").hex(),
-            identifiers=len(exclusion.identifiers),
-            patients=exclusion.patients,
-            records=exclusion.records,
+            identifiers=len(objections.units),
+            patients=objections.present,
+            records=objections.records,
         )
 
 

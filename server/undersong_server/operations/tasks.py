@@ -22,7 +22,8 @@ from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.fine_tuning import check_folder
 from undersong_common.model_files import PACKAGED
 from undersong_common.printable import counted
-from undersong_common.table import UTF_8, Table, column_names, read_table
+from undersong_common.row_files import UTF_8, column_names
+from undersong_common.table import Table, read_table
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_server import methods

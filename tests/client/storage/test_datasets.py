@@ -3,6 +3,7 @@
 import json
 import shutil
 import stat
+from dataclasses import replace
 
 import pytest
 
@@ -60,9 +61,18 @@ def test_what_is_in_the_file_is_counted(home, tmp_path):
     file = tmp_path / "notes.jsonl"
     file.write_text("".join(json.dumps({"text": t, "label": label, "patient": p}) + "\n" for t, label, p in rows))
     found, ledger = add(home, file, tmp_path)
-    assert found == datasets.Survey(
-        6, 2, records=4, duplicates=1, labels={"x": 3, "y": 1}, users=2, largest_user=3, lengths=TextLengths(4, 0, 0)
+    assert replace(found, skipped=()) == datasets.Survey(
+        6,
+        2,
+        records=4,
+        duplicates=1,
+        labels={"x": 3, "y": 1},
+        users=2,
+        largest_user=3,
+        lengths=TextLengths(4, 0, 0),
+        lost=2,
     )
+    assert [row.where.rpartition(":")[2] for row in found.skipped] == ["3", "5"]
     assert (ledger.budget.epsilon, ledger.budget.delta) == (4.0, 1e-4)
     assert len(datasets.load(home).table) == 4
     assert home.settings.cache == str(checkpoints.beside(file))

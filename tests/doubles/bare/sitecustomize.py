@@ -14,6 +14,7 @@ HIDDEN = frozenset(
         "multipart",
         "openai",
         "openpyxl",
+        "python_calamine",
         "opacus",
         "pandas",
         "peft",

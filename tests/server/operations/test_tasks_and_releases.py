@@ -37,8 +37,8 @@ def test_a_plan_costs_what_the_overrides_say(tmp_path):
         (['data.path="nowhere.jsonl"'], "nowhere.jsonl: no such file (data.path)"),
         (['generators.0.corpus="no.jsonl"'], "no.jsonl: no such file (generator good)"),
         (['evaluation.test="no.jsonl"'], "no.jsonl: no such file (evaluation.test)"),
-        (['data.text="txt"'], "site-0.jsonl: row 1: has no column 'txt' (the text column)"),
-        (['data.label="category"'], "site-0.jsonl: row 1: has no column 'category' (the label column)"),
+        (['data.text="txt"'], "site-0.jsonl:1: has no column 'txt' (the text column)"),
+        (['data.label="category"'], "site-0.jsonl:1: has no column 'category' (the label column)"),
         (['task.labels=["kitchen", "attic"]'], "its label is not in task.labels"),
         (["embedder.model=nowhere"], "nowhere"),
         (["data.path=private/site-0.jsonl", "data.file_records=2"], "federation.parties is 5, but the file has 2"),
@@ -66,7 +66,7 @@ def test_a_plan_refuses_what_a_simulation_would_refuse(tmp_path, changed, said):
         ('kind = "replay"\npath = "others.jsonl"', "others.jsonl has no text of any of the task's labels"),
         ('kind = "transformers"\npath = "private"', "private is not the folder of a model"),
         ('kind = "transformers"\npath = "nowhere"', "nowhere: no such file (generator other)"),
-        ('kind = "ngram"\ncorpus = "wordless.jsonl"', "wordless.jsonl: row 1: has no column 'text'"),
+        ('kind = "ngram"\ncorpus = "wordless.jsonl"', "wordless.jsonl:1: has no column 'text'"),
     ],
 )
 def test_a_plan_refuses_what_a_generator_could_not_write_with(tmp_path, generator, said):

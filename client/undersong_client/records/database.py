@@ -1,0 +1,167 @@
+"""Reads a database as a source, through SQLAlchemy: one query, read only and streamed."""
+
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from undersong_client.home import VARIABLE
+from undersong_common.errors import ConfigurationError
+from undersong_common.row_files import Row, check_names, read_text
+
+ROWS_AT_ONCE = 1000
+_COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+# Statements that make the transaction read only, by the dialect; PostgreSQL has an option of SQLAlchemy's for it.
+_READ_ONLY = {
+    "sqlite": "PRAGMA query_only = ON",
+    "mysql": "SET SESSION TRANSACTION READ ONLY",
+    "mariadb": "SET SESSION TRANSACTION READ ONLY",
+    "oracle": "SET TRANSACTION READ ONLY",
+}
+
+
+def select(query: Path, database: str, columns: Collection[str] = ()) -> Iterator[Row]:
+    """Yields the rows of a database query, in a transaction that is read only and rolled back.
+
+    Args:
+        query: file with one SELECT statement.
+        database: file that holds the database's URL, or ``env:NAME`` of a variable that holds it.
+        columns: names of the columns that are used; none of them may stand twice.
+
+    Raises ConfigurationError if the query fails or a value cannot be read; it holds neither the URL nor the database's
+    message.
+    """
+    statement = _statement(query)
+    import sqlalchemy
+
+    url = _url(query, database)
+    try:
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool, hide_parameters=True)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{query}: the database's driver {error.name!r} is not installed",
+            "the extra sql brings PostgreSQL's (postgresql+psycopg://); install any other one beside undersong",
+            code="no-package",
+        ) from None
+    except (sqlalchemy.exc.SQLAlchemyError, ValueError):
+        raise ConfigurationError(
+            f"{query}: the database's URL cannot be read",
+            "write it as, for example, postgresql+psycopg://reader@host/omop",
+            code="database-url",
+        ) from None
+    if engine.dialect.name == "sqlite":
+        _check_sqlite_file(query, engine.url.database)
+    number = 0
+    try:
+        with engine.connect() as opened:
+            result = _execute(opened, statement)
+            names = [str(name) for name in result.keys()]  # noqa: SIM118 - a result is no mapping
+            check_names(names, columns, str(query))
+            for values in result:
+                number += 1
+                yield Row(f"{query}: row {number}", dict(zip(names, values, strict=True)))
+            opened.rollback()
+            return
+    except ConfigurationError:
+        raise
+    except sqlalchemy.exc.SQLAlchemyError as error:
+        said = f"{query}: the database refused the query or the connection ({type(error).__name__})"
+    except (ValueError, OverflowError, ArithmeticError, LookupError):  # of a driver that turns values into Python's
+        said = f"{query}: a value cannot be read"
+    # Outside the handler: the database's words may hold a value of the query.
+    column = _unreadable_column(engine, statement)
+    if column is not None:
+        raise ConfigurationError(
+            f"{query}: row {number + 1} or one near it: a value of the column {column!r} cannot be read",
+            "turn it into text that can be read, for example by a cast or a conversion of its encoding in the query",
+            code="unreadable-value",
+        )
+    raise ConfigurationError(
+        said, "run the query with the database's own program, with the same account", code="database"
+    )
+
+
+def _execute(opened: Any, statement: str) -> Any:
+    """Starts the query, read only and streamed."""
+    import sqlalchemy
+
+    dialect = opened.engine.dialect.name
+    options = {"postgresql_readonly": True} if dialect == "postgresql" else {}
+    connection = opened.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE, **options)
+    if dialect in _READ_ONLY:
+        connection.exec_driver_sql(_READ_ONLY[dialect])
+    return connection.execute(sqlalchemy.text(statement))
+
+
+def _unreadable_column(engine: Any, statement: str) -> str | None:
+    """The first column of a query with a value that cannot be read; None if the query fails otherwise.
+
+    A driver does not say which column it could not read, so that each is read by itself.
+    """
+    import sqlalchemy
+
+    def fails(inner: str) -> bool:
+        try:
+            with engine.connect() as opened:
+                for _ in _execute(opened, inner):
+                    pass
+        except (sqlalchemy.exc.SQLAlchemyError, ValueError, OverflowError, ArithmeticError, LookupError):
+            return True
+        return False
+
+    try:
+        with engine.connect() as opened:
+            names = list(_execute(opened, f"SELECT * FROM ({statement}) q WHERE 1 = 0").keys())  # noqa: S608
+    except (sqlalchemy.exc.SQLAlchemyError, ValueError, OverflowError, ArithmeticError, LookupError):
+        return None
+    quote = engine.dialect.identifier_preparer.quote
+    # The whole fails where the connection or the query does, and then no column is at fault.
+    unreadable = [name for name in names if fails(f"SELECT {quote(name)} FROM ({statement}) q")]  # noqa: S608
+    is_whole = len(unreadable) == len(names) > 1
+    return None if is_whole or not unreadable else str(unreadable[0])
+
+
+def _check_sqlite_file(query: Path, database: str | None) -> None:
+    """Raises ConfigurationError for an SQLite file that is missing: SQLite would make an empty one there."""
+    name = database or ""
+    if name.startswith("file:"):
+        name = "" if "mode=memory" in name else name.removeprefix("file:").partition("?")[0]
+    if name not in ("", ":memory:") and not Path(name).is_file():
+        raise ConfigurationError(
+            f"{query}: the SQLite file that the database's URL names does not exist",
+            "check the URL: sqlite:/// and the path, with a fourth / for an absolute one",
+            code="database",
+        )
+
+
+def _statement(query: Path) -> str:
+    text = read_text(query).strip().rstrip(";")
+    bare = _COMMENTS.sub(" ", text).lstrip("( \n\t").upper()
+    if not bare.startswith(("SELECT", "WITH")):
+        raise ConfigurationError(f"{query}: is no SELECT", "write one query that reads", code="no-query")
+    return text.replace(":", r"\:")  # SQLAlchemy would read it as the name of a parameter
+
+
+def _url(query: Path, database: str) -> str:
+    if database.startswith(VARIABLE):
+        url = os.environ.get(database.removeprefix(VARIABLE), "")
+    else:
+        path = Path(database)
+        try:
+            loose = bool(database) and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+        except OSError:
+            loose = False
+        url = read_text(path).strip() if database and path.is_file() else ""
+        if loose:
+            raise ConfigurationError(
+                f"{path}: others may read the database's URL", f"chmod 600 {path}", code="database-url"
+            )
+    if not url:
+        raise ConfigurationError(
+            f"{query}: no URL of the database",
+            "name a file that holds it, or env:NAME of a variable: --database",
+            code="database-url",
+        )
+    return url

@@ -1,0 +1,69 @@
+"""Passes a source's rows through the hospital's own program: each in as a line of JSON, those that count out."""
+
+import base64
+import decimal
+import json
+import shlex
+import subprocess
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.patient_ids import PatientId
+from undersong_common.row_files import Row, json_object
+
+
+class RowFilter:
+    """The hospital's filter command.
+
+    Attributes:
+        rows_in, rows_out: numbers of rows that the command has read and written.
+    """
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self.rows_in = self.rows_out = 0
+
+    def __call__(self, rows: Iterable[Row], columns: tuple[str, ...]) -> Iterator[Row]:
+        """Passes rows through the command and yields the rows that it writes; their places are the filter's.
+
+        The command is started without a shell. Its standard error is not shown, because it may hold a record. Raises
+        ConfigurationError if the command cannot be started, fails, or writes anything but one JSON object per line.
+        """
+        lines = b"".join(map(self._line, rows))
+        try:
+            done = subprocess.run(  # noqa: S603 - the hospital's own command
+                shlex.split(self._command),
+                input=lines,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
+        except (OSError, IndexError, ValueError) as error:
+            said = getattr(error, "strerror", None) or "it names no program"
+            raise ConfigurationError(f"the filter cannot be started: {said}", "check --filter", code="filter") from None
+        if done.returncode:
+            raise ConfigurationError(
+                f"the filter ended with code {done.returncode}", "run it by hand with one row", code="filter"
+            )
+        for number, line in enumerate(done.stdout.splitlines(), start=1):
+            try:
+                values = json_object(line, f"the filter's line {number}", columns)
+            except ConfigurationError as error:
+                raise ConfigurationError(error.problem, "one object a line, in UTF-8", code="filter") from None
+            self.rows_out += 1
+            yield Row(f"the filter's row {number}", {**dict.fromkeys(columns), **values})
+
+    def _line(self, row: Row) -> bytes:
+        self.rows_in += 1
+        values = {name: value.text if isinstance(value, PatientId) else value for name, value in row.values.items()}
+        return json.dumps(values, default=_json_value).encode("utf-8") + b"\n"
+
+
+def _json_value(value: Any) -> Any:
+    """A value that JSON has no form for. A whole number stays one, because 7 and 7.00 are one id."""
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value.is_finite() and value == value.to_integral_value() else str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"base64": base64.b64encode(value).decode("ascii")}
+    return str(value)

@@ -1,0 +1,531 @@
+"""Reads files of rows: JSONL (also named NDJSON), CSV, TSV, each also compressed by gzip, Parquet and Excel workbooks.
+
+A row has its place ("FILE: row N") and its values by column. A fault is refused with place, column and remedy, never
+with content: whatever a parser raises may hold a piece of a private file.
+"""
+
+import codecs
+import csv
+import errno
+import gzip
+import io
+import json
+import re
+import sys
+import zipfile
+import zlib
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from undersong_common import extras
+from undersong_common.configuration import nearest
+from undersong_common.errors import ConfigurationError
+
+SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
+QUOTINGS = ("csv", "none")
+_TEXT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files that may be compressed
+UTF_8 = "utf-8"
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins as that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+INFLATED_BYTES = 64 * 2**20  # of a gzip file or a workbook, however small
+INFLATION = 100  # times the size of a larger one; notes reach 3 to 30
+LARGEST_SHEET_CELLS = 20_000_000  # of the area that a sheet's filled cells span; a reader holds all of it in memory
+NO_GZIP = "it is cut off or no gzip file"
+ROWS_AT_ONCE = 1000
+_OTHERS = {  # what people have instead, and what to do with it
+    ".xls": "open it and save it as .xlsx or as CSV",
+    ".ods": "open it and save it as .xlsx or as CSV",
+    ".json": "write one JSON object a line, and name the file .jsonl",
+    ".txt": "if it has columns, name it .csv or .tsv",
+    ".gz": "name it by what is in it, for example .jsonl.gz",
+    ".zip": "unpack it first",
+}
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
+_CELL = re.compile(rb'<(?:\w+:)?c\s(?:[^<>]*\s)?r="([A-Z]{1,3})([0-9]{1,7})"[^<>]*(?<!/)>(?!\s*</)')
+
+
+class Row(NamedTuple):
+    """A row of a source: its place, for messages, and its values by column."""
+
+    place: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class FileForm:
+    """The form of a file, as far as the file does not show it.
+
+    Attributes:
+        encoding: of a text file that does not start with a byte order mark.
+        quoting: "csv" or "none", of a CSV or TSV file that can be read either way; "" asks where this matters.
+        sheet: name of the sheet of a workbook; "" for the only one that is filled.
+    """
+
+    encoding: str = UTF_8
+    quoting: str = ""
+    sheet: str = ""
+
+    def __post_init__(self) -> None:
+        if self.quoting not in ("", *QUOTINGS):
+            raise ConfigurationError("there is no such quoting", "choose csv or none", code="unknown-quoting")
+
+
+def read_rows(path: Path, form: FileForm | None = None, columns: Collection[str] = ()) -> Iterator[Row]:
+    """Yields the rows of a file, or of a folder of parts of one table; blank rows are left out.
+
+    Rows count from 1 without the header. A workbook's rows count as in its sheet.
+
+    Args:
+        columns: names of the columns that are used; ``a.b`` is a value inside a nested one. Only in these is a fault
+            looked for, and of a Parquet file only these are read. () stands for all columns.
+
+    Raises ConfigurationError that names the file, the row, and the column where the fault lies in one.
+    """
+    form = form or FileForm()
+    if path.is_dir():
+        for part in _parts(path):
+            yield from read_rows(part, form, columns)
+        return
+    suffix = path.suffix.lower()
+    if suffix == ".gz" and path.with_suffix("").suffix.lower() in _TEXT_SUFFIXES:
+        suffix = path.with_suffix("").suffix.lower()
+    if suffix not in SUFFIXES:
+        remedy = _OTHERS.get(suffix, f"use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        raise ConfigurationError(f"{path}: unknown file type {suffix!r}", remedy, code="unknown-file-type")
+    with extras.named(str(path), "save the file as CSV"):
+        match suffix:
+            case ".parquet":
+                yield from _parquet_rows(path, columns)
+            case ".xlsx":
+                yield from _workbook_rows(path, form.sheet, columns)
+            case ".jsonl" | ".ndjson":
+                yield from _jsonl_rows(path, read_text(path, form.encoding), columns)
+            case _:
+                yield from _csv_rows(path, read_text(path, form.encoding), form, columns)
+
+
+def is_folder_of_parts(path: Path) -> bool:
+    """Returns True for a folder whose files are the parts of one table, as Spark and others write them."""
+    return path.is_dir() and bool(_parts(path))
+
+
+def _parts(folder: Path) -> list[Path]:
+    """The parts in a folder, without markers (``_SUCCESS``) and checksums (``.part.crc``)."""
+    files = [
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not any(name.startswith(("_", ".")) for name in file.relative_to(folder).parts)
+    ]
+    kinds = {file.suffix.lower() for file in files}
+    return files if len(kinds) == 1 and kinds <= {".parquet", ".csv", ".tsv"} else []
+
+
+def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
+    """Reads the names of a file's columns from its first row. Raises ConfigurationError as :func:`read_rows`."""
+    for row in read_rows(path, FileForm(encoding)):
+        return list(row.values)
+    raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
+
+
+def gzip_lines(path: Path) -> Generator[bytes, None, None]:
+    """Yields the lines of a gzip file, line ends included.
+
+    Raises OSError if the file is cut off or damaged (then without ``strerror``; use ``NO_GZIP``), or if it holds more
+    than 64 MiB and more than 100 times its own size, because a few megabytes can inflate to gigabytes.
+    """
+    left = max(INFLATED_BYTES, INFLATION * path.stat().st_size)
+    try:
+        with gzip.open(path) as file:
+            while line := file.readline(left + 1):
+                left -= len(line)
+                if left < 0:
+                    raise OSError(errno.EFBIG, f"it inflates to more than {INFLATION} times its size: unpack it first")
+                yield line
+    except (EOFError, zlib.error):
+        raise OSError from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Reads a file, which may be compressed. Raises ConfigurationError that names it."""
+    try:
+        return b"".join(gzip_lines(path)) if path.suffix.lower() == ".gz" else path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"{path}: no such file", "check the path (relative to the task file)", code="no-such-file"
+        ) from None
+    except OSError as error:
+        said = error.strerror or NO_GZIP
+        raise ConfigurationError(
+            f"{path}: cannot be read: {said}", "check the file and its permissions", code="unreadable-source"
+        ) from None
+
+
+def read_text(path: Path, encoding: str = UTF_8) -> str:
+    """Reads a text file: by its byte order mark, else in ``encoding``. Raises ConfigurationError with the bad line."""
+    content = read_bytes(path)
+    try:
+        is_text_encoding = codecs.lookup(encoding)._is_text_encoding
+    except (LookupError, ValueError):
+        is_text_encoding = False
+    if not is_text_encoding:
+        raise ConfigurationError(
+            f"{path}: the encoding {encoding!r} is unknown",
+            "for example utf-8, latin-1, cp1252 or utf-16",
+            code="unknown-encoding",
+        )
+    named = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), encoding)
+    try:
+        return content.decode(named)
+    except UnicodeError as error:
+        start = error.start if isinstance(error, UnicodeDecodeError) else 0
+        line = content[:start].count(b"\n") + 1
+    said = "UTF-8" if named.startswith("utf-8") else named
+    remedy = (
+        "save the file as UTF-8, or say how it was saved: --encoding latin-1 (Western Europe, older programs) or"
+        " cp1252 (Windows)"
+        if said == "UTF-8"
+        else "name the encoding that the file was saved in: --encoding"
+    )
+    # Outside the handler: the decoder's error holds the whole private file.
+    raise ConfigurationError(f"{path}: line {line} is not {said}", remedy, code="other-encoding")
+
+
+def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
+    """Raises ConfigurationError for a declared column whose name stands twice among ``names``."""
+    for column in columns:
+        name = column if column in names else column.partition(".")[0]
+        if names.count(name) > 1:
+            raise ConfigurationError(
+                f"{source}: the column {name!r} stands {names.count(name)} times",
+                "rename or remove the one that does not count",
+                code="name-twice",
+            )
+
+
+# JSON lines
+
+
+class _Object(dict[str, Any]):
+    """A JSON object that knows which of its keys stand twice; the last value counts as in every reader."""
+
+    repeated: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, pairs: list[tuple[str, Any]]) -> "_Object":
+        value = cls(pairs)
+        if len(value) < len(pairs):
+            names = [name for name, _ in pairs]
+            value.repeated = frozenset(name for name in names if names.count(name) > 1)
+        return value
+
+    def repeats(self, column: str) -> str:
+        """The key on the way to a column that stands twice; "" for none."""
+        if column in self.repeated:
+            return column
+        first, dot, rest = column.partition(".")
+        if first in self.repeated:
+            return first
+        inner = self.get(first)
+        return inner.repeats(rest) if dot and isinstance(inner, _Object) else ""
+
+
+def json_object(line: str | bytes, place: str, columns: Collection[str] = ()) -> dict[str, Any]:
+    """Reads one JSON object. Raises ConfigurationError if it is none, or if a declared key stands twice."""
+    try:
+        row = json.loads(line, object_pairs_hook=_Object.of)
+    except (ValueError, RecursionError):
+        raise ConfigurationError(f"{place} is not JSON", "write one JSON object a line", code="no-json") from None
+    if not isinstance(row, _Object):
+        raise ConfigurationError(f"{place} is not a JSON object", "write one JSON object a line", code="no-json")
+    for name in filter(None, map(row.repeats, columns)):
+        raise ConfigurationError(
+            f"{place}: the key {name!r} stands twice", "remove the one that does not count", code="name-twice"
+        )
+    return row
+
+
+def _speaks_of(content: str, key: str) -> bool:
+    """False if no object of the text can have the key."""
+    return "\\u" in content or json.dumps(key, ensure_ascii=False) in content
+
+
+def _jsonl_rows(path: Path, content: str, columns: Collection[str]) -> Iterator[Row]:
+    """The rows of JSON lines. A key that is left out is a missing value, but a column must stand in some row."""
+    absent = dict.fromkeys(columns)
+    # A column of which the file never speaks is missing, and the first row that lacks it is named.
+    optional = dict.fromkeys(name for name in columns if _speaks_of(content, name.partition(".")[0]))
+    rows, names = 0, dict[str, None]()
+    for number, line in enumerate(content.split("\n"), start=1):
+        if not line.strip():
+            continue
+        row = json_object(line, f"{path}: line {number}", columns)
+        rows += 1
+        if absent:
+            names.update(dict.fromkeys(row))
+            for column in [name for name in absent if name in row or name.partition(".")[0] in row]:
+                del absent[column]
+        yield Row(f"{path}:{number}", {**optional, **row} if columns else row)
+    if rows and absent:
+        said = ", ".join(f"no column {name!r}" for name in absent)
+        raise ConfigurationError(
+            f"{path}: has {said}", "; ".join(nearest(name, names) for name in absent), code="no-column"
+        )
+
+
+# CSV and TSV
+
+
+def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]) -> Iterator[Row]:
+    delimiter = "\t" if path.with_suffix("" if path.suffix == ".gz" else path.suffix).suffix == ".tsv" else ""
+    delimiter = delimiter or _delimiter(content)
+    # The limit of a field is the process's. Its default is below one long note.
+    csv.field_size_limit(max(csv.field_size_limit(), min(len(content) + 1, sys.maxsize)))
+    quoting = form.quoting or ("csv" if '"' not in content else _quoting(path, content, delimiter))
+    rows = _plain_lines(content, delimiter) if quoting == "none" else _quoted_rows(content, delimiter)
+    header: list[str] = []
+    number = 0
+    try:
+        for number, fields in enumerate(rows):
+            if not number:
+                header = fields
+                check_names(header, columns, str(path))
+                continue
+            place = f"{path}: row {number}"
+            if len(fields) != len(header):
+                raise ConfigurationError(
+                    f"{place} has not as many fields as the header, which is separated by {_DELIMITERS[delimiter]}",
+                    "correct the row; a text that holds the separator needs double quotes around it",
+                    code="field-count",
+                )
+            yield Row(place, dict(zip(header, fields, strict=True)))
+    except csv.Error:
+        raise ConfigurationError(
+            f"{path}: row {number + 1} is not valid CSV",
+            "check its quotes; if the file's quotes are letters like any other: --quoting none",
+            code="no-csv",
+        ) from None
+
+
+def _quoting(path: Path, content: str, delimiter: str) -> str:
+    """The quoting of a file that holds quotes. Raises ConfigurationError where both readings are possible."""
+    plain_rows, separators = 0, -1
+    for line in _plain_lines(content, delimiter):
+        separators = len(line) if separators < 0 else separators
+        if len(line) != separators:
+            return "csv"
+        plain_rows += 1
+    quoted_rows, is_valid = _count_quoted(content, delimiter, strict=True)
+    if not is_valid:
+        quoted_rows, _ = _count_quoted(content, delimiter, strict=False)
+    if quoted_rows != plain_rows:
+        raise ConfigurationError(
+            f"{path}: has {plain_rows - 1} rows if its quotes are letters like any other, {quoted_rows - 1} if they"
+            " enclose fields",
+            "say which: --quoting none or --quoting csv",
+            code="quoting",
+        )
+    return "csv" if is_valid else "none"
+
+
+def _count_quoted(content: str, delimiter: str, *, strict: bool) -> tuple[int, bool]:
+    """Number of rows by the quotes, the header included, and True if the whole file is valid so."""
+    rows, width = 0, -1
+    is_valid = True
+    try:
+        for fields in _quoted_rows(content, delimiter, strict=strict):
+            width = len(fields) if width < 0 else width
+            is_valid = is_valid and len(fields) == width
+            rows += 1
+    except csv.Error:
+        return rows, False
+    return rows, is_valid
+
+
+def _quoted_rows(content: str, delimiter: str, *, strict: bool = True) -> Iterator[list[str]]:
+    lines = (found[0] for found in _LINE.finditer(content))
+    return filter(None, csv.reader(lines, strict=strict, delimiter=delimiter))
+
+
+def _plain_lines(content: str, delimiter: str) -> Iterator[list[str]]:
+    lines = (found[0].rstrip("\r\n") for found in _LINE.finditer(content))
+    return (line.split(delimiter) for line in lines if line)
+
+
+def _delimiter(content: str) -> str:
+    """Separator of the columns: of comma, semicolon and tab, the one that finds most columns in the header."""
+
+    def columns(delimiter: str) -> int:
+        try:
+            return len(next(_quoted_rows(content[: 2**20], delimiter, strict=False), ()))
+        except csv.Error:
+            return 0
+
+    return max(_DELIMITERS, key=columns)  # the first of those that find equally many: the comma
+
+
+# Excel
+
+
+def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator[Row]:
+    import python_calamine
+
+    content = read_bytes(path)
+    _check_workbook(path, content)
+    try:
+        book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(content))
+        names = [each.name for each in book.sheets_metadata if each.typ == python_calamine.SheetTypeEnum.WorkSheet]
+        if sheet and sheet not in names:
+            raise ConfigurationError(f"{path}: has no sheet {sheet!r}", nearest(sheet, names), code="no-sheet")
+        sheets = [book.get_sheet_by_name(name) for name in ([sheet] if sheet else names)]
+        filled = [each for each in sheets if each.height]
+    except ConfigurationError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # an interrupt; a panic of the parser is no Exception either
+        # `from None`: whatever its parsers raise may hold a piece of the private file
+        raise _no_workbook(path) from None
+    if len(filled) > 1:
+        raise ConfigurationError(
+            f"{path}: has {len(filled)} sheets", "choose the one that counts: --sheet NAME", code="several-sheets"
+        )
+    if not names:
+        raise ConfigurationError(f"{path}: has no sheet", "save the table as a sheet of its own", code="no-sheet")
+    header: list[str] | None = None
+    for number, cells in enumerate(filled[0].iter_rows() if filled else (), start=1):
+        values = [_cell(cell) for cell in cells]
+        if all(value is None for value in values):
+            continue
+        if header is None:
+            header = ["" if value is None else str(value) for value in values]
+            check_names(header, columns, str(path))
+            continue
+        yield Row(f"{path}: row {number}", {name: value for name, value in zip(header, values, strict=False) if name})
+
+
+def _cell(value: Any) -> Any:
+    """A cell's value: whole numbers as such, because a sheet has no others than floats; None for an empty cell."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return None if value == "" else value
+
+
+def _check_workbook(path: Path, content: bytes) -> None:
+    """Raises ConfigurationError for a workbook that would not fit in memory."""
+    cells = 0
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            parts = archive.infolist()
+            if sum(part.file_size for part in parts) > max(INFLATED_BYTES, INFLATION * len(content)):
+                raise _no_workbook(path)
+            for part in parts:
+                if part.filename.startswith("xl/worksheets/") and part.filename.endswith(".xml"):
+                    with archive.open(part) as file:
+                        cells = max(cells, _spanned_cells(file))
+    except ConfigurationError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever the archive's reader raises may hold a piece of the private file
+        raise _no_workbook(path) from None
+    if cells > LARGEST_SHEET_CELLS:
+        raise ConfigurationError(
+            f"{path}: a filled cell lies far from the table: the sheet spans {cells} cells",
+            "delete the rows and columns beside the table, or save the file as CSV",
+            code="sheet-too-large",
+        )
+
+
+def _spanned_cells(file: Any) -> int:
+    """Number of cells of the area from A1 to the last filled row and column of a sheet."""
+    last_row = last_column = 0
+    rest = b""
+    while block := file.read(2**20):
+        rest += block
+        for column, row in _CELL.findall(rest):
+            last_row = max(last_row, int(row))
+            last_column = max(last_column, _column_number(column))
+        rest = rest[-256:]  # a cell may lie across two blocks
+    return last_row * last_column
+
+
+def _column_number(letters: bytes) -> int:
+    number = 0
+    for letter in letters:
+        number = number * 26 + letter - ord("A") + 1
+    return number
+
+
+def _no_workbook(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path}: is not a readable Excel workbook, or inflates too far",
+        "save it again as .xlsx, without a password",
+        code="no-workbook",
+    )
+
+
+# Parquet
+
+
+def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
+    import pyarrow
+    import pyarrow.parquet
+
+    if not path.exists():
+        read_bytes(path)  # which names the file that is missing
+    number = 0
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        names = list(file.schema_arrow.names)
+        declared = {name if name in names else name.partition(".")[0] for name in columns}
+        check_names(names, columns, str(path))
+        chosen = [name for name in names if name in declared or not columns]
+        if not chosen:
+            yield from _rows_without_columns(path, names, columns, file.metadata.num_rows)
+            return
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=chosen):
+            values = [_values(path, batch.column(name), name, number) for name in batch.schema.names]
+            for fields in zip(*values, strict=True):
+                number += 1
+                yield Row(f"{path}: row {number}", dict(zip(batch.schema.names, fields, strict=True)))
+    except ConfigurationError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError, MemoryError):
+        said = f"cannot be read after row {number}" if number else "is not a readable Parquet file"
+        raise ConfigurationError(f"{path}: {said}", "write it again", code="no-parquet") from None
+
+
+def _rows_without_columns(path: Path, names: Iterable[str], columns: Iterable[str], rows: int) -> Iterator[Row]:
+    if rows:
+        said = ", ".join(f"no column {name!r}" for name in columns)
+        remedy = "; ".join(nearest(name, names) for name in columns)
+        raise ConfigurationError(f"{path}: has {said}", remedy, code="no-column")
+    yield from ()
+
+
+def _values(path: Path, column: Any, name: str, rows_before: int) -> list[Any]:
+    """A column of a batch as Python values. Raises ConfigurationError with the first row that has none."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except Exception:  # noqa: BLE001 - whatever a conversion raises may hold the value
+        values = []
+    if len(values) == len(column):
+        return values
+    for number, value in enumerate(column, start=rows_before + 1):
+        try:
+            value.as_py()
+        except Exception:  # noqa: BLE001 - as above
+            raise ConfigurationError(
+                f"{path}: row {number}: the value of column {name!r} cannot be read",
+                "write the column as text in UTF-8, or leave the row out",
+                code="unreadable-value",
+            ) from None
+    raise ConfigurationError(
+        f"{path}: the column {name!r} cannot be read", "write the column as text in UTF-8", code="unreadable-value"
+    )
