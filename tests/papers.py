@@ -33,8 +33,10 @@ the paper gives no value, the row says that the value is ours.
 A preset sets the method's values as the paper has them, its noise and accounting included, except where a row says
 otherwise or that the paper leaves it open. Embedding model, task model, language models and data are those of the
 task file, whatever the paper has. `undersong plan` prints what the noise really costs, and the ledgers charge the
-real cost. Keys that the task file or the command line gives beside a preset win, and the run names them; where the
-command line names another method than the file's and a preset, none of the file's options of its method counts.
+real cost. Defaults, task file, preset, command line: the later one wins, and plan and report name each value that a
+preset replaced and each that the command line took back. Inside [method], a key that the file has beside `preset` is a
+change too; where the command line names another method than the file's and a preset, none of the file's options of its
+method counts.
 Without a preset the defaults are the product's: less noise at equal epsilon, and prompts with hints.
 `METHOD@GENERATOR` in `undersong compare` runs a method with one generator alone.
 

@@ -41,7 +41,7 @@ def page() -> str:
     """The whole page."""
     lines = [HEAD]
     for name, info in Task.model_fields.items():
-        if name in ("folder", "set_aside", "generators"):
+        if name in ("folder", "set_aside", "replaced", "generators"):
             continue
         model = next(each for each in _models(info.annotation))
         title = f"[[{name}]]" if name in LISTS else f"[{name}]"

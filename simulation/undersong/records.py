@@ -16,7 +16,7 @@ from undersong_client.records.private import unit_count
 from undersong_common.arrays import Float64
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table
+from undersong_common.table import Table, concatenate
 from undersong_protocol.agreement.plan import Privacy
 from undersong_server.operations.tasks import read_private_files
 from undersong_server.pool import Sample
@@ -29,13 +29,13 @@ def private_tables(task: Task, seed: int) -> dict[str, Table]:
 
 
 def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
-    """Returns each party's records by its name: one of ``tables`` per party, or a single table dealt to the parties."""
+    """Returns each party's records by its name: one of ``tables`` per party, or all records dealt to the parties."""
     if task.one_file_per_party:
         names = [path.stem for path in task.files]
         if len(set(names)) != len(names):
             raise ConfigurationError("two files of data.path have the same name", "a party is named after its file")
         return dict(zip(names, tables, strict=True))
-    table = tables[0]
+    table = concatenate(tables)
     if task.data.records is not None and task.data.file_records is not None:
         table = subsample(table, task.data.records / task.data.file_records, seed)
     if task.data.curated:

@@ -195,3 +195,14 @@ def test_a_curator_deals_equal_parts_of_a_shuffle_without_repeats(tmp_path):
     with pytest.raises(ConfigurationError) as refused:
         private_tables(tasks.load(path, changes), 0)
     assert refused.value.code == "not-private"
+
+
+def test_a_curator_pools_and_deals_files_of_hospitals(tmp_path):
+    path = make_task(tmp_path, parties=3, records=20)
+    repeated = (tmp_path / "private" / "site-0.jsonl").read_text().splitlines()[:4]
+    with (tmp_path / "private" / "site-1.jsonl").open("a") as file:
+        file.write("\n".join(repeated) + "\n")
+    task = tasks.load(path, ["data.curated=true", "federation.parties=5", "privacy.epsilon=inf"])
+    tables = private_tables(task, 0)
+    assert [len(table) for table in tables.values()] == [12] * 5
+    assert task.parties == 5

@@ -24,7 +24,7 @@ from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
 from undersong_server.runs.folder import ENDED, FINAL, Action, RunFolder, RunStatus, logged
 from undersong_server.runs.planning import PlanFigures, Planned, cap_faults, coordinator_task, plan_figures, plan_run
-from undersong_server.runs.task import Task
+from undersong_server.runs.task import Task, for_its_preset
 
 LOG_LINES = 20  # lines of a run's log that are displayed with it
 POLL_S = 0.2
@@ -76,7 +76,10 @@ def plan(
         raise ConfigurationError("neither a task file nor --revises was given", "name one of them", code="no-task")
     if revises is not None:
         data = {**data, "task": {**data.get("task", {}), "revises": revises}}
-    return plan_task(home, configuration.override(data, assignments), folder, options)
+    data = configuration.override(data, assignments)
+    if task_file is not None:
+        data, _ = for_its_preset(data, assignments)
+    return plan_task(home, data, folder, options)
 
 
 def plan_task(

@@ -355,6 +355,7 @@ def report_data(
         plan_hash=outcome.manifest.hash.hex(),
         embedder=outcome.manifest.embedder,
         remarks=(
+            *task.remarks,
             *(str(remark) for _, remark in outcome.records.get("remarks", ())),
             *filter(None, [lengths(texts).words]),
         ),

@@ -91,7 +91,8 @@ class DataSection(Section):
         encoding: of CSV, TSV and JSONL files.
         records: about so many records of one file that is dealt take part, drawn by the seed.
         file_records: number of records that the file has, as everybody may know; ``records`` needs it.
-        curated: deals one file in equal parts of a shuffle, without repeated records; no promise holds then.
+        curated: deals the records of all files in equal parts of a shuffle, without repeated records; no promise holds
+            then.
         teacher_model: "packaged" or a folder, from which simulated parties fine-tune teachers.
     """
 
@@ -302,6 +303,7 @@ class Task(Section):
     Attributes:
         folder: where relative paths start.
         set_aside: the file's [method] options that are another method's than the one an override names.
+        replaced: the file's values in other sections that a preset replaced, such as "federation.parties = 15, not 5".
     """
 
     task: TaskSection
@@ -318,11 +320,14 @@ class Task(Section):
     publication: PublicationSection = PublicationSection()
     folder: Path = Path()
     set_aside: tuple[str, ...] = Field(default=(), exclude=True)
+    replaced: tuple[str, ...] = Field(default=(), exclude=True)
 
     @model_validator(mode="before")
     @classmethod
     def _with_preset(cls, data: Any) -> Any:
-        """Adds the keys that [method] preset sets in other sections, where the file has none of its own.
+        """Adds the keys that [method] preset sets in other sections, where the data have none.
+
+        What a file has there was replaced before (:func:`for_its_preset`); what stands now is a change by an override.
 
         A preset with steps that are not private promises nothing: the epsilon of the file is the one that its paper
         states, from which the noise is computed.
@@ -392,8 +397,10 @@ class Task(Section):
 
     @property
     def one_file_per_party(self) -> bool:
-        """True if the data come already divided, as a list, a folder or a pattern of files."""
+        """True if the data come divided, as a list, a folder or a pattern of files, and no curator pools them."""
         path = self.data.path
+        if self.data.curated:
+            return False
         return not isinstance(path, str) or "*" in path or self.locate(path).is_dir()
 
     @property
@@ -433,14 +440,27 @@ class Task(Section):
         if self.set_aside:
             names = ", ".join(self.set_aside)
             found.append(f"set aside, as another method's than {self.method.name!r}: {names}")
-        given = self.method.model_extra or {}
-        if name := given.get("preset"):
-            theirs = papers.sections(self.method.name, name)["method"]
-            own = [f"{key} = {given[key]}, not {its}" for key, its in theirs.items() if given.get(key, its) != its]
-            if own:
-                found.append(f"the task changes the preset {name!r}: {'; '.join(own)}")
-            found += papers.forbidden(self.method.name, name)
+        preset = (self.method.model_extra or {}).get("preset")
+        if preset:
+            if self.replaced:
+                found.append(f"the preset {preset!r} replaces the task file's: {'; '.join(self.replaced)}")
+            if changes := self._changes_of_preset(preset):
+                found.append(f"the task changes the preset {preset!r}: {'; '.join(changes)}")
+            found += papers.forbidden(self.method.name, preset)
         return tuple(found)
+
+    def _changes_of_preset(self, preset: str) -> list[str]:
+        """Values, in all sections, that differ from the preset's: "samples = 24, not 6000"."""
+        changes = []
+        for section, keys in papers.sections(self.method.name, preset).items():
+            if section == "method":
+                values, prefix = self.method.model_extra or {}, ""
+            else:
+                values, prefix = getattr(self, section).model_dump(), f"{section}."
+            for key, theirs in keys.items():
+                if (value := values.get(key, theirs)) != theirs:
+                    changes.append(f"{prefix}{key} = {_toml_word(value)}, not {_toml_word(theirs)}")
+        return changes
 
     @property
     def options(self) -> MethodOptions:
@@ -456,10 +476,12 @@ def load(path: Path, assignments: Iterable[str] = ()) -> Task:
     written = configuration.read_toml(path)
     given = tuple(assignments)
     data, set_aside = for_its_method(written, configuration.override(written, given), given)
-    for key in ("folder", "set_aside"):
+    for key in ("folder", "set_aside", "replaced"):
         if key in data:
             raise ConfigurationError(f"{path}: {key}: unknown key", "paths are relative to the task file or data.root")
-    task = configuration.validate(Task, {**data, "folder": path.parent.absolute(), "set_aside": set_aside}, str(path))
+    data, replaced = for_its_preset(data, given)
+    beside = {"folder": path.parent.absolute(), "set_aside": set_aside, "replaced": replaced}
+    task = configuration.validate(Task, {**data, **beside}, str(path))
     _ = task.options  # a wrong method option is found now, not when the method starts
     return task
 
@@ -491,6 +513,41 @@ def for_its_method(
         carried = {key: value for key, value in carried.items() if key not in faulty}
     aside = tuple(key for key in now if key in theirs and key not in carried)
     return {**data, "method": {key: value for key, value in now.items() if key not in aside}}, aside
+
+
+def for_its_preset(data: dict[str, Any], assignments: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns ``data`` with the values of its preset in the other sections than [method], and what they replaced.
+
+    A preset goes before the task file and after an assignment. In [method] a key beside ``preset`` is a change of it.
+
+    Args:
+        data: the task file with the assignments applied.
+    """
+    method = data.get("method")
+    if not isinstance(method, Mapping) or not method.get("preset") or method.get("name") not in methods.names():
+        return data, ()
+    try:
+        sections = papers.sections(str(method["name"]), str(method["preset"]))
+    except ValueError:
+        return data, ()  # an unknown preset is named where the method's options are read
+    assigned = {assignment.partition("=")[0].strip() for assignment in assignments}
+    preset_data, replaced = dict(data), []
+    for section, keys in sections.items():
+        values = data.get(section, {})
+        if section == "method" or section in assigned or not isinstance(values, Mapping):
+            continue
+        theirs = {key: value for key, value in keys.items() if f"{section}.{key}" not in assigned}
+        preset_data[section] = {**values, **theirs}
+        replaced += [
+            f"{section}.{key} = {_toml_word(value)}, not {_toml_word(values[key])}"
+            for key, value in theirs.items()
+            if values.get(key, value) != value
+        ]
+    return preset_data, tuple(replaced)
+
+
+def _toml_word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _faulty(name: str, kept: Mapping[str, Any], carried: Mapping[str, Any]) -> set[str]:

@@ -124,6 +124,26 @@ def test_a_task_names_the_values_that_it_changes(tmp_path):
     assert load(make_task(tmp_path), ["method.preset=paper", "prompts.variety=true"]).prompts.variety
 
 
+def test_a_preset_goes_before_the_file_and_after_overrides(tmp_path):
+    path = make_task(tmp_path, federation={"parties": 5}, evaluation={"epochs": 4})
+    song = ["method.name=discriminator", "method.preset=paper"]
+    task = load(path, song)
+    assert task.parties == 15  # a curator pools the files of three hospitals
+    assert "federation.parties = 15, not 5" in task.remarks[1]
+    assert task.remarks[1].startswith("the preset 'paper' replaces")
+    changed = load(path, [*song, "federation.parties=5"])
+    assert changed.parties == 5
+    assert any(
+        remark.startswith("the task changes") and "federation.parties = 5, not 15" in remark
+        for remark in changed.remarks
+    )
+    assert not any("replaces" in remark for remark in changed.remarks)
+    dpga_task = load(path, ["method.name=dpga", "method.preset=paper"])
+    assert any("evaluation.epochs = 10, not 4" in remark for remark in dpga_task.remarks)
+    two = load(path, ["method.name=dpga", "method.preset=paper", "evaluation.epochs=2"])
+    assert any("evaluation.epochs = 2, not 10" in remark for remark in two.remarks)
+
+
 @pytest.mark.parametrize("name", ["wasp", "dpga", "dpkps", "augpe", "pretext", "fusegen"])
 def test_presets_order_prompts_without_hints(ran, name):
     changes = {"augpe": ["method.corpus=20", "method.rounds=2"], "dpga": SMALL, "dpkps": WORDS}
