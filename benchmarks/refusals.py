@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from tests.doubles.refusals import REFUSALS
-from undersong_server.generators.reading import is_refusal
+from undersong_server.generators.languages import is_refusal
 
 
 def main() -> None:

@@ -13,11 +13,18 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+_ASCII = "".join(map(chr, range(0x21, 0x7F))) + "ĠĊ"  # with a byte-level tokenizer's letters for space and line break
 SPECIAL = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
 
 
 def save_tiny_llama(
-    folder: Path, *, chat: bool = True, positions: int = 512, width: int = 32, tied: bool = False
+    folder: Path,
+    *,
+    chat: bool = True,
+    positions: int = 512,
+    width: int = 32,
+    tied: bool = False,
+    ascii_only: bool = False,
 ) -> Path:
     """Writes model, tokenizer and a generation config that samples. The weights are a fixed draw.
 
@@ -27,6 +34,7 @@ def save_tiny_llama(
         positions: longest context in tokens.
         width: of the hidden states; 4-bit weights want a multiple of 64.
         tied: tokens are written by the weights that they are read by.
+        ascii_only: no token is a part of a character, as half of one drawn at random would be.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -35,12 +43,13 @@ def save_tiny_llama(
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
+    letters = [letter for letter in pre_tokenizers.ByteLevel.alphabet() if not ascii_only or letter in _ASCII]
     raw.train_from_iterator(
         SENTENCES,
         trainers.BpeTrainer(
             vocab_size=400,
             special_tokens=SPECIAL,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            initial_alphabet=letters,
             show_progress=False,
         ),
     )

@@ -5,12 +5,12 @@ from pathlib import Path
 from tests.doubles.tiny_llama import save_tiny_llama
 
 
-def save_tiny_t5(folder: Path) -> Path:
+def save_tiny_t5(folder: Path, *, ascii_only: bool = False) -> Path:
     """Writes model and tokenizer. The weights are a fixed draw."""
     import torch
     from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
-    save_tiny_llama(folder, chat=False)
+    save_tiny_llama(folder, chat=False, ascii_only=ascii_only)
     (folder / "model.safetensors").unlink()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     state = torch.random.get_rng_state()

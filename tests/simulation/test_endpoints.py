@@ -309,9 +309,9 @@ def test_a_process_that_is_killed_between_answers_pays_nothing_twice(tmp_path: P
 def test_a_local_base_model_and_a_t5_are_run_whole(tmp_path: Path, model: str, style: str) -> None:
     """What they write is noise, and stands in the corpus as any text would; none of it is their prompt."""
     if model == "t5":
-        save_tiny_t5(tmp_path / model)
+        save_tiny_t5(tmp_path / model, ascii_only=True)
     else:
-        save_tiny_llama(tmp_path / model, chat=False, positions=1024)
+        save_tiny_llama(tmp_path / model, chat=False, positions=1024, ascii_only=True)
     make_task(tmp_path, samples=24)
     path = tmp_path / "task.toml"
     text = path.read_text(encoding="utf-8").partition("[[generators]]")[0].rstrip()

@@ -168,7 +168,7 @@ class Author:
             screening: finds duplicates; without it, exact ones only.
         """
         self._generators = generators
-        self._language = prompts.language
+        self._language, self._line_breaks = prompts.language, prompts.line_breaks
         self._requests = Requests(prompts, formats or {}, seed=seed, draw_words=draw_words)
         self._journal = journal
         self._progress = progress
@@ -402,7 +402,13 @@ class Author:
             self.usage[name].faults[THROWN_AWAY] += 1
 
     def _read(self, answer: Answer | GenerationError, request: GenerationRequest, name: str) -> Reading:
-        return read(answer, request, language=self._language, whole=self._requests.form_of(name).reads)
+        return read(
+            answer,
+            request,
+            language=self._language,
+            line_breaks=self._line_breaks,
+            whole=self._requests.form_of(name).reads,
+        )
 
     def _faults(
         self, known: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[Reading], screening: Screening

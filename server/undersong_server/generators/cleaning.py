@@ -1,103 +1,103 @@
 """Cleaning: from a model's raw answer to the text that was asked for, "" if there is none; duplicates of texts.
 
-Rules take away what surrounds a text (prompt echo, "Sure, here is ...", quotes, markup, numbering, chat markers) and
-never rewrite what is inside it. Cleaning twice gives what cleaning once gives. What is no text at all (a refusal,
-several texts, an analysis) is told by ``reading``.
+Thinking goes first. Between ``<text>`` and ``</text>`` nothing else is wrapping but white space, quotes around the
+whole and a chat's end tokens. Without tags, rules take away what surrounds a text (prompt echo, "Sure, here is ...",
+quotes, markup, a number, chat markers). No rule rewrites what is inside a text, and a cleaned text without tags stays
+as it is when it is cleaned again. What is no text at all (a refusal, several texts, an analysis) is told by
+``reading``.
 """
 
+import ast
 import html
+import json
 import re
+import tomllib
 import unicodedata
-from collections.abc import Sequence
-from functools import lru_cache
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Any
 
 import numpy as np
 
 from undersong_common.embedding import Embed
+from undersong_server.prompts.scripts import EMOJI, ITEM, JOINING, UNSPACED
 
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near duplicate"
 REMEMBERED = 1 << 15  # texts whose reading or key is kept: about as many as the files of one task's generators hold
 
-# A rule that needs a closing mark looks no further than this many characters, so that no answer takes long.
-_REACH = 160
 # A text that is wrapped more deeply comes from a model that repeats itself.
 _ROUNDS = 32
 
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff\ud800-\udfff]"
+# What no reader sees. U+200C and U+200D stay in words of scripts that they join and in emoji, U+200B where it divides
+# the words of a script without spaces.
+_INVISIBLE = re.compile(
+    r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2060-\u2064\ufeff\ud800-\udfff]"
+    rf"|\u200b(?:(?=\s|\Z)|(?<=\s.)|(?<![{UNSPACED}].)(?![{UNSPACED}]))"
+    rf"|[\u200c\u200d](?!(?<=[{JOINING}].)[\w{JOINING}]|(?<=[\w{JOINING}].)[{JOINING}]|(?<=[{EMOJI}].)[{EMOJI}])",
+    re.DOTALL,
 )
-_THINKING = re.compile(r"<(think|thinking|reasoning|analysis)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_CLOSED_THINKING = re.compile(r"\A.*</(?:think|thinking|reasoning|analysis)>", re.DOTALL | re.IGNORECASE)
-_TAGGED = re.compile(r"<(text|answer|output)>(.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_CHANNEL = re.compile(r"<\|channel\|>final<\|message\|>")
-_TURN_HEAD = re.compile(
-    r"<\|im_start\|>\s*(?:assistant|system|user)?|<\|start_header_id\|>\s*\w+\s*<\|end_header_id\|>"
-    r"|<start_of_turn>\s*(?:model|user)?|<\|(?:assistant|begin_of_text|start|message|channel)\|>|\[/?INST\]|<</?SYS>>|<s>|<bos>"
+_LINE_BREAKS = str.maketrans(dict.fromkeys("\u2028\u2029\x85\x0c", "\n"))
+
+TAG = re.compile(r"[<＜]/?\s*text\b[^<>＜＞]{0,80}[>＞]", re.IGNORECASE)
+_CLOSED = re.compile(r"[<＜]/\s*(?:text|answer|output|response)\s*[>＞]", re.IGNORECASE)
+_OPENED = re.compile(r"[<＜](text|answer|output|response)\b[^<>＜＞]{0,80}[>＞]", re.IGNORECASE)
+_TAGGED = re.compile(
+    rf"{_OPENED.pattern}((?:(?!{_OPENED.pattern.replace('(', '(?:', 1)}).)*?)(?:[<＜]/\s*\1\s*[>＞]|\Z)",
+    re.DOTALL | re.IGNORECASE,
 )
+# Marks around a model's thinking: a vendor's tag in any brackets, or what it writes for one
+_LEFT, _RIGHT = r"[<\[{◁＜〈⟨«【][|｜]?", r"[|｜]?[>\]}▷＞〉⟩»】]"
+_THOUGHT = (
+    r"(?:think(?:ing)?|thoughts?|reasoning|analysis|reflection|scratchpad|(?:inner[ _])?monologue|思考|思维|思維)"
+)
+THINKING_MARKS = (
+    (
+        rf"{_LEFT}(?:\w{{1,20}}:|(?:start|begin)_(?:of_)?)?{_THOUGHT}(?:_(?:start|begin))?(?<!_end){_RIGHT}|\b(?-i:START_THINKING)\b",
+        rf"{_LEFT}(?:/\s*(?:\w{{1,20}}:)?|end_(?:of_)?){_THOUGHT}{_RIGHT}|{_LEFT}{_THOUGHT}_end{_RIGHT}|\b(?-i:END_THINKING)\b",
+    ),
+    (r"<unused94>", r"<unused95>"),
+    (r"<\|channel\|>\s*(?:analysis|commentary)\b", r"<\|channel\|>\s*final\b[^<]{0,40}<\|message\|>"),
+    (r"<\|channel>\s*\w+", r"<channel\|>"),
+    (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),
+    (r"\A\s*(?-i:analysis)(?=[^\sa-z.:,;)\]>}])", r"(?-i:assistantfinal)"),
+    (r"\A\s*Here is my thought process:", r"Here is my response:"),
+)
+# Marks of a chat: a special token, and the role that stands right behind one
+_MARK = (
+    r"(?:<[|｜][\w▁ ./-]{1,40}[|｜]>|</?s>|<(?:bos|eos|pad|unk|end_of_turn|start_of_turn|end_of_utterance)>"
+    r"|\[/?INST\]|<</?SYS>>)"
+)
+_HEADS = re.compile(rf"\A(?:\s*{_MARK}(?:[ \t]*(?:assistant|system|user|model)(?=\s*(?:\n|\Z)|<))?)+")
 _TURN_END = re.compile(
-    r"<\|(?:im_end|eot_id|eom_id|end|endoftext|end_of_text|return|user)\|>|<end_of_turn>|</s>|<eos>|<pad>"
-    r"|\n[ \t]*(?:(?:User|Human|Assistant|AI)[ \t]*:|###[ \t]*(?:Instruction|Input|Human|User|Response)\b)"
+    rf"{_MARK}|\n[ \t]*(?:(?:User|Human|Assistant|AI)[ \t]*:|###[ \t]*(?:Instruction|Input|Human|User|Response)\b)"
 )
-_ROLE = re.compile(r"\A(?:###[ \t]*)?(?:assistant|ai|response)[ \t]*:[ \t]*\n?", re.IGNORECASE)
+_MARKS_AROUND = re.compile(rf"\A(?:\s*{_MARK})+|(?:{_MARK}\s*)+\Z")
 # Lower case only: <A>, <B>, <I> are a model's stand-ins for names
-_MARKUP = re.compile(r"</?(?:br|p|div|span|b|i|em|strong|u|a|ul|ol|li|h[1-6]|body|html)\b[^<>]{0,200}/?>")
+_MARKUP = re.compile(r"</?(?:br|p|div|span|b|i|em|strong|u|a|ul|ol|li|h[1-6])(?:\s+[\w-]+\s*=[^<>]{0,200})?\s*/?>")
 _BREAK = re.compile(r"<br[ \t]*/?>|</(?:p|div|li|h[1-6])>", re.IGNORECASE)
-_FENCE = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-f]{1,6}|\w{1,31});", re.IGNORECASE)  # an address has &copy=1
+_FENCE = re.compile(r"(?:```|~~~)([\w+-]*)[^\n`~]*\n(.*?)(?:\n?(?:```|~~~)|\Z)", re.DOTALL)
+_CODE = re.compile(r"(?:ya?ml|toml|[ct]sv|ini|py(?:thon)?|sql|js|javascript|html|css|bash|sh)", re.IGNORECASE)
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__)(?=[^\s*_])([^\n*]{1,400}?)(?<=[^\s*_])\1(?![\w*])")
 _HEADING = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)
-_RULE = re.compile(r"\A(?:-{3,}|\*{3,}|={3,}|_{3,})[ \t]*\n|\n[ \t]*(?:-{3,}|\*{3,}|={3,}|_{3,})\Z")
-_ITEM = re.compile(r"^[ \t]*(?:\(?\d{1,3}[.)]|[-*•–])[ \t]+", re.MULTILINE)
+_ITEM = re.compile(rf"^{ITEM}", re.MULTILINE)
 _SECOND = re.compile(r"(?<!\S)\(?2[.)]\s")
+_DATA = re.compile(
+    r"\s*(?:[\[{]\s*[\"'\[{]|<!doctype html|<html\b|<\?xml\b|[A-Za-z_][\w.]*\(\s*(?:\w+\s*=|[\"'{]))", re.IGNORECASE
+)
+_ELEMENT = re.compile(r"\s*(?:<\?xml[^<>]*\?>\s*)?<([\w:.-]+)(?:[\s=][^<>]*)?>(.*)</\1\s*>\s*\Z", re.DOTALL)
+_LONG_WORD = 12  # characters, from which on what stands without a space is a sentence of Chinese or Thai
+_FAULTS = frozenset({"error", "errors", "detail"})  # keys of a server's own words
 
-_THING = (
-    r"(?:text|note|example|sample|version|rewrite|rewritten|rewording|paraphrased?|variation|review|message|question|"
-    r"query|sentence|paragraph|entry|record|report|answer|response|passage|summary|description|post|comment|draft)s?"
-)
-# What only a writer on demand calls its work
-_MADE = (
-    r"(?:example|sample|version|rewrite|rewritten|rewording|paraphrased?|variation|text|draft|requested|synthetic)s?"
-)
-_WILLING = r"(?:sure(?: thing)?|certainly|of course|okay|ok|absolutely|no problem|gladly|understood)"
-_NOT_MINE = rf"(?![^\n:]{{0,{_REACH}}}\b(?:i|my|mine|me|we|our|us)\b)"
-_HERE = r"(?:here(?:'s|’s| is| are)|below (?:is|are)|the following is)\b"
-# "Sure, here is a note:", "Certainly! Below is ... text: ", "Sure.\n". Before a colon stands real content, too: "Here
-# is my question:" and "This is a question about my card: why was it declined?" stay.
-_PREAMBLE = re.compile(
-    rf"\A(?:{_WILLING}[,!.:]?[ \t]*\n+"
-    rf"|{_WILLING}[,!.:]*\s+{_HERE}{_NOT_MINE}(?=[^\n:]{{0,{_REACH}}}\b{_THING}\b)[^\n:]{{0,{_REACH}}}:"
-    rf"[ \t]*(?:\n+|(?=\S))"
-    rf"|{_HERE}{_NOT_MINE}(?=[^\n:]{{0,{_REACH}}}\b{_MADE}\b)[^\n:]{{0,{_REACH}}}:[ \t]*(?:\n+|(?=\S))"
-    rf"|(?:{_HERE}|this is\b){_NOT_MINE}(?=[^\n:]{{0,{_REACH}}}\b{_THING}\b)[^\n:]{{0,{_REACH}}}:[ \t]*\n+)",
-    re.IGNORECASE,
-)
-_FIELD = re.compile(
-    r"\A(?:(?:new|final|rewritten|revised|generated|synthetic|paraphrased|completed|output|sample|example)[ \t]+)?"
-    r"(?:text|output|answer|response|paraphrase|rewrite|version|message|(?:customer|user|client)(?:'s)?[ \t]+"
-    r"(?:message|question|query)|(?:triage|clinical|nursing|nurse's|synthetic|new|generated|revised|rewritten)[ \t]+"
-    r"(?:note|review|question|query|message))"
-    r"[ \t]*(?:\d{1,3})?[ \t]*:[ \t]*\n*(?=\S)",
-    re.IGNORECASE,
-)
-# After an analysis that was not asked for, the text that was
-_AFTER_ANALYSIS = re.compile(
-    r"\n[ \t]*(?:\*\*|#+[ \t]*)?(?:(?:the|my)[ \t]+)?(?:new|final|revised|rewritten|generated|resulting)[ \t]+"
-    rf"(?:\w+[ \t]+){{0,2}}{_THING}(?:\*\*)?[ \t]*:[ \t]*(?:\*\*)?[ \t]*\n*(?=\S)",
-    re.IGNORECASE,
-)
-_LABEL_LINE = re.compile(
-    r"\A(?:label|category|class)[ \t]*:[ \t]*[^\n]{1,80}\n+|\n+(?:label|category|class)[ \t]*:[^\n]{0,80}\Z",
-    re.IGNORECASE,
-)
-_FAREWELL = re.compile(
-    r"\n\s*(?:\(?note:|let me know\b|i hope (?:this|that)\b|hope this helps|feel free to\b|would you like me to\b|"
-    r"please let me know if you\b|this (?:text|version|rewrite|paraphrase|example)\b|\(?word count\b|\(\d+ words\)|"
-    r"explanation:|please note that\b|is there anything else\b|"
-    r"i(?:'ve|’ve| have) (?:written|kept|tried|included|made)\b)[^\n]*\Z",
-    re.IGNORECASE,
-)
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
-_QUOTES = {'"': '"', "“": "”", "«": "»", "‘": "’", "'": "'", "`": "`", "„": "“"}
+_QUOTES = {
+    **{'"': '"', "“": "”", "«": "»", "»": "«", "‹": "›", "‘": "’", "'": "'", "`": "`", "„": "“”", "‚": "‘’"},
+    **{"「": "」", "『": "』", "《": "》", "〝": "〞", "”": "”", "＂": "＂"},
+}
 
 
 def clean(text: str, *, prompt: str = "") -> str:
@@ -112,14 +112,22 @@ def clean(text: str, *, prompt: str = "") -> str:
 
     >>> clean('Sure, here is a new text:\\n\\n"1. The card was **declined**."')
     'The card was declined.'
+    >>> clean("<think>Short.</think><text>Note: **penicillin** allergy.</text>")
+    'Note: **penicillin** allergy.'
     """
-    text = _without_echo(_spaced(_CONTROL.sub("", text)), prompt)
-    for _ in range(_ROUNDS):
-        shorter = _pass(text)
-        if shorter == text:
-            return "" if is_empty(text) else text
-        text = shorter
-    return ""
+    text = without_thinking(without_echo(readable(text), prompt))
+    tagged = tagged_texts(text)
+    return tagged[-1] if tagged else untagged_text(text)
+
+
+@cache
+def phrases(kind: str) -> re.Pattern[str]:
+    """Returns the phrases of a kind in ``meta.toml``: how models speak of their task."""
+    table = tomllib.loads(resources.files("undersong_server.generators").joinpath("meta.toml").read_text("utf-8"))
+    joined = "|".join(table[kind])
+    for name, words in table["words"].items():
+        joined = joined.replace(f"{{{name}}}", words)
+    return re.compile(joined, re.IGNORECASE)
 
 
 def is_empty(text: str) -> bool:
@@ -140,38 +148,37 @@ def duplicate_key(text: str) -> str:
     return " ".join("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in folded).split())
 
 
-def _pass(text: str) -> str:
-    """One round of all rules. No rule lengthens the text, so that repeated rounds end."""
-    text = _spaced(_CONTROL.sub("", html.unescape(text)))
-    text = _message(text)
-    text = _MARKUP.sub("", _BREAK.sub("\n", text)).strip()
-    if fenced := _FENCE.match(text):
-        text = fenced[1]
-    if headed := list(_AFTER_ANALYSIS.finditer(text)):
-        text = text[headed[-1].end() :]
-    for surrounding in (_ROLE, _PREAMBLE, _FIELD, _LABEL_LINE, _FAREWELL, _RULE):
-        rest = surrounding.sub("", text, count=1).strip()
-        text = rest if not is_empty(rest) else text
-    text = _HEADING.sub("", _EMPHASIS.sub(r"\2", text))
-    items = _ITEM.findall(text)
-    if len(items) == 1 and (first := _ITEM.match(text)) and not _SECOND.search(text):
-        text = text[first.end() :]  # a list of several items may well be the text itself, e.g. a plan of treatment
-    return _spaced(_unquoted(text.strip()))
+def readable(text: str) -> str:
+    """Returns the text without characters that nobody sees, with plain spaces and line breaks."""
+    text = _INVISIBLE.sub("", text.translate(_LINE_BREAKS).replace("\r\n", "\n").replace("\r", "\n"))
+    if "<text" not in text and "&lt;text" in text:
+        text = html.unescape(text)
+    text = re.sub(r"[^\S\n]+", " ", text)
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r" ?\n ?", "\n", text)).strip()
 
 
-def _message(text: str) -> str:
-    """Returns the words of the assistant's turn, without its thinking and the turns that it made up."""
-    if (final := list(_CHANNEL.finditer(text))) and not is_empty(text[final[-1].end() :]):
-        text = text[final[-1].end() :]
-    text = _CLOSED_THINKING.sub("", _THINKING.sub("", text))
-    if tagged := tagged_texts(text):
-        text = tagged[-1]
-    text = _TURN_HEAD.sub("", text).strip()
-    end = _TURN_END.search(text)
-    while end and is_empty(text[: end.start()]):
-        text = text[end.end() :].strip()
-        end = _TURN_END.search(text)
-    return text[: end.start()].strip() if end else text
+def without_thinking(text: str, marks: Sequence[tuple[str, str]] = THINKING_MARKS) -> str:
+    """Returns what follows a model's thinking; "" if it has not come to the end of that.
+
+    >>> without_thinking("[THINK]Maybe <text>a</text>?[/THINK]<text>b</text>"), without_thinking("<thought>Short")
+    ('<text>b</text>', '')
+    """
+    for opening, closing in marks:
+        pattern = _thinking(opening, closing)
+        if any(match["endless"] is not None for match in pattern.finditer(text)):
+            return ""
+        text = pattern.sub(lambda match: match["tagged"] or "", text)
+        text = re.split(closing, text, flags=re.IGNORECASE)[-1]  # a template may have opened it in the prompt
+    return text
+
+
+@cache
+def _thinking(opening: str, closing: str) -> re.Pattern[str]:
+    """Finds thinking, and what stands between tags before it: a mark in there is the text's."""
+    tagged = r"<text\b[^<>]{0,80}>(?:(?!<text\b).)*?</text"
+    return re.compile(
+        rf"(?P<tagged>{tagged})|(?:{opening})(?:.*?(?:{closing})|(?P<endless>.*\Z))", re.DOTALL | re.IGNORECASE
+    )
 
 
 def tagged_texts(text: str) -> list[str]:
@@ -180,13 +187,104 @@ def tagged_texts(text: str) -> list[str]:
     >>> tagged_texts("I write between <text> and </text>: <text>My card.</text>")
     ['My card.']
     """
-    found = [match[2] for match in _TAGGED.finditer(text) if not is_empty(match[2])]
-    longer = [each for each in found if len(each.split()) > 1]
-    return list({duplicate_key(each): each for each in longer or found}.values())
+    texts = [match[2] for match in _TAGGED.finditer(text) if not is_empty(match[2])]
+    longer = [tagged for tagged in texts if len(tagged.split()) > 1 or len(tagged) > _LONG_WORD]
+    if not longer and is_empty(_TAGGED.sub("", text)):
+        longer = texts  # a single word in a sentence is only spoken of: "between <text> and </text>"
+    return list({duplicate_key(tagged): _unwrapped(tagged) for tagged in longer}.values())
 
 
-def _without_echo(text: str, prompt: str) -> str:
-    echo = _spaced(_CONTROL.sub("", prompt))
+def tags_end(text: str) -> int:
+    """Returns 1 if the last tag around a text closes it, -1 if it opens a text that nothing closes, 0 without tags."""
+    opened, closed = (max((tag.start() for tag in tags.finditer(text)), default=-1) for tags in (_OPENED, _CLOSED))
+    return (closed > opened) - (opened > closed)
+
+
+def untagged_text(text: str) -> str:
+    """Returns the text in an answer without tags, which may have other things around it."""
+    for _ in range(_ROUNDS):
+        shorter = _pass(text)
+        if shorter == text:
+            return "" if is_empty(text) else text
+        text = shorter
+    return ""
+
+
+def _unwrapped(text: str) -> str:
+    """Takes away all that is wrapping between tags: white space, quotes around the whole, a chat's end tokens."""
+    for _ in range(_ROUNDS):
+        shorter = _unquoted(_MARKS_AROUND.sub("", text).strip())
+        if shorter == text:
+            break
+        text = shorter
+    return text
+
+
+def _pass(text: str) -> str:
+    """One round of all rules. No rule lengthens the text, so that repeated rounds end."""
+    text = readable(_ENTITY.sub(lambda entity: html.unescape(entity[0]), text))
+    text = _HEADS.sub("", text).strip()
+    end = _TURN_END.search(text)
+    text = text[: end.start()] if end else text
+    text = _MARKUP.sub("", _BREAK.sub("\n", text)).strip()
+    fences = _FENCE.findall(text)
+    if len(fences) == 1 and not _CODE.fullmatch(fences[0][0]):
+        text = fences[0][1]
+    rest = phrases("surroundings").sub("", text).strip()
+    text = text if is_empty(rest) else rest
+    text = _HEADING.sub("", _EMPHASIS.sub(r"\2", text))
+    items = _ITEM.findall(text)
+    if len(items) == 1 and (first := _ITEM.match(text)) and not _SECOND.search(text):
+        text = text[first.end() :]  # a list of several items may well be the text itself, e.g. a plan of treatment
+    text = _unquoted(text.strip())
+    return readable(text)
+
+
+def unpacked(text: str) -> str:
+    """Returns the one string of a text that is data (JSON, a Python literal, XML); "" if it has none, or several.
+
+    >>> unpacked('{"note": {"text": "My card."}}'), unpacked("{'a': 'b', 'c': 'd'}")
+    ('My card.', '')
+    """
+    for _ in range(_ROUNDS):
+        fenced = _FENCE.fullmatch(text.strip())
+        inside = fenced[2].strip() if fenced else text
+        element = _ELEMENT.match(inside)
+        if element and element[1].casefold() != "html":
+            strings = [html.unescape(part) for part in re.split(r"<[^<>]*>", element[2]) if not is_empty(part)]
+        elif _DATA.match(inside):
+            strings = data_strings(inside)
+        else:
+            return "" if fenced and _CODE.fullmatch(fenced[1]) else inside
+        if len(strings) != 1:
+            return ""
+        text = _unwrapped(readable(strings[0]))
+    return ""
+
+
+def data_strings(text: str) -> list[str]:
+    """Returns the strings in JSON or a Python literal that have a letter or digit; none of a server's own words."""
+    value = None
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text, strict=False)
+    if value is None:
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a backslash in a Python string
+            value = ast.literal_eval(text)
+    return list(_strings(value))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and not is_empty(value):
+        yield value
+    elif isinstance(value, dict | list | tuple) and not _FAULTS.intersection(map(str, value)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _strings(part)
+
+
+def without_echo(text: str, prompt: str) -> str:
+    """Returns the text without the prompt, or its last line, that it repeats."""
+    echo = readable(prompt)
     if not echo:
         return text
     position = text.find(echo)
@@ -200,23 +298,14 @@ def _without_echo(text: str, prompt: str) -> str:
 
 
 def _unquoted(text: str) -> str:
-    closing = _QUOTES.get(text[:1])
-    if closing is not None and len(text) > 1 and text.endswith(closing):
+    closing = _QUOTES.get(text[:1], "")
+    if closing and len(text) > 1 and text[-1] in closing:
         inside = text[1:-1]
         # 'don't' keeps its apostrophe; "a" and "b" keeps its quotes
         bare = re.sub(r"(?<=\w)['’](?=\w)", "", inside)
-        if text[0] not in bare and closing not in bare:
+        if not {text[0], *closing} & set(bare):
             return inside.strip()
-    for lone in ('"', "“", "”"):
-        if text.count(lone) == 1 and not set(text) & ({'"', "“", "”"} - {lone}):
-            text = text.strip(lone).strip()
     return text
-
-
-def _spaced(text: str) -> str:
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    text = re.sub(r"[^\S\n]+", " ", text)
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r" ?\n ?", "\n", text)).strip()
 
 
 # Duplicates within a run

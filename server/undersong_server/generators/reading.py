@@ -1,119 +1,32 @@
 """Reads answers: an answer is the text that was ordered, a list of names, or at fault in a stated way.
 
-Refusals are recognised in the languages of ``refusals.toml``, by their first words. These say that the writer cannot or
-will not do what only a model is asked for: help with this request, write such a text. A customer who "can't complete a
-transfer" says the former and not the latter. Texts in another language than the task's are recognised, too.
+A text may be in any language. What only English phrasings would tell is told by marks of any script, or asked again.
 """
 
-import json
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import resources
-from typing import Any
 
 from undersong_common.errors import GenerationError
-from undersong_server.generators.cleaning import REMEMBERED, clean, duplicate_key, is_empty, tagged_texts
-from undersong_server.generators.interface import Answer, Finish, GenerationRequest
+from undersong_server.generators.cleaning import (
+    REMEMBERED,
+    TAG,
+    data_strings,
+    duplicate_key,
+    is_empty,
+    phrases,
+    readable,
+    tagged_texts,
+    tags_end,
+    unpacked,
+    untagged_text,
+    without_echo,
+    without_thinking,
+)
+from undersong_server.generators.interface import Answer, End, GenerationRequest
+from undersong_server.generators.languages import is_other_language, is_refusal
 from undersong_server.prompts.rendering import LIST_KINDS, MASK, QUOTE
-
-FIRST_CHARACTERS = 300  # in which a refusal shows itself
-_REACH = 90
-_APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'", "`": "'", "´": "'"})
-_FLAGS = re.IGNORECASE | re.DOTALL
-
-_FEWEST_WORDS = 6
-_FEWEST_HITS = 3
-_SCRIPTS = {
-    "russian": r"[\u0400-\u04ff]",
-    "ukrainian": r"[\u0400-\u04ff]",
-    "bulgarian": r"[\u0400-\u04ff]",
-    "greek": r"[\u0370-\u03ff]",
-    "arabic": r"[\u0600-\u06ff]",
-    "persian": r"[\u0600-\u06ff]",
-    "hebrew": r"[\u0590-\u05ff]",
-    "hindi": r"[\u0900-\u097f]",
-    "thai": r"[\u0e00-\u0e7f]",
-    "korean": r"[\uac00-\ud7af]",
-    "japanese": r"[\u3040-\u30ff\u4e00-\u9fff]",
-    "chinese": r"[\u4e00-\u9fff]",
-}
-_COMMON = {
-    "english": "the and is to of in that it was for with my on have this not are be you at",
-    "german": "der die das und ist nicht ich zu den mit ein eine es auf für hat dem von sich auch",
-    "french": "le la les et est une des que pas je pour dans qui sur avec il du au ne ce",
-    "spanish": "el la los que de y en una por con no es para las del se lo mi me su",
-    "italian": "il di che la e un una per non sono è con del della mi ho le si nel più",
-    "portuguese": "o que de e um uma não para com os do da em por se meu minha no na mais",
-    "dutch": "de het een en van ik is niet dat op te zijn voor met die mijn aan er maar ook",
-    "swedish": "och att det är jag en som på inte har för med den till av om ett mitt kan men",
-    "danish": "og at det er jeg en som på ikke har for med den til af om et mit kan men",
-    "polish": "i w nie na się że jest z do to jak po ale mam za co od moja mój tak",
-    "czech": "a v se na že je s do to jak po ale mám za co od jsem jsou nebo při",
-    "turkish": "ve bir bu için de da ile çok ne var ama gibi daha ben mi kadar olarak sonra benim değil",
-}
-_WORDS = {language: frozenset(words.split()) for language, words in _COMMON.items()}
-_WORD = re.compile(r"[^\W\d_]+")
-
-
-def is_refusal(text: str) -> bool:
-    """Returns True if a model refuses, in its first words, to write.
-
-    >>> is_refusal("I'm sorry, but I can't write that note."), is_refusal("I can't complete a transfer to my mother.")
-    (True, False)
-    """
-    first = " ".join(text.split()).translate(_APOSTROPHES)[:FIRST_CHARACTERS]
-    return any(pattern.search(first) for pattern in _patterns())
-
-
-@cache
-def _patterns() -> tuple[re.Pattern[str], ...]:
-    content = resources.files("undersong_server.generators").joinpath("refusals.toml").read_bytes()
-    table: dict[str, dict[str, Any]] = tomllib.loads(content.decode("utf-8"))
-    return tuple(pattern for language in table.values() for pattern in _of_language(language))
-
-
-def _of_language(language: dict[str, Any]) -> list[re.Pattern[str]]:
-    gap = rf"[^.!?\n]{{0,{language.get('reach', _REACH)}}}?"
-    unable, act = language.get("lead", "") + _any(language["unable"]), _any(language["act"])
-    if "object" in language:
-        act = rf"\b{act}\b[^.!?\n]{{0,40}}?{_any(language['object'])}"
-    found = [unable + gap + act, _any(language["plain"])]
-    if language.get("before"):
-        found.append(act + gap + unable)
-    return [re.compile(pattern, _FLAGS) for pattern in found]
-
-
-def _any(alternatives: list[str]) -> str:
-    return f"(?:{'|'.join(alternatives)})"
-
-
-# Languages: by the script of a text, and by its commonest words
-
-
-def is_other_language(text: str, language: str) -> bool:
-    """Returns True if the text is clearly not in ``language`` (its English name); False if that is not clear.
-
-    >>> is_other_language("Ich habe die Karte verloren und das ist nicht gut.", "English")
-    True
-    """
-    wanted = language.strip().casefold()
-    letters = [letter for letter in text if letter.isalpha()]
-    if not letters or (wanted not in _SCRIPTS and wanted not in _WORDS):
-        return False
-    script = _SCRIPTS.get(wanted)
-    if script is not None:
-        return len(re.findall(script, text)) < 0.3 * len(letters)
-    if sum(any(re.match(other, letter) for other in set(_SCRIPTS.values())) for letter in letters) > 0.5 * len(letters):
-        return True
-    words = _WORD.findall(text.casefold())
-    if len(words) < _FEWEST_WORDS:
-        return False
-    hits = {name: sum(word in common for word in words) for name, common in _WORDS.items()}
-    most = max(hits.values())
-    return most >= _FEWEST_HITS and most > 2 * hits[wanted]
-
+from undersong_server.prompts.scripts import COLONS, ITEM, NUMBER, SENTENCE_END, SEPARATORS
 
 REFUSED = "refused"
 EMPTY = "empty"
@@ -123,6 +36,8 @@ ANALYSIS = "analysis"
 PLACEHOLDER = "placeholder"
 ECHO = "echo of the prompt"
 NO_TEXT = "page or data"
+UNMARKED = "not told from what surrounds it"
+UNREADABLE = "unreadable characters"
 REPEATED = "says one thing over and over"
 OTHER_LANGUAGE = "wrong language"
 NO_LIST = "no list"
@@ -133,75 +48,30 @@ FEWEST_WORDS = 12  # of a text that repetition is judged by
 KEPT_SHARE = 0.6  # of a cut answer, that whole sentences must make up for it to be kept
 _ECHOED_WORDS = 6  # of an instruction's line, that no text has by chance
 
-_THING = (
-    r"(?:text|note|message|example|review|question|query|sentence|paragraph|response|sample|record|version|answer|post)"
-)
-_ANALYSIS = re.compile(
-    r"\A\W*(?:"
-    + "|".join(
-        (
-            r"the user (?:wants|asks|is asking|asked|needs|would like|has asked|requested)\b",
-            r"(?:okay|ok|alright|so|hmm|well)[,.]? (?:so )?(?:i|we|let me|let's|the user)\b[^.\n]{0,60}"
-            rf"\b(?:{_THING}|write|analy[sz]e|examples?)\b",
-            r"(?:we|i) (?:need|have|are asked|am asked|should|must|will|'ll|am going)(?: to)? "
-            rf"(?:write|produce|create|generate|craft|come up with|analy[sz]e)\b[^.\n]{{0,50}}\b{_THING}",
-            rf"(?:first|now),? (?:i|we|let me|let's)\b[^.\n]{{0,40}}\b(?:analy[sz]e|examples?|{_THING})\b",
-            r"(?:let me|let us|let's) (?:think|analy[sz]e|start by|draft|craft|produce|consider)\b",
-            r"(?:analysis|reasoning|thought process|my thoughts|step 1)\W*(?::|\n)",
-            r"looking at the (?:good|bad|given|provided) ",
-        )
-    )
-    + ")",
-    re.IGNORECASE,
-)
-_SPOKEN_OF = re.compile(
-    r"\b(?:the|these|those) (?:good|bad) (?:examples?|ones)\b"
-    r"|\b(?:good|bad) examples (?:are|tend|differ|have|show|use|lack)\b"
-    r"|\bnew text (?:should|must|will|needs)\b|\bgo(?:es|ing)? further in (?:the|that|this) direction\b",
-    re.IGNORECASE,
-)
 _HEADED = re.compile(
-    rf"^\W{{0,4}}(?:{_THING}|option|variation|alternative|draft)\s*(?:#|no\.?)?\s*(?:\d{{1,2}}|[a-c])\b\s*(?:\*\*)?\s*[.:)\-–]",
+    r"^\W{0,4}(?:text|note|message|example|review|question|query|sentence|paragraph|response|sample|record|version|answer"
+    r"|post|option|variation|alternative|draft)\s*(?:#|no\.?)?\s*(?:\d{1,2}|[a-c])\b\s*(?:\*\*)?\s*[.:)\-–]",
     re.IGNORECASE | re.MULTILINE,
 )
-_SEVERAL_ANNOUNCED = re.compile(
-    r"\A\W*(?:\w+[,!.]?\s+)?(?:here are|below are|these are)\b[^\n:]{0,60}"
-    rf"\b(?:{_THING}s|options|variations|alternatives|drafts|queries)\b[^\n:]{{0,80}}:",
-    re.IGNORECASE,
-)
-_ITEM = re.compile(r"^[ \t]*(?:\(?\d{1,3}[.)]|[-*•–])[ \t]+(.*)$", re.MULTILINE)
+_NUMBERED = re.compile(rf"^[ \t]*{NUMBER}[ \t]*(.*)$", re.MULTILINE)
 _DIVIDER = re.compile(r"\n[ \t]*(?:-{3,}|\*{3,}|={3,}|#{3,}|_{3,})[ \t]*\n")
-_WHO = (
-    r"(?:patient|customer|client|user|doctor|physician|nurse|bank|company|product|movie|film|director|actor|actress|person|first|last|"
-    r"full|city|country|hospital|account|card|order|merchant|store|shop|start|end|birth)"
-)
-_WHAT = (
-    r"(?:name|title|date|time|age|number|amount|location|address|e-?mail|phone|city|country|details?|reason|text|here|company|bank|id|dob|"
-    r"mrn|hospital|doctor|xx+)"
-)
+# One to five words of any script in brackets; "[unclear](a link)", "[1]", "<B>" and a heading 【...】 are none
+_NAMED = r"[^\W\d_][\w'’.-]+(?:[ _/-]+[\w'’.-]+){0,4}"
 _PLACEHOLDER = re.compile(
-    rf"\[\s*(?:insert\b[^\]\n]{{0,40}}|your\b[^\]\n]{{0,40}}|(?:the )?(?:{_WHO}(?:['’]s?)?[ _-]?){{0,2}}{_WHAT})\s*\]"
-    rf"|\{{\{{?\s*(?:{_WHO}[ _]?)?{_WHAT}\s*\}}?\}}|<(?:{_WHO}[ _-]?)?(?:name|date|amount|number|address)>",
-    re.IGNORECASE,
+    rf"\[[\s*_]*{_NAMED}[\s*_:]*\](?!\()|\{{+\s*{_NAMED}\s*\}}+|［\s*{_NAMED}\s*］|(?<=[^\n])【\s*{_NAMED}\s*】"
+    r"|(?<!\w)<[^\W\d_][\w'’-]+>"
 )
-_PAGE = re.compile(r"\A\W*(?:<!doctype html|<html\b|<head\b|<\?xml\b)", re.IGNORECASE)
-_TAG = re.compile(r"</?text>", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"[.!?…。！？؟][\"'”’)\]]*(?=\s|\Z)|[。！？]|\n")
 
 
 LONGEST_WORDS = 8  # of an item; a longer one is a sentence, and left out
 FEWEST_ITEMS = 3  # an answer with fewer is a text, not a list
 
-_BETWEEN = re.compile(r"[,;\n]+")
-_BULLET = re.compile(r"^\s*(?:\(?\d{1,3}[.)]|[-*•–])\s+(.*)$")
-_INLINE_NUMBER = re.compile(r"^\s*(?:\(?\d{1,3}[.)]|[-*•–])\s*")
+_BETWEEN = re.compile(rf"[{SEPARATORS}]+")
+_BULLET = re.compile(rf"\s*{ITEM}(.*)$")
 _EXPLAINED = re.compile(r"\s*(?::\s|\s[-–—]\s).*$")  # "Lost card: the customer ...", "Lost card - ..."
-_PREAMBLE = re.compile(
-    r"\A[^\n:]*\b(?:here|below|following|topics?|keywords?|names?|list|subjects?|kinds|situations|sure|certainly)\b[^\n:]*:\s*",
-    re.IGNORECASE,
-)
-_JSON = re.compile(r"\[[^\[\]]*\]", re.DOTALL)
-_MARKS = " .\"'`*_“”"
+_PREAMBLE = re.compile(rf"\A[^\n{COLONS}]{{0,200}}[{COLONS}][ \t]*(?=\n|[^{COLONS}]*\Z)")
+_JSON = re.compile(r"[\[{].*[\]}]", re.DOTALL)
+_MARKS = " .。।\"'`*_“”«»「」"
 
 
 @dataclass(frozen=True)
@@ -213,72 +83,120 @@ class Reading:
 
 
 def read(
-    answer: Answer | GenerationError, request: GenerationRequest, *, language: str = "", whole: bool = True
+    answer: Answer | GenerationError,
+    request: GenerationRequest,
+    *,
+    language: str = "",
+    line_breaks: bool = True,
+    whole: bool = True,
 ) -> Reading:
     """Reads an answer: the text that was ordered, or the kind of fault.
 
     Args:
-        whole: True if a language model read the whole prompt. Its answer is then also at fault if it echoes the prompt,
-            ended at its longest length (unless most of it is whole sentences), or is a text in place of a list.
         language: English name of the language of the task's texts ("German"); "" accepts any.
+        line_breaks: texts may have several lines.
+        whole: True if a language model read the whole prompt. Its answer is then also at fault if it echoes the prompt,
+            is cut (unless most of it is whole sentences), leaves gaps, or is a text in place of a list.
     """
     if isinstance(answer, GenerationError):
         return Reading("", FAILED)
+    if not whole:
+        return _read_unprompted(answer.text, answer.end, request.kind, language)
     raw = answer.text if request.style == "chat" else _until_stop(answer.text, request.stop)
-    if whole:
-        return _read(raw, answer.finish, request, language)
-    return _read_unprompted(raw, answer.finish, request.kind, language)
+    end = "good" if raw not in (answer.text, answer.text.lstrip()) else answer.end  # a stop that no server obeyed
+    return _read(raw, end, request, language, line_breaks=line_breaks)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _read_unprompted(raw: str, finish: Finish, kind: str, language: str) -> Reading:
+def _read_unprompted(raw: str, end: End, kind: str, language: str) -> Reading:
     """Reads an answer of a generator that reads no prompt: the result depends on nothing else.
 
     It is kept, because a file of texts gives the same answers in every run of a comparison.
     """
-    return _read(raw, finish, GenerationRequest(kind, "", "", 0), language, whole=False)
+    return _read(raw, end, GenerationRequest(kind, "", "", 0), language, whole=False)
 
 
-def _read(raw: str, finish: Finish, request: GenerationRequest, language: str, *, whole: bool = True) -> Reading:
-    if finish in ("refusal", "filter"):
+def _read(
+    raw: str, end: End, request: GenerationRequest, language: str, *, line_breaks: bool = True, whole: bool = True
+) -> Reading:
+    if end == "filtered":
         return Reading(raw.strip(), REFUSED)
-    if is_empty(_TAG.sub("", raw)):
-        return Reading("", CUT if finish == "length" else EMPTY)
-    if QUOTE in request.stop and raw[-1:].isspace() and finish != "length":
-        return Reading(raw.strip(), CUT)  # the quotation mark that ended it opened a quotation inside the text
-    raw = _unpacked(raw)
-    text = clean(raw, prompt=request.prompt)
+    # The last character of a cut answer may be cut, too.
+    shown = readable(raw.rstrip("\ufffd") if end == "cut" else raw)
+    answer = without_thinking(without_echo(shown, request.prompt))
+    if is_empty(TAG.sub("", answer)):
+        return Reading("", EMPTY if end == "good" else CUT)
+    if QUOTE in request.stop and raw[-1:].isspace() and end != "cut":
+        return Reading(answer, CUT)  # the quotation mark that ended it opened a quotation inside the text
+    tagged = tagged_texts(answer)
+    wrapped = tagged[-1] if tagged else untagged_text(answer)
     if request.kind in LIST_KINDS:
-        return Reading(raw.strip(), REFUSED if is_refusal(text) else NO_LIST if whole and not listed(raw) else "")
-    if fault := _fault(raw, text, request, language):
+        return Reading(answer, REFUSED if is_refusal(wrapped) else NO_LIST if whole and not listed(answer) else "")
+    text = unpacked(wrapped)
+    is_asked = request.style == "chat" and "<text>" in request.prompt
+    is_marked = bool(tagged) or text != wrapped
+    fault = _text_fault(text, wrapped, language) or (SEVERAL if len(tagged) > 1 else "")
+    if fault := fault or ("" if is_marked else _unmarked_fault(text, line_breaks, request.is_long, is_asked)):
         return Reading(text, fault)
-    if whole and is_repetitive(text):
-        return Reading(text, REPEATED)
-    if whole and finish == "length" and request.is_long:
-        return Reading(text, CUT)  # the end of a document says how it came out
-    if whole and finish == "length":
-        sentences = whole_sentences(text)
-        return Reading(sentences) if len(sentences) >= KEPT_SHARE * len(text) else Reading(text, CUT)
-    return Reading(text)
+    if not whole or (fault := _prompted_fault(text, request)):
+        return Reading(text, fault if whole else "")
+    if tags_end(answer) + (end == "good") > 0:
+        return Reading(text)
+    sentences = whole_sentences(text)
+    # The end of a document says how it came out, and an answer without tags may have ended before its text.
+    is_kept = (
+        (is_marked or not is_asked)
+        and end != "unknown"
+        and not request.is_long
+        and len(sentences) >= KEPT_SHARE * len(text)
+    )
+    return Reading(sentences) if is_kept else Reading(text, CUT)
 
 
-def _fault(raw: str, text: str, request: GenerationRequest, language: str) -> str:
-    """Returns the fault of an answer and of the text that was found in it; "" for none."""
-    if _is_page(raw):
-        return NO_TEXT
+def _text_fault(text: str, wrapped: str, language: str) -> str:
+    """Returns the fault of a text by itself; "" for none. ``wrapped`` is the text, or data that holds it."""
     if not text:
-        return EMPTY
+        return NO_TEXT if wrapped else EMPTY
     if is_refusal(text):
         return REFUSED
-    if _is_several(raw, text, sections=request.is_long):
-        return SEVERAL
-    if _ANALYSIS.match(text) or _SPOKEN_OF.search(text):
+    if phrases("beginnings").match(text.lstrip("*#> \"'")) or phrases("anywhere").search(text):
         return ANALYSIS
+    if "\ufffd" in text:
+        return UNREADABLE
+    return OTHER_LANGUAGE if language and is_other_language(text, language) else ""
+
+
+def _unmarked_fault(text: str, line_breaks: bool, is_long: bool, is_asked: bool) -> str:
+    """Returns the fault of an answer without tags that holds more than one text; "" for none.
+
+    If tags were asked for, numbered items are several texts, and what stands in a block of its own before or after the
+    text cannot be told from it. Lines between the sections of a long text divide none.
+    """
+    items = [item.strip() for item in _NUMBERED.findall(text)]
+    are_texts = is_asked or all(item.endswith("?") or item[:1] in '"“«' for item in items)
+    if (len(items) > 1 and are_texts) or len(_HEADED.findall(text)) > 1 or (_DIVIDER.search(text) and not is_long):
+        return SEVERAL
+    blocks = text.split("\n\n" if line_breaks else "\n")
+    is_apart = len(blocks) > 1 and not (line_breaks and "\n" in blocks[-1])
+    return UNMARKED if is_asked and (is_apart or _announcement().match(text)) else ""
+
+
+@cache
+def _announcement() -> re.Pattern[str]:
+    """Finds a first line that ends with a colon, or first words that announce a text before a colon or a line's end."""
+    announced = (
+        rf"\W*(?:{phrases('announcements').pattern})(?:\W|(?<=[^\x00-\u2fff]))[^\n{COLONS}]{{0,120}}[\n{COLONS}]"
+    )
+    return re.compile(rf"[^\n]*[{COLONS}]\s*\n|{announced}", re.IGNORECASE)
+
+
+def _prompted_fault(text: str, request: GenerationRequest) -> str:
+    """Returns the fault of a text that only a reader of the prompt can make; "" for none."""
     if _is_echo(text, request):
         return ECHO
     if _PLACEHOLDER.search(text) or (request.kind == "fill_in" and MASK in text.split()):
         return PLACEHOLDER
-    return OTHER_LANGUAGE if language and is_other_language(text, language) else ""
+    return REPEATED if is_repetitive(text) else ""
 
 
 def is_repetitive(text: str) -> bool:
@@ -300,7 +218,7 @@ def whole_sentences(text: str) -> str:
     >>> whole_sentences("It hurts. Since Monday. And the le")
     'It hurts. Since Monday.'
     """
-    ends = [found.end() for found in _SENTENCE_END.finditer(text)]
+    ends = [found.end() for found in SENTENCE_END.finditer(text)]
     return text[: ends[-1]].strip() if ends else ""
 
 
@@ -308,36 +226,6 @@ def _until_stop(text: str, stop: tuple[str, ...]) -> str:
     """Cuts a continuation at the first of its stops, which not every server obeys, after leading line breaks."""
     text = text.lstrip()
     return text[: min((place for mark in stop if (place := text.find(mark)) >= 0), default=len(text))]
-
-
-def _unpacked(raw: str) -> str:
-    """Returns the only string of a JSON object, which some models answer with; anything else unchanged."""
-    inside = raw.strip().removeprefix("```json").removesuffix("```").strip()
-    if not inside.startswith("{"):
-        return raw
-    try:
-        value = json.loads(inside)
-    except ValueError:
-        return raw
-    return next(iter(value.values())) if len(value) == 1 and all(isinstance(v, str) for v in value.values()) else raw
-
-
-def _is_page(raw: str) -> bool:
-    start = raw.strip().removeprefix("```json").strip()
-    return bool(_PAGE.match(raw)) or bool(re.match(r'\{\s*"|\[\s*[{"]', start))
-
-
-def _is_several(raw: str, text: str, *, sections: bool) -> bool:
-    """Returns True if an answer holds several texts; lines between ``sections`` of one text divide none."""
-    if len(tagged_texts(raw)) > 1 or len(_HEADED.findall(text)) > 1:
-        return True
-    parts = [part for part in _DIVIDER.split(text) if not is_empty(part)]
-    if len(parts) > 1 and not sections:
-        return True
-    items = [item.strip() for item in _ITEM.findall(text)]
-    if len(items) < 2:
-        return False
-    return bool(_SEVERAL_ANNOUNCED.match(raw)) or all(item.endswith("?") or item[:1] in '"“«' for item in items)
 
 
 def _is_echo(text: str, request: GenerationRequest) -> bool:
@@ -361,25 +249,13 @@ def listed(answer: str) -> list[str]:
     >>> listed("Here are some:\\n1. **Lost card** - gone\\n2. Stolen card\\n3. Computer vision for medical diagnostics")
     ['Lost card', 'Stolen card', 'Computer vision for medical diagnostics']
     """
-    found = _from_json(answer)
+    found = data_strings(packed[0]) if (packed := _JSON.search(answer)) else []
+    lines = [match[1] for line in answer.splitlines() if (match := _BULLET.match(line))]
+    if not found and len(lines) >= FEWEST_ITEMS:
+        found = [_EXPLAINED.sub("", line.replace("**", "")) for line in lines]
     if not found:
-        lines = [match[1] for line in answer.splitlines() if (match := _BULLET.match(line))]
-        if len(lines) >= FEWEST_ITEMS:
-            found = [_EXPLAINED.sub("", line.replace("**", "")) for line in lines]
-        else:
-            found = [_INLINE_NUMBER.sub("", item) for item in _BETWEEN.split(_PREAMBLE.sub("", answer.strip()))]
+        found = [re.sub(rf"\A{ITEM}", "", item) for item in _BETWEEN.split(_PREAMBLE.sub("", answer.strip()))]
     items = [item for each in found if (item := each.strip(_MARKS)) and re.search(r"[^\W\d_]", item)]
-    short = [item for item in items if len(item.split()) <= LONGEST_WORDS]
+    short = [item for item in items if len(item.split()) <= LONGEST_WORDS and not set(item) & set("。！？｡")]
     # Of a text with commas, most parts are too long for items or begin as clauses do; a list may have one such part.
     return short if len(short) >= FEWEST_ITEMS and len(short) > 0.6 * len(items) else []
-
-
-def _from_json(answer: str) -> list[str]:
-    for match in _JSON.finditer(answer):
-        try:
-            values = json.loads(match[0])
-        except ValueError:
-            continue
-        if values and all(isinstance(value, str) for value in values):
-            return list(values)
-    return []

@@ -270,7 +270,9 @@ def try_task(
     for number, order in enumerate(orders):
         request = made[number]
         answer, seconds = answers.get(number, (GenerationError(f"{name}: gave no answer"), time.monotonic() - begun))
-        reading = read(answer, request, language=task.task.language, whole=form.reads)
+        reading = read(
+            answer, request, language=task.task.language, line_breaks=task.task.line_breaks, whole=form.reads
+        )
         got = answer if isinstance(answer, Answer) else Answer(answer.problem)
         found.append(
             Tried(

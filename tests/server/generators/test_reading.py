@@ -10,7 +10,8 @@ import pytest
 from tests.doubles.refusals import REFUSALS
 from undersong_common.errors import GenerationError
 from undersong_server.generators.interface import Answer, GenerationRequest
-from undersong_server.generators.reading import CUT, SEVERAL, Reading, is_refusal, read
+from undersong_server.generators.languages import is_refusal
+from undersong_server.generators.reading import CUT, SEVERAL, Reading, read
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
 TEXT = "My card was declined at the till, what can I do?"
@@ -101,7 +102,6 @@ def test_what_is_no_text_is_told_by_its_kind(raw: str, kind: str) -> None:
         f"Message: {TEXT}",
         f"Customer question: {TEXT}",
         f"Here is a new example:\n\n{TEXT}",
-        f"Analysis: the good ones are short, the bad ones advertise.\n\nNew question: {TEXT}",
         f'{{"text": "{TEXT}"}}',
         f"{TEXT}\n\n(Word count: 10)",
     ],
@@ -117,8 +117,7 @@ def test_what_surrounds_a_text_is_no_fault(raw: str) -> None:
         "This is a question about my card: why was it declined?",
         "Here is my question: where is it?",
         "Note: penicillin allergy.",
-        "1. Hypertension: continue lisinopril.\n2. Diabetes: check HbA1c.",
-        "Patient [unclear] reports pain.",
+        "Patient [1] reports pain, see [the chart](https://ward.example).",
         "I need to write down my PIN somewhere safe, where?",
     ],
 )
@@ -133,12 +132,17 @@ def test_a_refusal_that_the_endpoint_states_needs_no_rule() -> None:
 
 
 def test_a_cut_answer_is_kept_up_to_its_last_sentence_where_most_of_it_is_there() -> None:
-    kept = read(Answer("My card was declined. I tried it twice at the same till. Wha", finish="length"), REQUEST)
+    begun = "<text>My card was declined. I tried it twice at the same till. Wha"
+    kept = read(Answer(begun, finish="length"), REQUEST)
     assert (kept.text, kept.fault) == ("My card was declined. I tried it twice at the same till.", "")
     assert fault("Hello. My card was declined when I tried to pay for the", "length") == "cut"
     assert fault("My card was declined when I tried to pay for the", "length") == "cut"
     assert fault("", "length") == "cut"
-    assert fault("<text>My card was declined. I tried it twice at the same till. What is", "length") == ""
+    assert fault(begun) == ""
+    assert fault(begun, "unknown") == "cut"
+    assert fault(begun.removeprefix("<text>"), "length") == "cut"  # it may be thinking that came to no text
+    assert read(Answer(begun.removeprefix("<text>"), finish="length"), CONTINUED) == kept
+    assert fault(f"{begun}</text>", "length") == ""
 
 
 def test_a_continuation_ends_at_its_stop() -> None:

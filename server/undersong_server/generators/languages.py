@@ -1,0 +1,108 @@
+"""Languages: how models refuse in each, and which one a text is in.
+
+Refusals are recognised in the languages of ``refusals.toml``, by their first words. These say that the writer cannot or
+will not do what only a model is asked for: help with this request, write such a text. A customer who "can't complete a
+transfer" says the former and not the latter. Texts in another language than the task's are recognised, too.
+"""
+
+import re
+import tomllib
+from functools import cache
+from importlib import resources
+from typing import Any
+
+FIRST_CHARACTERS = 300  # in which a refusal shows itself
+_REACH = 90
+_APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'", "`": "'", "´": "'"})
+_FLAGS = re.IGNORECASE | re.DOTALL
+
+_FEWEST_WORDS = 6
+_FEWEST_HITS = 3
+_SCRIPTS = {
+    "russian": r"[\u0400-\u04ff]",
+    "ukrainian": r"[\u0400-\u04ff]",
+    "bulgarian": r"[\u0400-\u04ff]",
+    "greek": r"[\u0370-\u03ff]",
+    "arabic": r"[\u0600-\u06ff]",
+    "persian": r"[\u0600-\u06ff]",
+    "hebrew": r"[\u0590-\u05ff]",
+    "hindi": r"[\u0900-\u097f]",
+    "thai": r"[\u0e00-\u0e7f]",
+    "korean": r"[\uac00-\ud7af]",
+    "japanese": r"[\u3040-\u30ff\u4e00-\u9fff]",
+    "chinese": r"[\u4e00-\u9fff]",
+}
+_COMMON = {
+    "english": "the and is to of in that it was for with my on have this not are be you at",
+    "german": "der die das und ist nicht ich zu den mit ein eine es auf für hat dem von sich auch",
+    "french": "le la les et est une des que pas je pour dans qui sur avec il du au ne ce",
+    "spanish": "el la los que de y en una por con no es para las del se lo mi me su",
+    "italian": "il di che la e un una per non sono è con del della mi ho le si nel più",
+    "portuguese": "o que de e um uma não para com os do da em por se meu minha no na mais",
+    "dutch": "de het een en van ik is niet dat op te zijn voor met die mijn aan er maar ook",
+    "swedish": "och att det är jag en som på inte har för med den till av om ett mitt kan men",
+    "danish": "og at det er jeg en som på ikke har for med den til af om et mit kan men",
+    "polish": "i w nie na się że jest z do to jak po ale mam za co od moja mój tak",
+    "czech": "a v se na že je s do to jak po ale mám za co od jsem jsou nebo při",
+    "turkish": "ve bir bu için de da ile çok ne var ama gibi daha ben mi kadar olarak sonra benim değil",
+}
+_WORDS = {language: frozenset(words.split()) for language, words in _COMMON.items()}
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+def is_refusal(text: str) -> bool:
+    """Returns True if a model refuses, in its first words, to write.
+
+    >>> is_refusal("I'm sorry, but I can't write that note."), is_refusal("I can't complete a transfer to my mother.")
+    (True, False)
+    """
+    first = " ".join(text.split()).translate(_APOSTROPHES)[:FIRST_CHARACTERS]
+    return any(pattern.search(first) for pattern in _patterns())
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], ...]:
+    content = resources.files("undersong_server.generators").joinpath("refusals.toml").read_bytes()
+    table: dict[str, dict[str, Any]] = tomllib.loads(content.decode("utf-8"))
+    return tuple(pattern for language in table.values() for pattern in _of_language(language))
+
+
+def _of_language(language: dict[str, Any]) -> list[re.Pattern[str]]:
+    gap = rf"[^.!?\n]{{0,{language.get('reach', _REACH)}}}?"
+    unable, act = language.get("lead", "") + _any(language["unable"]), _any(language["act"])
+    if "object" in language:
+        act = rf"\b{act}\b[^.!?\n]{{0,40}}?{_any(language['object'])}"
+    found = [unable + gap + act, _any(language["plain"])]
+    if language.get("before"):
+        found.append(act + gap + unable)
+    return [re.compile(pattern, _FLAGS) for pattern in found]
+
+
+def _any(alternatives: list[str]) -> str:
+    return f"(?:{'|'.join(alternatives)})"
+
+
+# Languages: by the script of a text, and by its commonest words
+
+
+def is_other_language(text: str, language: str) -> bool:
+    """Returns True if the text is clearly not in ``language`` (its English name); False if that is not clear.
+
+    >>> is_other_language("Ich habe die Karte verloren und das ist nicht gut.", "English")
+    True
+    """
+    wanted = language.strip().casefold()
+    letters = [letter for letter in text if letter.isalpha()]
+    if not letters or (wanted not in _SCRIPTS and wanted not in _WORDS):
+        return False
+    script = _SCRIPTS.get(wanted)
+    if script is not None:
+        return len(re.findall(script, text)) < 0.3 * len(letters)
+    if sum(any(re.match(other, letter) for other in set(_SCRIPTS.values())) for letter in letters) > 0.5 * len(letters):
+        return True
+    words = _WORD.findall(text.casefold())
+    if len(words) < _FEWEST_WORDS:
+        return False
+    hits = {name: sum(word in common for word in words) for name, common in _WORDS.items()}
+    most = max(hits.values())
+    return most >= _FEWEST_HITS and most > 2 * hits[wanted]
