@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common import model_files
-from undersong_common.workers import one_torch_thread
+from undersong_common.library_threads import one_library_thread
 
 WIDTH, LAYERS, HEADS = 128, 2, 2
 EPOCHS, BATCH, DECAY = 10, 32, 0.01
@@ -34,7 +34,7 @@ def accuracy(
     source = folder or model_files.model_folder(model_files.PACKAGED)
     tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
     read, judged = (tokenizer(list(texts), truncation=True, max_length=tokens)["input_ids"] for texts in (corpus, test))
-    with torch.random.fork_rng(), one_torch_thread():
+    with torch.random.fork_rng(), one_library_thread():
         torch.manual_seed(seed)
         if folder is None:
             known = {token: number + 1 for number, token in enumerate(sorted({t for text in read for t in text}))}

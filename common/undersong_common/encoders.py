@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from undersong_common import extras
 from undersong_common.arrays import Float32, Int64
+from undersong_common.library_threads import one_library_thread
 from undersong_common.printable import encodable
-from undersong_common.workers import one_torch_thread
 
 _DEFAULT_WINDOW = 512  # tokens, where a folder names no limit
 _PROBE = "card"  # a text whose special tokens are those of any text
@@ -104,7 +104,7 @@ class TorchModel:
         import torch
 
         features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
-        with one_torch_thread(), torch.inference_mode():
+        with one_library_thread(), torch.inference_mode():
             found: Float32 = self.model(features)["sentence_embedding"].float().cpu().numpy()
         return found
 

@@ -13,6 +13,7 @@ import typer
 
 from undersong_common import extras
 from undersong_common.errors import ConfigurationError, InternalError, UndersongError, led_to
+from undersong_common.library_threads import one_thread_in_program
 from undersong_common.logs import place_of
 from undersong_common.printable import json_text, printable, printable_lines
 from undersong_common.version import SOFTWARE
@@ -60,7 +61,7 @@ def run(command: Callable[[], object], traceback_of: Callable[[BaseException], s
 def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], str]) -> NoReturn:
     code: object = 0
     try:
-        with extras.named():
+        with extras.named(), one_thread_in_program():
             code = command()
         if code == INTERRUPTED:  # what the command line library makes of Ctrl-C
             raise KeyboardInterrupt

@@ -24,10 +24,10 @@ from undersong_common import extras
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.encoders import Mask, special_around, without_collections
 from undersong_common.errors import ConfigurationError
+from undersong_common.library_threads import one_library_thread
 from undersong_common.model_files import HIDDEN_STATES, check_language_model, hidden_state_settings
 from undersong_common.printable import encodable
 from undersong_common.table import read_table
-from undersong_common.workers import one_torch_thread
 
 ARRAYS = "hidden_states.safetensors"
 WINDOW = 256  # tokens that are read at once, where nothing else is stated
@@ -139,7 +139,7 @@ class HiddenStates(_Layers):
         """Returns each row's coordinates, float32 [rows, d]; NaN for a text without a token of its own."""
         import torch
 
-        with one_torch_thread(), torch.inference_mode():
+        with one_library_thread(), torch.inference_mode():
             found: Float32 = ((self.means(ids, mask) - self._mean) @ self._into).numpy()
         return found
 
@@ -161,7 +161,7 @@ def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size
     if folder.exists():
         raise ConfigurationError(f"{folder}: exists already", "name a new folder")
     layers = _Layers(model, layer)
-    with one_torch_thread(), torch.inference_mode():
+    with one_library_thread(), torch.inference_mode():
         rows = [np.array([ids[:window]], dtype=np.int64) for ids in layers.ids(texts)]
         means = [layers.means(row, np.ones(row.shape, dtype=np.bool_))[0].numpy() for row in rows]
     states = np.array([row for row in means if np.isfinite(row).all()], dtype=np.float64)
@@ -174,6 +174,7 @@ def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size
     (folder / HIDDEN_STATES).write_text(json.dumps({"layer": layer, "size": size, "window": window}) + "\n")
 
 
+@one_library_thread()
 def _axes(states: Float64, size: int) -> dict[str, Float32]:
     """Arrays of :class:`Axes` from public states [n, h]: principal axes of what is left when each has deviation 1."""
     mean, deviations = states.mean(axis=0), states.std(axis=0)

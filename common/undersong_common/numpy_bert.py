@@ -19,9 +19,9 @@ import numpy as np
 from undersong_common.arrays import Float32
 from undersong_common.encoders import Tokens, special_around
 from undersong_common.errors import ConfigurationError
+from undersong_common.library_threads import one_library_thread
 from undersong_common.places import TOKENS, Layer, Places, Product, features_by_tokens, like_places
 from undersong_common.printable import encodable
-from undersong_common.workers import one_numpy_thread
 
 # x * sigmoid(x * p(x^2)) is within 3e-5 of GELU; coefficients of p, fitted by weighted least squares on [0, 6].
 _GELU = tuple(np.float32(part) for part in (1.5950150649863502, 0.07401207108563489, -0.0007031960750579506))
@@ -115,7 +115,7 @@ class NumpyBert:
         self._norm = _layer(weights, "embeddings.LayerNorm")
         self._layers = [self._layer(weights, f"encoder.layer.{n}.") for n in range(settings["num_hidden_layers"])]
         first = self._layers[0]
-        with one_numpy_thread():
+        with one_library_thread():
             self.places: Places | None = like_places([first.attention, first.joined, first.up, first.down])
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:

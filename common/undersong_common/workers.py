@@ -2,45 +2,46 @@
 
 Each block has one core. Sums, norms and cosines of a row are the same whatever rows stand beside it. Blocks of top-Q
 votes on two busy cores took half the time of a library's own parallelism, whose every barrier waits for the slower
-core. While blocks are computed, the libraries' products take one thread, so that a block has the same bits on any
-number of cores.
+core. While blocks are computed, libraries take one thread, so that a block has the same bits on any number of cores.
 """
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
+from undersong_common.library_threads import one_library_thread
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _LOCK = threading.Lock()
 _POOLS: dict[int, ThreadPoolExecutor | None] = {}  # by process: threads do not survive a fork
-_limited: list[Any] = []  # who has limited numpy's threads: the first one sets the limit, the last one lifts it
 
 
 def for_each(work: Callable[[_Item], None], items: Iterable[_Item]) -> None:
-    """Calls ``work`` with every item, in as many threads as numpy may use cores; raises what a call raised."""
-    for _ in in_order(work, items):
-        pass
+    """Calls ``work`` with every item, in as many threads as there are cores; raises what a call raised."""
+    with one_library_thread():
+        for _ in in_order(work, items):
+            pass
 
 
 def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
     """Yields the results of ``work`` in the order of the items, computed in threads as by :func:`for_each`.
 
-    Numpy's products take one thread meanwhile.
+    Libraries take one thread for each item.
     """
+
+    def compute(item: _Item) -> _Result:
+        with one_library_thread():
+            return work(item)
+
     # Handing one piece of work on costs more than small ones take.
     pool = None if isinstance(items, Sized) and len(items) < 2 else _pool()
-    with one_numpy_thread():
-        yield from map(work, items) if pool is None else pool.map(work, items)
+    yield from map(compute, items) if pool is None else pool.map(compute, items)
 
 
 def _pool() -> ThreadPoolExecutor | None:
@@ -48,51 +49,16 @@ def _pool() -> ThreadPoolExecutor | None:
     with _LOCK:
         process = os.getpid()
         if process not in _POOLS:
-            cores = max((each.num_threads for each in _products(len(sys.modules)).lib_controllers), default=1)
+            cores = _cores()
             _POOLS[process] = ThreadPoolExecutor(cores, thread_name_prefix="undersong") if cores > 1 else None
         return _POOLS[process]
 
 
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Makes torch compute in one thread within the block, so that results have the same bits on any number of cores."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def one_numpy_thread() -> Iterator[None]:
-    """Makes numpy's products and decompositions take one thread each within the block, everywhere in this process.
-
-    Use it for small ones: a second thread gains nothing there, and waiting for it on a busy machine costs tenfold.
-    """
-    with _LOCK:
-        _limited.append(None if _limited else _products(len(sys.modules)).limit(limits=1))
-    try:
-        yield
-    finally:
-        with _LOCK:
-            last = _limited.pop()
-            if not _limited:
-                last.restore_original_limits()
-
-
-@lru_cache(maxsize=1)
-def _products(_modules: int) -> Any:
-    """The thread pools of the products of the libraries that this process has loaded.
-
-    Finding them reads the list of all its libraries, which takes longer than a small product; only the import of a
-    module brings a new one.
-    """
-    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
-
-    return ThreadpoolController().select(user_api="blas")
+def _cores() -> int:
+    """The cores that this process may use; OMP_NUM_THREADS, by which libraries are limited, limits ours."""
+    limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, int(limit)) if limit.isdecimal() and int(limit) else cores
 
 
 # Arithmetic on rows of numbers whose result for one row is the same beside any other rows, to the last bit.

@@ -22,8 +22,8 @@ from undersong_common import embedders, overlap
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.library_threads import one_library_thread
 from undersong_common.table import Table, concatenate, read_table
-from undersong_common.workers import one_numpy_thread
 from undersong_server import methods
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import metrics, panel
@@ -346,7 +346,7 @@ def measured(
     figures compare at equal numbers only. They are None where a side has fewer.
     """
     found: dict[str, float | None] = dict.fromkeys(HEADINGS)
-    with one_numpy_thread():
+    with one_library_thread():
         if len(set(labels)) > 1:
             found["wrong_labels"] = corpus_label_errors(embeddings, labels, seed=seed).share
         if min(len(texts), len(reference)) < rows:

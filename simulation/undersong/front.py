@@ -34,6 +34,7 @@ from undersong.options import ComparisonOptions, Engine
 from undersong.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
 from undersong.task_files import Task
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.library_threads import one_thread_for_products
 from undersong_server.cluster import connected
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.options import EvaluationOptions
@@ -70,7 +71,8 @@ def public(function: _Function) -> _Function:
     @functools.wraps(function)
     def called(*given: Any, **named: Any) -> Any:
         try:
-            return checked(function)(*given, **named)
+            with one_thread_for_products():
+                return checked(function)(*given, **named)
         except UndersongError as error:
             error.problem = _OPTION.sub(_argument, error.problem)
             error.remedy = _OPTION.sub(_argument, error.remedy)

@@ -248,6 +248,7 @@ def threads(count: int) -> Iterator[None]:
     """Numpy's products with so many threads, and a pool of as many."""
     with threadpool_limits(count, user_api="blas"), pytest.MonkeyPatch.context() as patched:
         patched.setattr(workers, "_POOLS", {})
+        patched.setattr(workers, "_cores", lambda: count)
         yield
 
 

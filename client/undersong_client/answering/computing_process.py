@@ -37,6 +37,7 @@ from pathlib import Path
 import numpy as np
 
 from undersong_client.answering.computation import Computation, Computed, VectorRequest, zeros
+from undersong_common.library_threads import one_thread_in_program
 from undersong_common.logs import place_of
 from undersong_common.printable import printable
 from undersong_protocol import limits
@@ -232,7 +233,8 @@ def main() -> None:
         waiting = threading.Event()  # whether a vector waits to be taken over
         threading.Thread(target=_read, args=(connection, requests, waiting), name="requests", daemon=True).start()
         threading.Thread(target=_keep_busy, args=(waiting,), name="busy", daemon=True).start()
-        _compute(connection, opened(), requests, waiting)
+        with one_thread_in_program():
+            _compute(connection, opened(), requests, waiting)
     except (EOFError, OSError):
         os._exit(0)  # the daemon is gone
     except BaseException as error:  # noqa: BLE001 - a traceback's words may hold private data

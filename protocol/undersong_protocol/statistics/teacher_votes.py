@@ -18,7 +18,7 @@ import numpy as np
 from undersong_common import fine_tuning
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.workers import one_torch_thread
+from undersong_common.library_threads import one_library_thread
 from undersong_protocol.statistics import teachers
 from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import (
@@ -109,7 +109,7 @@ def votes(
         half, probabilities: as in :func:`undersong_protocol.statistics.teachers.votes`.
     """
     found = np.zeros((teachers, len(queries.texts)))
-    with _ALONE, one_torch_thread():
+    with _ALONE, one_library_thread():
         untrained, tokenizer = _loaded(model)
         for teacher in range(teachers):
             rows = np.flatnonzero(shards == teacher).tolist()

@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from undersong_common.arrays import Bools, Float32, Float64, Floats, Int64
-from undersong_common.workers import one_numpy_thread
+from undersong_common.library_threads import one_library_thread
 
 BATCH = 64  # teachers trained side by side
 OWN_PART = np.float32(1.0)  # of a class's deviation beside the common direction
@@ -71,7 +71,7 @@ class Whitening:
         return directions / self._scale
 
 
-@one_numpy_thread()
+@one_library_thread()
 def votes(
     records: Float32,
     classes: Int64,

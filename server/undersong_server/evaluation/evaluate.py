@@ -16,12 +16,12 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.intervals import CONFIDENCE_LEVEL, Interval, auc_interval, clopper_pearson, over_seeds
+from undersong_common.library_threads import one_library_thread
 from undersong_common.model_files import model_folder
 from undersong_common.overlap import ClosestRecords, Overlap, closest_records, find_overlap
 from undersong_common.personal_data import PersonalData, personal_data, presidio
 from undersong_common.printable import finite
 from undersong_common.table import Table, read_table
-from undersong_common.workers import one_numpy_thread
 from undersong_protocol.statistics.terms import Terms, words
 from undersong_server.evaluation import metrics, panel, task_model
 from undersong_server.evaluation.metrics import (
@@ -200,7 +200,7 @@ def evaluate_tables(
     references = [*([test] if test else []), *([private._replace(name="private training file")] if private else [])]
     import sklearn.cluster  # noqa: F401 - the threads of what is loaded later would not be limited
 
-    with one_numpy_thread():  # the same sums in the same order anywhere
+    with one_library_thread():  # the same sums in the same order anywhere
         errors = []
         if not only_task_models and len(corpus.x) and len(set(corpus.labels)) > 1:
             errors = [corpus_label_errors(corpus.x, corpus.labels, seed=number) for number in seeds]

@@ -17,7 +17,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, over_seeds
-from undersong_common.workers import one_numpy_thread
+from undersong_common.library_threads import one_library_thread
 from undersong_server.evaluation import task_model
 
 FIGURES = ("accuracy", "balanced_accuracy", "macro_f1", "rarest_recall")
@@ -277,7 +277,7 @@ def _words(corpus: Labelled, texts: Sequence[str]) -> list[str]:
         ),
         LogisticRegression(C=WORDS_STRENGTH, max_iter=WORDS_ITERATIONS),
     )
-    with one_numpy_thread():
+    with one_library_thread():
         return [str(label) for label in model.fit(corpus.texts, corpus.labels).predict(texts)]
 
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning, load, logits, optimise
-from undersong_common.workers import one_numpy_thread, one_torch_thread
+from undersong_common.library_threads import one_library_thread
 from undersong_protocol.statistics.classifier_votes import NEVER
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_server.evaluation.options import HEADS, Head
@@ -105,7 +105,7 @@ def train(
     names, y = _numbered(labels, len(x))
     if head not in HEADS:
         raise ConfigurationError(f"head = {head!r}: unknown", f"choose one of {', '.join(HEADS)}", code="unknown-head")
-    with one_numpy_thread():
+    with one_library_thread():
         # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
         fit, held = _split(y, seed)
         linear_loss, strength = _choose_strength(x, y, fit, held) if head in ("auto", "linear") else (np.inf, 0.0)
@@ -250,7 +250,7 @@ def classifier(
         return found
     w = np.ones(len(labels)) if weights is None else weights * (len(weights) / weights.sum())
     x = np.ascontiguousarray(embeddings, dtype=np.float32)
-    with one_numpy_thread():
+    with one_library_thread():
         found[:, present] = fit_linear(x, numbered.ravel().astype(np.int64), w, len(present), strength)
     return found
 
@@ -380,7 +380,7 @@ def _epochs(x: Float32, y: Int64, names: tuple[str, ...], seed: int, hidden: Seq
     tensors = torch.from_numpy(x), torch.from_numpy(y)
     scale = float(np.sqrt(x.shape[1]) / max(float(np.sqrt((x.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-12))
     for done in count(1):
-        with one_torch_thread():
+        with one_library_thread():
             model.epoch(*tensors, scale)
         yield model.freeze(names, done, scale)
 
@@ -486,7 +486,7 @@ def _trained(
         return weight * _coral(features, model.features(others[drawn]), relative=head != "three-layer")
 
     tensors = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y)
-    with one_torch_thread():
+    with one_library_thread():
         for _ in range(EPOCHS):
             model.epoch(*tensors, scale, batch=BATCH, penalty=penalty if weight else None)
     return model.freeze(names, EPOCHS, scale)

@@ -16,6 +16,7 @@ from pydantic import Field
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.embedding import publishable
 from undersong_common.errors import ConfigurationError
+from undersong_common.library_threads import one_library_thread
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import VocabularyOptions, private_keyphrases
@@ -55,7 +56,8 @@ def cells_of(embeddings: Float32, count: int, seed: int) -> Cells:
     from sklearn.cluster import MiniBatchKMeans
 
     count = min(count, len(embeddings))
-    found = MiniBatchKMeans(count, random_state=seed, n_init=1, max_iter=ROUNDS, batch_size=BATCH).fit(embeddings)
+    with one_library_thread():
+        found = MiniBatchKMeans(count, random_state=seed, n_init=1, max_iter=ROUNDS, batch_size=BATCH).fit(embeddings)
     kept, of = np.unique(found.labels_, return_inverse=True)
     return Cells(publishable(found.cluster_centers_[kept].astype(np.float32)), of.astype(np.int64))
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from undersong_common import embedders
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.workers import one_numpy_thread
+from undersong_common.library_threads import one_library_thread
 from undersong_protocol.statistics import EmbeddingSum
 from undersong_protocol.statistics.classifier_votes import (
     BUCKETS,
@@ -490,6 +490,7 @@ class Judged(NamedTuple):
     probability: Float64
 
 
+@one_library_thread()
 def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64, rare: Bools) -> Judged:
     """Judges texts by noisy sums of the embeddings of each label's records, and by the label they were ordered for.
 
@@ -506,8 +507,7 @@ def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64,
     labels, rows = len(records), np.arange(len(label_of))
     sums = centres.natural.reshape(labels, -1)
     apart = x - x.mean(axis=0, dtype=np.float64)
-    with one_numpy_thread():
-        axes = np.linalg.eigh(apart.T @ apart)[1][:, ::-1][:, : min(TUNING.axes, max(1, len(x) - 1))]
+    axes = np.linalg.eigh(apart.T @ apart)[1][:, ::-1][:, : min(TUNING.axes, max(1, len(x) - 1))]
     centre = (sums / records[:, None] - sums.sum(axis=0) / records.sum()) @ axes
     noise = ((centres.sigma / records) ** 2)[:, None]
     signal = max(0.0, float((centre**2 - noise).mean()))
@@ -567,7 +567,7 @@ def word_classifier(rows: Any, label_of: Int64, labels: int) -> Float64:
     counts = np.bincount(rows.indices, minlength=BUCKETS)
     used = np.flatnonzero(counts)  # the others' weights are zero, and half of the fit's time
     rarity = np.log((1 + len(label_of)) / (1 + counts[used])) + 1.0
-    with one_numpy_thread():
+    with one_library_thread():
         model = LogisticRegression(C=TUNING.strength, max_iter=MOST_STEPS).fit(rows[:, used] * rarity, label_of)
     # Of two labels scikit-learn has one row, the logit of the second.
     sides = np.array([[-0.5], [0.5]]) if len(present) == 2 else np.eye(len(present))

@@ -9,6 +9,7 @@ from typing import Any
 
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.library_threads import one_thread_for_products
 from undersong_common.logs import place_of
 from undersong_common.printable import printable
 from undersong_protocol.agreement.manifest import Manifest
@@ -58,6 +59,7 @@ class Outcome:
     adapters: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
 
 
+@one_thread_for_products()
 def execute(
     run_plan: RunPlan,
     *,

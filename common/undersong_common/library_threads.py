@@ -1,0 +1,174 @@
+"""The one owner of the numbers of threads with which libraries compute: numpy's, scipy's, scikit-learn's and torch's.
+
+A product's last bits depend on the number of threads, so everything of ours computes with one. The owner counts those
+who need that, sets what is not 1, and reads it back from the thread that computes. The first who comes sets a number
+that holds for the whole process, and the last who leaves restores it; a program of ours holds 1 until it ends.
+
+Some numbers hold for the process (OpenBLAS with threads of its own, torch's default), others for the thread that sets
+them (OpenMP). threadpoolctl lets only the first thread that ever set OpenBLAS's number set it again. So a thread of the
+owner's sets what holds for the process, and takes that right over before.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from undersong_common.errors import InternalError
+
+_TORCH = "torch"
+# Libraries that a program loads later read these.
+_AT_START = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class LibraryThreads:
+    """Counts the users of one library thread, sets the numbers of threads, and restores them after the last user."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._users = {False: 0, True: 0}  # by whether torch is theirs too
+        self._before: dict[str, int] = {}  # numbers that hold for the process, by library
+        self._thread = threading.local()
+
+    def enter(self, *, torch_too: bool = True) -> None:
+        """Makes this thread compute with one library thread until :meth:`leave`.
+
+        Args:
+            torch_too: False leaves torch and OpenMP as they are, for whatever a model of the task's own computes.
+
+        Raises InternalError if a library has another number of threads afterwards.
+        """
+        with self._lock:
+            self._users[torch_too] += 1
+            libraries = [library for library in _libraries() if torch_too or library.user_api == "blas"]
+            of_thread = [(library, library.num_threads) for library in libraries if _holds_for_thread(library)]
+            vars(self._thread).setdefault("numbers", []).append(of_thread)
+            try:
+                self._set_process(libraries, torch_too)
+                for library, _ in of_thread:
+                    library.set_num_threads(1)
+                _read_back(libraries, torch_too)
+            except BaseException:
+                self.leave(torch_too=torch_too)
+                raise
+
+    def leave(self, *, torch_too: bool = True) -> None:
+        """Ends what the thread's last :meth:`enter` began."""
+        with self._lock:
+            self._users[torch_too] -= 1
+            if not self._users[True] and (number := self._before.pop(_TORCH, None)) is not None:
+                sys.modules[_TORCH].set_num_threads(number)
+            if not any(self._users.values()):
+                _set_from_own_thread(self._before)
+                self._before.clear()
+            for library, number in vars(self._thread)["numbers"].pop():
+                library.set_num_threads(number)
+
+    def _set_process(self, libraries: list[Any], torch_too: bool) -> None:
+        numbers = {}
+        for library in libraries:
+            if not _holds_for_thread(library) and library.num_threads not in (None, 1):
+                self._before.setdefault(library.filepath, library.num_threads)
+                numbers[library.filepath] = 1
+        _set_from_own_thread(numbers)
+        if torch_too and (number := _torch_threads()) not in (None, 1):
+            self._before.setdefault(_TORCH, number)
+            sys.modules[_TORCH].set_num_threads(1)
+
+
+_OWNER = LibraryThreads()
+
+
+@contextmanager
+def one_library_thread() -> Iterator[None]:
+    """Makes every library compute with one thread within the block, so that bits do not depend on the number of cores.
+
+    Use it for small products too: a second thread gains nothing there, and waiting for it on a busy machine costs
+    tenfold. Raises InternalError if a library keeps another number.
+    """
+    _OWNER.enter()
+    try:
+        yield
+    finally:
+        _OWNER.leave()
+
+
+@contextmanager
+def one_thread_for_products() -> Iterator[None]:
+    """Does the same for numpy's and scipy's products, but not for torch, with which a run's own models may compute."""
+    _OWNER.enter(torch_too=False)
+    try:
+        yield
+    finally:
+        _OWNER.leave(torch_too=False)
+
+
+@contextmanager
+def one_thread_in_program() -> Iterator[None]:
+    """Does the same for a whole program and those that it starts, also for libraries that are loaded later."""
+    os.environ.update(dict.fromkeys(_AT_START, "1"))
+    with one_thread_for_products():
+        yield
+
+
+def _read_back(libraries: list[Any], torch_too: bool) -> None:
+    numbers = {library.filepath: library.num_threads for library in libraries}
+    if torch_too:
+        numbers[_TORCH] = _torch_threads()
+    wrong = {os.path.basename(name): number for name, number in numbers.items() if number not in (None, 1)}
+    if wrong:
+        raise InternalError(f"libraries would compute with several threads: {wrong}", code="library-threads")
+
+
+def _torch_threads() -> int | None:
+    """The number of torch's threads in this thread, None if it is not loaded."""
+    number: int | None = None
+    if (torch := sys.modules.get(_TORCH)) is not None:
+        number = torch.get_num_threads()
+    return number
+
+
+def _holds_for_thread(library: Any) -> bool:
+    return library.user_api == "openmp" or getattr(library, "threading_layer", "") == "openmp"
+
+
+def _set_from_own_thread(numbers: dict[str, int]) -> None:
+    """Sets numbers that hold for the process, by library, from a thread of the owner's that ends before anyone returns.
+
+    threadpoolctl gives the right to set OpenBLAS's number to another thread only after the last one has ended or given
+    it up.
+    """
+    if not numbers:
+        return
+
+    def set_all() -> None:
+        for library in _libraries():
+            if library.filepath in numbers:
+                if (take_over := getattr(library, "clear_controlling_thread", None)) is not None:
+                    take_over(force=True)
+                library.set_num_threads(numbers[library.filepath])
+
+    thread = threading.Thread(target=set_all, name="library threads")
+    thread.start()
+    thread.join()
+
+
+def _libraries() -> list[Any]:
+    """Controllers of the thread pools of all libraries that this process has loaded."""
+    if "numpy" not in sys.modules and _TORCH not in sys.modules:  # at a program's start
+        return []
+    return _found(len(sys.modules))
+
+
+@lru_cache(maxsize=1)
+def _found(_modules: int) -> list[Any]:
+    """Searches the list of all loaded libraries, which takes longer than a small product.
+
+    Only the import of a module brings a new one.
+    """
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return list(ThreadpoolController().lib_controllers)
