@@ -1,6 +1,7 @@
 """What a party is put together from."""
 
 import threading
+from types import SimpleNamespace
 
 from tests.doubles.party_home import HashedEmbedder, joined
 from undersong_client.answering.assemble import assemble
@@ -25,9 +26,8 @@ def test_the_size_of_an_embedding_is_told_while_texts_are_embedded(monkeypatch):
         raise MemoryError  # of whatever else a model raises, its text counts as zero
 
     embedder = Embedder.load()
-    monkeypatch.setattr(embedder, "_loaded", lambda: None)
+    monkeypatch.setattr(embedder, "_loaded", lambda: SimpleNamespace(batches=lambda _: [[0]]))
     monkeypatch.setattr(embedder, "_tokens_of_each", lambda *_: iter(()))
-    monkeypatch.setattr(embedder, "_batches", lambda *_: [([0], [], 4)])
     monkeypatch.setattr(embedding, "in_order", lambda work, items: map(endless, items))
     done = []
 
