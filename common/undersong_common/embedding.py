@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 GRID = 2048  # 1/GRID is the resolution: coordinates of at most 1 are exact in half precision
 PUBLIC_GRID = 128  # divides GRID; rounding moves a unit vector of 384 coordinates by about 0.04
 
+_ADDED_TOKENS = 8  # by a tokenizer, for the beginning and the end of a text: 2 or 3
 _OVERLAP = 8  # a window shares one part in so many with the next one
 _LEAST_NORM = 1e-6  # of the sum of a text's unit vectors
 _TEXTS_A_TOKENIZER = 256  # texts tokenized at once: a tokenizer keeps more of a text than its ids
@@ -187,7 +188,10 @@ class Embedder:
     def lengths(self, texts: Sequence[str]) -> TextLengths:
         """Counts the texts that are longer than a window or than all windows, without embedding them."""
         encoder = self._loaded()
-        counts = [len(one) for _, one in self._tokens_of_each(encoder, texts)]
+        # A short ASCII text has fewer tokens than one window, whatever the tokenizer: at most one a character, beside
+        # those that it adds. Reading half a million notes for this count alone would take minutes.
+        doubtful = [text for text in texts if not text.isascii() or len(text) + _ADDED_TOKENS > encoder.window]
+        counts = [len(one) for _, one in self._tokens_of_each(encoder, doubtful)]
         long = sum(count > encoder.window for count in counts)
         return TextLengths(len(texts), long, sum(count > _reach(encoder, self.max_windows) for count in counts))
 

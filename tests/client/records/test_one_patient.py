@@ -1,0 +1,243 @@
+"""One patient is one privacy unit and one objection, in whatever form and kind of source an id is written."""
+
+import csv
+import json
+import sqlite3
+import unicodedata
+from types import SimpleNamespace
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.client.records.test_sources import url_file
+from tests.doubles.party_home import command
+from undersong_client.home import Declared, PartyHome
+from undersong_client.operations import dossier
+from undersong_client.records import sources
+from undersong_client.storage import datasets
+from undersong_common.chain import HashChain
+
+INVISIBLE = "\u200b\ufeff\u200e\u00ad\u2060"
+SPACES = " \u00a0\u2003\u3000"
+REFERENCES = ("{}", "Patient/{}", "https://ehr.example/fhir/Patient/{}", "Patient/{}/_history/2")
+QUERY = "SELECT text, patient FROM note"
+
+
+def write_csv(path, forms):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "patient"), *((f"note {n}", form) for n, form in enumerate(forms))])
+
+
+def write_jsonl(path, forms):
+    path.write_text("".join(json.dumps({"text": f"note {n}", "patient": x}) + "\n" for n, x in enumerate(forms)))
+
+
+def write_workbook(path, forms):
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in [("text", "patient"), *((f"note {n}", form) for n, form in enumerate(forms))]:
+        book.active.append(row)
+    book.save(path)
+
+
+def write_parquet(path, forms):
+    columns = {"text": [f"note {n}" for n in range(len(forms))], "patient": forms}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+def write_query(path, forms):
+    pytest.importorskip("sqlalchemy")
+    file = path.with_suffix(".sqlite")
+    file.unlink(missing_ok=True)
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE note (text TEXT, patient TEXT)")
+        database.executemany("INSERT INTO note VALUES (?, ?)", [(f"note {n}", form) for n, form in enumerate(forms)])
+    path.write_text(QUERY)
+
+
+WRITERS = {
+    "csv": write_csv,
+    "tsv": lambda path, forms: path.write_text(
+        "text\tpatient\n" + "".join(f"note {n}\t{form}\n" for n, form in enumerate(forms)), "utf-8"
+    ),
+    "jsonl": write_jsonl,
+    "xlsx": write_workbook,
+    "parquet": write_parquet,
+    "sql": write_query,
+}
+
+
+@st.composite
+def written_ids(draw):
+    """An id, and forms of it that nobody takes for another patient's."""
+    name = draw(st.text("abcXYZéöñ0123456789_", min_size=1, max_size=8).map(lambda text: "p" + text))
+
+    def form():
+        place = draw(st.integers(0, len(name)))
+        hidden = name[:place] + draw(st.text(INVISIBLE, max_size=2)) + name[place:]
+        text = draw(st.sampled_from(REFERENCES)).format(
+            unicodedata.normalize(draw(st.sampled_from(["NFC", "NFD"])), hidden)
+        )
+        return draw(st.text(SPACES, max_size=2)) + text + draw(st.text(SPACES, max_size=2))
+
+    return [form() for _ in range(draw(st.integers(1, 5)))], form()
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(written_ids())
+def test_one_id_in_every_sure_form_is_one_patient_and_none_with_the_list(tmp_path, suffix, ids):
+    forms, listed = ids
+    path, wishes = tmp_path / f"notes.{suffix}", tmp_path / "wishes.txt"
+    WRITERS[suffix](path, [*forms, "q-another"])
+    url = url_file(tmp_path, f"sqlite:///{path.with_suffix('.sqlite')}") if suffix == "sql" else ""
+    source = Declared(str(path), user_field="patient", database=url)
+    reading = sources.read(source)
+    assert (len(reading.table), len(set(reading.table.users)), reading.look_alikes) == (len(forms) + 1, 2, ())
+    wishes.write_text(listed + "\n", "utf-8")
+    without = sources.read(Declared(**{**vars(source), "exclusions": str(wishes)}))
+    assert without.table.users == ("q-another",)
+    assert (without.objections.present, without.objections.records) == (1, len(forms))
+
+
+@settings(max_examples=15, deadline=None)
+@given(written_ids())
+def test_a_frame_joins_the_same_forms(ids):
+    pandas = pytest.importorskip("pandas")
+    from undersong.arguments import rows_of, with_patient_ids
+
+    forms = ids[0]
+    frame = pandas.DataFrame({"text": [f"note {n}" for n in range(len(forms))], "patient": forms})
+    table = rows_of(with_patient_ids(frame, "patient", "records"), "records", "text", None, "patient")
+    assert len(set(table.users)) == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "users"), [([7, 7.0, 8], 2), ([7, None, 8], None), (["7", 7, " 7"], 1), ([True] * 3, None)]
+)
+def test_a_frames_ids_are_read_by_their_types(column, users):
+    pandas = pytest.importorskip("pandas")
+    from undersong.arguments import rows_of, with_patient_ids
+    from undersong_common.errors import ConfigurationError
+
+    frame = pandas.DataFrame({"text": ["a", "b", "c"], "patient": pandas.Series(column, dtype=object)})
+    if users is None:
+        with pytest.raises(ConfigurationError, match="records: row"):
+            with_patient_ids(frame, "patient", "records")
+        return
+    table = rows_of(with_patient_ids(frame, "patient", "records"), "records", "text", None, "patient")
+    assert len(set(table.users)) == users
+
+
+def test_the_unit_of_an_id_depends_on_no_other_id(tmp_path):
+    kinds = ["zeros", "case", "decimals"]
+    names = {}
+    for others in ([], ["42"], ["p7", "0042.0"]):
+        write_jsonl(tmp_path / "a.jsonl", ["0042", "P07", *others])
+        source = Declared(str(tmp_path / "a.jsonl"), user_field="patient", same_patient=kinds)
+        names[tuple(others)] = sources.read(source).table.users[:2]
+    assert len(set(names.values())) == 1
+
+
+# At the party
+
+
+@pytest.fixture
+def party(tmp_path):
+    home = tmp_path / "home"
+    command("init", "alpha", "--home", home)
+    return home
+
+
+def test_a_look_alike_of_an_objector_stops_until_somebody_decides(party, tmp_path):
+    notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
+    write_jsonl(notes, ["0042", "7"])
+    wishes.write_text("42\n7\n")
+    add = ("data", "add", notes, "--user-field", "patient", "--exclude", wishes, "--dry-run", "--home", party)
+    assert "1 identifier on the list matches an id of the source but for leading zeros" in command(*add, code=2)
+    assert "of 2 identifiers on the list, 2 are in the source" in command(*add, "--same-patient", "zeros")
+    assert "of 2 identifiers on the list, 1 is in the source" in command(*add, "--other-patient", "zeros")
+
+
+@pytest.mark.heavy
+def test_an_objection_does_not_lapse_when_an_export_writes_ids_otherwise(party, tmp_path):
+    notes, wishes, told = tmp_path / "notes.jsonl", tmp_path / "wishes.txt", tmp_path / "told.json"
+    write_jsonl(notes, ["42", "43", "44"])
+    wishes.write_text(" Patient/42\n")
+    said = command("data", "add", notes, "--user-field", "patient", "--exclude", wishes, "--home", party)
+    assert "of 1 identifier on the list, 1 is in the source and keeps out 1 record" in said
+    write_jsonl(notes, ["https://ehr.example/Patient/42", "\u200b43 ", "44"])
+    command("data", "refresh", "--home", party)
+    home = PartyHome(party)
+    assert datasets.load(home).table.users == ("43", "44")
+    command("notify", f"tee {told}", "--home", party)
+    sealed = home.sealed.read_bytes()
+    write_jsonl(notes, ["0042", "0043", "0044"])
+    said = command("data", "refresh", "--home", party, code=2)
+    assert "acts on nobody: 0 of 1 identifier" in said
+    assert "at the last seal it was 1" in said
+    assert home.sealed.read_bytes() == sealed
+    assert json.loads(told.read_text())["event"] == "data-stopped"
+    shown = json.loads(command("data", "show", "--json", "--home", party))
+    assert shown["objections"] == "of 1 identifier on the list, 1 is in the source and keeps out 1 record"
+    wishes.write_text("0042\n")  # the mended list
+    command("data", "refresh", "--home", party)
+    assert datasets.load(home).table.users == ("0043", "0044")
+    write_jsonl(notes, ["0043", "0044"])
+    command("data", "refresh", "--home", party, code=2)
+    command("data", "refresh", "--despite-cautions", "--home", party)
+    entries = HashChain(home.exclusions, datasets.EXCLUSIONS_TAG)
+    assert entries.verify() == 4
+    assert [entry["patients"] for entry in entries.entries] == [1, 1, 1, 0]
+
+
+@pytest.mark.heavy
+def test_ids_that_become_one_patient_are_counted_and_stay_paid(party, tmp_path):
+    notes = tmp_path / "notes.jsonl"
+    write_jsonl(notes, ["42", "0042", "7", "07", "8"])
+    add = ("data", "add", notes, "--user-field", "patient", "--home", party)
+    command(*add, "--other-patient", "zeros")
+    home = PartyHome(party)
+    ledger = home.ledger.read_bytes()
+    home.change(same_patient=["zeros"], other_patient=[])
+    said = command("data", "refresh", "--home", party)
+    assert "4 ids of the version before have become 2 patients" in said
+    assert home.ledger.read_bytes().startswith(ledger)
+    before, after = (SimpleNamespace(received_s=at) for at in (0.0, 1e12))
+    (sentence,) = dossier._joined_ids(home, before)
+    assert "4 ids of its data set became 2 patients: such a patient has paid for each of its ids" in sentence
+    assert dossier._joined_ids(home, after) == ()
+    assert "ids of the version before" not in command("data", "refresh", "--home", party)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b'42\n"43"\n', 2),
+        (b"42;\n", 1),
+        (b"42\t7\n", 1),
+        (b"\n\nN/A\n", 3),
+        (b"Group/7\n", 1),
+        ("a\n'b'\n".encode("utf-16"), 2),
+    ],
+)
+def test_a_line_that_is_no_identifier_is_refused_with_its_number(party, tmp_path, content, line):
+    write_jsonl(tmp_path / "notes.jsonl", ["42"])
+    (tmp_path / "wishes.txt").write_bytes(content)
+    add = ("data", "add", tmp_path / "notes.jsonl", "--user-field", "patient", "--dry-run", "--home", party)
+    said = command(*add, "--exclude", tmp_path / "wishes.txt", code=2)
+    assert f"wishes.txt: line {line}: " in said
+
+
+def test_lists_in_utf_16_and_with_a_system_are_read(tmp_path):
+    write_jsonl(tmp_path / "notes.jsonl", ["42", "Patient?identifier=http://h/mrn|7"])
+    source = {
+        "data": str(tmp_path / "notes.jsonl"),
+        "user_field": "patient",
+        "exclusions": str(tmp_path / "wishes.txt"),
+    }
+    (tmp_path / "wishes.txt").write_text("42\r\nhttp://h/mrn | 7\r\n", "utf-16")
+    reading = sources.read(Declared(**source))
+    assert (len(reading.table), reading.objections.present) == (0, 2)
