@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from click import Context
+from typer import Context
 
 from benchmarks import papers as measured
 from tests import papers as pages

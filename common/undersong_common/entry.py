@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import Annotated, NoReturn
 
-import click
 import typer
 
 from undersong_common import extras
@@ -19,6 +18,11 @@ from undersong_common.printable import json_text, printable, printable_lines
 from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130
+# The class of all errors of a command line. typer uses click or carries a copy of it, and exports BadParameter of
+# either. The highest class above that one which can show itself is the class of all.
+COMMAND_LINE_ERROR: type[typer.BadParameter] = next(
+    kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "show")
+)
 
 
 def _show_version(asked: bool) -> None:
@@ -65,14 +69,14 @@ def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], 
             code = command()
         if code == INTERRUPTED:  # what the command line library makes of Ctrl-C
             raise KeyboardInterrupt
-    except click.ClickException as error:
+    except COMMAND_LINE_ERROR as error:
         error.show()
         _print_json(error.format_message(), "see --help", error.exit_code)
         sys.exit(error.exit_code)
     except Interruption as stopped:
         print(printable_lines(str(stopped)), file=sys.stderr)
         sys.exit(INTERRUPTED)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         _stopped()
     except Exception as error:  # noqa: BLE001 - its message may hold private text, so only its kind and place are shown
         if _interrupted(error):

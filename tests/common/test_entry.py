@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
-import click
 import pytest
+import typer
 
 from tests.doubles import processes
 from undersong_common import entry, errors
@@ -112,7 +112,7 @@ ERRORS = [
     (errors.InternalError("a bug"), 70),
     (ValueError("a private text"), 70),
     (FileNotFoundError(2, "No such file or directory", "here"), 2),
-    (click.UsageError("No such option: --frob"), 2),
+    (typer.BadParameter("no such choice"), 2),
     (KeyboardInterrupt(), 130),
     (entry.Interruption("it goes on"), 130),
 ]
@@ -147,3 +147,12 @@ def test_what_a_command_returns_is_its_exit_code(returned, code):
     with pytest.raises(SystemExit) as ended:
         entry.run(lambda: returned)
     assert ended.value.code == code
+
+
+@pytest.mark.parametrize("words", [["--frob"], ["coordinatr"], ["plan"], ["plan", "a", "b"], ["coordinator", "initt"]])
+def test_every_typing_error_is_of_the_class_that_is_caught(words):
+    from undersong.cli import app
+
+    with pytest.raises(entry.COMMAND_LINE_ERROR) as caught:
+        app(words, standalone_mode=False)
+    assert caught.value.exit_code == 2

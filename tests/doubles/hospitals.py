@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from click.testing import Result
-
 from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, free_port, succeed
 from tests.doubles.typed import typed
 from undersong_client.answering.computation import HospitalComputation
@@ -39,7 +37,7 @@ def hospital(*arguments: object, code: int = 0) -> str:
     return _invoked(app, arguments, code).stdout
 
 
-def _invoked(app: Any, arguments: Sequence[object], code: int) -> Result:
+def _invoked(app: Any, arguments: Sequence[object], code: int) -> Any:
     done = typed(app, *arguments)
     found = getattr(done.exception, "exit_code", done.exit_code)
     if isinstance(done.return_value, int) and not found:

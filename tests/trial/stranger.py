@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, environment
 from tests.doubles.typed import built
 from undersong_common import entry
@@ -57,7 +55,7 @@ def started(program: str, arguments: list[str], folder: Path, env: dict[str, str
     return Said(done.returncode, done.stdout, done.stderr)
 
 
-def program_commands(program: str) -> click.Command:
+def program_commands(program: str) -> Any:
     """The program's tree of commands."""
     if program == "undersong":
         from undersong.cli import app
@@ -80,7 +78,7 @@ def command_lines(page: str) -> list[list[str]]:
 
 
 def command_of(program: str, words: list[str]) -> tuple[Any, list[str], list[str]]:
-    """The click command that ``words`` name, its own words, and the rest."""
+    """The command that ``words`` name, its own words, and the rest."""
     command: Any = program_commands(program)
     names: list[str] = []
     rest = list(words)
