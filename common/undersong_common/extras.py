@@ -1,7 +1,7 @@
 """Optional packages: errors for a missing one name the extra of this program that installs it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from importlib.util import find_spec
@@ -15,7 +15,9 @@ _PACKAGES = {
     "multipart": "python-multipart",
     "sklearn": "scikit-learn",
 }
-_REQUIREMENT = re.compile(r"""([\w.-]+).*extra == ["']([\w-]+)["']""")
+# Name, extras and the extra that has it, of a requirement in a wheel's description.
+_REQUIREMENT = re.compile(r"""([\w.-]+)(?:\[([^\]]*)\])?.*extra == ["']([\w-]+)["']""")
+_TORCH = ("torch", "sentence-transformers", "transformers")
 
 
 def package_of(module: str) -> str:
@@ -27,13 +29,52 @@ def package_of(module: str) -> str:
     return _PACKAGES.get(module, module.replace("_", "-"))
 
 
+def packages_of_extras() -> dict[str, set[str]]:
+    """Returns the names of the packages that each extra of pyproject.toml lists, those of extras that it names too.
+
+    The extras have the table's order. Empty where undersong is run from its sources.
+    """
+    try:
+        description = metadata.metadata("undersong")
+    except metadata.PackageNotFoundError:
+        return {}
+    packages: dict[str, set[str]] = {extra: set() for extra in description.get_all("Provides-Extra") or []}
+    named: dict[str, set[str]] = {extra: set() for extra in packages}
+    for text in description.get_all("Requires-Dist") or []:
+        if (requirement := _REQUIREMENT.match(text)) is None:
+            continue
+        package, extras, extra = requirement.groups()
+        if package == "undersong":
+            named[extra].update(extras.split(","))
+        else:
+            packages[extra].add(package)
+    return {extra: set().union(*(packages[one] for one in _reached(extra, named))) for extra in packages}
+
+
+def _reached(extra: str, named: Mapping[str, set[str]]) -> set[str]:
+    reached: set[str] = set()
+    waiting = [extra]
+    while waiting:
+        one = waiting.pop()
+        if one not in reached:
+            reached.add(one)
+            waiting += named[one]
+    return reached
+
+
 def extra_of(package: str) -> str | None:
     """Returns the first extra of pyproject.toml that installs a package; None if no extra does."""
-    try:
-        requirements = metadata.requires("undersong") or []
-    except metadata.PackageNotFoundError:  # run from its sources
+    return next((extra for extra, packages in packages_of_extras().items() if package in packages), None)
+
+
+def remedy_of(package: str) -> str | None:
+    """Returns the line that installs a package with its extra; None if no extra has it."""
+    if (extra := extra_of(package)) is None:
         return None
-    return next((each[2] for each in map(_REQUIREMENT.match, requirements) if each and each[1] == package), None)
+    remedy = f'pip install "undersong[{extra}]"'
+    if package in _TORCH:
+        remedy += " (with torch for CUDA; without a GPU install a CPU build of torch before it: docs/operations.md)"
+    return remedy
 
 
 def require(*modules: str) -> None:
@@ -58,9 +99,9 @@ def named(place: str = "", otherwise: str = "") -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = package_of(error.name or "")
-        if (extra := extra_of(package)) is None:
+        if (remedy := remedy_of(package)) is None:
             raise
-        problem, remedy = f"the package {package} is not installed", f'pip install "undersong[{extra}]"'
+        problem = f"the package {package} is not installed"
         raise ConfigurationError(
             f"{place}: {problem}" if place else problem,
             f"{remedy}, or {otherwise}" if otherwise else remedy,

@@ -1,7 +1,6 @@
 """A package that only an extra brings is named with the extra, by every program and by the library."""
 
 import json
-import tomllib
 from importlib.metadata import packages_distributions
 
 import pytest
@@ -11,12 +10,12 @@ from packaging.utils import canonicalize_name
 import undersong as us
 from tests.doubles.coded import raises
 from tests.doubles.processes import ROOT, SOURCES, command
+from tests.extras import EXTRAS
 from undersong import front
 from undersong_common import extras
 from undersong_common.errors import ConfigurationError
 
 BARE = ROOT / "tests" / "doubles" / "bare"
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 OF_DEVELOPERS = ("dev", "docs", "release")
 TASK = ROOT / "examples" / "clinic" / "task.toml"
 ENDPOINT = [
@@ -73,8 +72,16 @@ def test_the_first_extra_that_brings_a_package_is_named():
 
 def test_all_has_every_extra_that_users_install_together():
     (everything,) = map(Requirement, EXTRAS["all"])
-    apart = {"dpsgd", "presidio", "vllm", "large-models"}
+    apart = {"dpsgd", "presidio", "vllm", "large-models", "gpu"}
     assert everything.extras == EXTRAS.keys() - apart - {"all", *OF_DEVELOPERS}
+
+
+def test_the_wheels_table_is_the_one_of_pyproject():
+    described = extras.packages_of_extras()
+    assert list(described) == list(EXTRAS)
+    assert described["console"] == described["page"] >= {"fastapi", "httpx", "authlib", "joserfc"}
+    assert described["gpu"] == described["embed"] | described["large-models"]
+    assert "torch" not in described["coordinator"] | described["console"] | described["notebook"]
 
 
 def test_the_error_has_a_code_a_cause_and_the_extra():

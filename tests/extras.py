@@ -1,0 +1,20 @@
+"""Extras of what is built from pyproject.toml's table: ``python -m tests.extras NAME`` prints them with commas.
+
+The Makefile asks it before anything is installed, so it needs nothing but Python.
+"""
+
+import sys
+import tomllib
+from pathlib import Path
+
+PYPROJECT = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
+
+
+def extras_of(build: str) -> list[str]:
+    """Returns the extras of "hospital", "party-image", "coordinator-image" or "environment"."""
+    return list(PYPROJECT["tool"]["undersong"]["extras"][build])
+
+
+if __name__ == "__main__":
+    print(",".join(extras_of(sys.argv[1])))
