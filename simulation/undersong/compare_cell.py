@@ -33,7 +33,7 @@ from undersong_server.generators.interface import Surroundings
 from undersong_server.operations.tasks import read_private_files, task_faults
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
-from undersong_server.runs.planning import cap_faults, cap_warnings, plan_run
+from undersong_server.runs.planning import cap_faults, cap_warnings, plan_run, require_packages
 
 PRIVATE_ONLY = "private-only"  # the task model trained on the private records themselves: no privacy, no generator
 
@@ -214,6 +214,7 @@ class Bench:
         if cell.variant.method:
             run_plan = plan_run(task)
             ConfigurationError.raise_together(cap_faults(run_plan))
+            require_packages(run_plan)
             remarks = (*task.remarks, *cap_warnings(run_plan))
         federation, generator = (cell.parties, cell.records), cell.variant.generator
         if federation not in self._checked and (cell.epsilon is not None or not cell.variant.method):

@@ -186,7 +186,7 @@ def compared(
     test, out = Path(str(options.test)), Path(str(options.out))
     task = tasks.load(task_file, assignments)
     table = read_test(test, task)
-    extras.require("sklearn", "pandas", *(["torch"] if task.task.labels else []))
+    extras.require("sklearn", "pandas")
     samples = task.options.samples or 2 * len(table)
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.json"

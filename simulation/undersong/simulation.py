@@ -19,7 +19,7 @@ from undersong.records import check_units, private_tables, table_of
 from undersong.workspace import SimulatedComputation, SimulatedParties, Workspace, clocks, read_keys
 from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_client.answering.party import Party
-from undersong_common import embedders, extras
+from undersong_common import embedders
 from undersong_common.arrays import Float32, Int16
 from undersong_common.embedding import (
     CachedEmbedder,
@@ -291,7 +291,7 @@ def deliver(
         progress.say(remark)
     tables = private_tables(task, seed)
     test = read_test_file(task)
-    extras.require("sklearn", "pyarrow", *(["torch"] if test is not None and test.labels is not None else []))
+    planning.require_packages(run_plan)
     arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
     if engine != "inprocess":
         arguments["engine"] = engine  # what it prepares ahead, the other one could not end

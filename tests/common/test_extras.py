@@ -14,6 +14,8 @@ from tests.extras import EXTRAS
 from undersong import front
 from undersong_common import extras
 from undersong_common.errors import ConfigurationError
+from undersong_server.runs import planning
+from undersong_server.runs import task as tasks
 
 BARE = ROOT / "tests" / "doubles" / "bare"
 OF_DEVELOPERS = ("dev", "docs", "release")
@@ -111,6 +113,24 @@ def test_the_library_names_it_too():
     assert all(hasattr(getattr(us, name), "__wrapped__") for name in us._FUNCTIONS)
     with raises(ConfigurationError, "no-package"):
         front.public(missing)()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "generator", "extra"),
+    [
+        ("torch", '{name = "own", kind = "transformers", path = "models/none"}', "embed"),
+        ("vllm", '{name = "own", kind = "vllm", path = "models/none"}', "vllm"),
+        ("openai", '{name = "own", kind = "openai", model = "m", base_url = "http://127.0.0.1:9/v1"}', "coordinator"),
+    ],
+)
+def test_what_a_run_lacks_is_said_before_it_starts(hidden, generator, extra, monkeypatch):
+    task = tasks.load(TASK, [f"generators.0={generator}"])
+    found = extras.find_spec
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == hidden else found(name))
+    with raises(ConfigurationError, "no-package") as caught:
+        planning.require_packages(planning.RunPlan(task, None, None, 0))
+    assert "own" in caught.value.problem
+    assert f'pip install "undersong[{extra}]"' in caught.value.remedy
 
 
 @pytest.mark.heavy

@@ -5,6 +5,8 @@
 The same model judges every kind of training data (synthetic, private, a mixture), so that differences come from the
 data. Everything is a function of the arguments and the seed: no global random state is read or left changed.
 
+:func:`train` needs scikit-learn, :func:`adapt` and :func:`fine_tune` need torch.
+
 :func:`adapt` trains the MLP head by Deep CORAL (Sun, Saenko 2016): the hidden features of the training texts and of a
 client's own texts get equal covariances. Texts written from keyphrases differ in style from what they stand for; the
 client's texts need no labels. Deviations: the loss is divided by the target's squared covariance norm instead of 4 d^2,
@@ -48,7 +50,11 @@ HIDDEN_LAYERS: dict[Head, tuple[int, ...]] = {  # of the heads that have any; th
 MLP_EPOCHS = 40
 MLP_PATIENCE = 4
 MLP_BATCH = 128
-MLP_DROPOUT = 0.3
+MLP_RATE = 2e-3
+# Squared weights' share in the loss, scikit-learn's alpha. On clinic notes and two sets of banking questions, with and
+# without 20 % wrong labels, 1 is at most 1.2 points below dropout of 0.3 and up to 0.6 above it; 1e-4 to 0.1 lose more.
+MLP_DECAY = 1.0
+CORAL_DROPOUT = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,7 +321,7 @@ class _AdamW:
 
 
 class _TorchMLP:
-    """The MLP in training, on plain tensors with its own generator, so that torch's global state is unchanged."""
+    """The MLP in adaptation, on plain tensors with its own generator, so that torch's global state is unchanged."""
 
     def __init__(self, width: int, classes: int, seed: int, hidden: Sequence[int]) -> None:
         import torch
@@ -330,7 +336,7 @@ class _TorchMLP:
         self.hidden = [layer(one, other, (6.0 / one) ** 0.5) for one, other in pairwise(sizes)]
         self.weight, self.bias = layer(sizes[-1], classes, (1.0 / sizes[-1]) ** 0.5)
         parameters = [each for pair in (*self.hidden, (self.weight, self.bias)) for each in pair]
-        self.optimiser = _AdamW(parameters, rate=2e-3, decay=1e-2)
+        self.optimiser = _AdamW(parameters, rate=MLP_RATE, decay=1e-2)
 
     def features(self, z: Any, *, drop: bool = False) -> Any:
         """The last hidden layer's activations of scaled embeddings, with or without dropout."""
@@ -339,7 +345,7 @@ class _TorchMLP:
         for weight, bias in self.hidden:
             z = torch.relu(z @ weight + bias)
             if drop:
-                z = z * (torch.rand(z.shape, generator=self.rng) >= MLP_DROPOUT).to(z.dtype) / (1 - MLP_DROPOUT)
+                z = z * (torch.rand(z.shape, generator=self.rng) >= CORAL_DROPOUT).to(z.dtype) / (1 - CORAL_DROPOUT)
         return z
 
     def epoch(
@@ -362,27 +368,43 @@ class _TorchMLP:
             self.optimiser.step()
 
     def freeze(self, names: tuple[str, ...], epochs: int, scale: float) -> TaskModel:
-        def array(tensor: Any) -> Float64:
-            return np.asarray(tensor.detach().numpy(), dtype=np.float64)
-
-        hidden = [(array(weight), array(bias)) for weight, bias in self.hidden]
-        hidden[0] = (hidden[0][0] * scale, hidden[0][1])
-        units = " and ".join(str(len(bias)) for _, bias in hidden) + " units"
-        description = f"MLP head ({units}, {epochs} epochs)"
-        return TaskModel(names, tuple(hidden), array(self.weight), array(self.bias), epochs, description)
+        layers = [[part.detach().numpy() for part in pair] for pair in (*self.hidden, (self.weight, self.bias))]
+        weights, biases = zip(*layers, strict=True)
+        return _frozen_mlp(weights, biases, names, epochs, scale)
 
 
 def _epochs(x: Float32, y: Int64, names: tuple[str, ...], seed: int, hidden: Sequence[int]) -> Iterator[TaskModel]:
-    """Yields the MLP head after each epoch of its training."""
-    import torch
+    """Yields the MLP head after each epoch of its training by Adam."""
+    from sklearn.neural_network import MLPClassifier
 
-    model = _TorchMLP(x.shape[1], len(names), seed, hidden)
-    tensors = torch.from_numpy(x), torch.from_numpy(y)
+    model = MLPClassifier(
+        hidden_layer_sizes=tuple(hidden),
+        alpha=MLP_DECAY,
+        batch_size=min(MLP_BATCH, len(x)),
+        learning_rate_init=MLP_RATE,
+        random_state=np.random.RandomState(seed % (1 << 32)),  # one state over all epochs: each has an order of its own
+    )
+    # Unit embeddings are scaled to coordinates of variance 1, in which the layers' first weights have the right size.
     scale = float(np.sqrt(x.shape[1]) / max(float(np.sqrt((x.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-12))
+    inputs = x * np.float32(scale)
     for done in count(1):
-        with one_library_thread():
-            model.epoch(*tensors, scale)
-        yield model.freeze(names, done, scale)
+        model.partial_fit(inputs, y, classes=np.arange(len(names)))
+        yield _frozen_mlp(model.coefs_, model.intercepts_, names, done, scale)
+
+
+def _frozen_mlp(
+    weights: Sequence[Any], biases: Sequence[Any], names: tuple[str, ...], epochs: int, scale: float
+) -> TaskModel:
+    """Copies layers that were trained on embeddings times ``scale`` into a model of the embeddings themselves."""
+    layers = [
+        (np.array(w, dtype=np.float64), np.array(b, dtype=np.float64)) for w, b in zip(weights, biases, strict=True)
+    ]
+    layers[0] = (layers[0][0] * scale, layers[0][1])
+    *hidden, (weight, bias) = layers
+    if len(bias) == 1:  # scikit-learn gives two labels one logistic unit: the second label's score above the first's
+        weight, bias = np.hstack([np.zeros_like(weight), weight]), np.append(0.0, bias)
+    units = " and ".join(str(len(one)) for _, one in hidden) + " units"
+    return TaskModel(names, tuple(hidden), weight, bias, epochs, f"MLP head ({units}, {epochs} epochs)")
 
 
 def _choose_epochs(

@@ -306,6 +306,11 @@ class GeneratorSettings(BaseModel):
         return ()
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """Top-level modules that the generator needs and that an install of the coordinator may lack."""
+        return ()
+
+    @property
     def keys(self) -> tuple[tuple[str, str], ...]:
         """(host with its port, environment variable) of each key that the generator sends to that host."""
         return ()

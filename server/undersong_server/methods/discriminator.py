@@ -657,6 +657,7 @@ METHOD = Method(
     plan=plan,
     run=run,
     asks_first=lambda options, setting: any(each.name == "labels" for each in plan(options, setting)),
+    packages=lambda options: ("torch", "transformers") if options.student == "fine-tuned" else (),
     notes=notes,
     paper_figures=lambda options, plan: paper_figures(plan.privacy, options.queries, options.tutor_epsilon),
     figures=figures,

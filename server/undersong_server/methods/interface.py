@@ -132,6 +132,7 @@ class Method(Generic[_Options]):
         makes_private_sums: False where its plan is empty whatever its options are; neither epsilon nor the number of
             parties then changes its corpus, and ``undersong compare`` runs it once for all of them.
         measures_lengths: True if its own plan measures the lengths of texts, whatever the task asks.
+        packages: top-level modules that a run needs at the coordinator and that its install may lack; none by default.
         notes: sentences for whoever plans a run of it; none by default.
         paper_figures: the noise that the method's paper would add in a plan with a finite epsilon: "sigma" (natural
             units), "epsilon_really_spent" with it, and further figures; empty by default, if the paper charges nothing.
@@ -149,6 +150,7 @@ class Method(Generic[_Options]):
     hides_labels: Callable[[_Options, Setting], bool] = lambda _options, _setting: False
     makes_private_sums: bool = True
     measures_lengths: bool = False
+    packages: Callable[[_Options], Sequence[str]] = lambda _options: ()
     notes: Callable[[_Options, Setting], Sequence[str]] = lambda _options, _setting: ()
     paper_figures: Callable[[_Options, Plan], Mapping[str, float]] = lambda _options, _plan: {}
     figures: Callable[[Records, Embed, Sequence[str], Int64], Mapping[str, Any]] = (

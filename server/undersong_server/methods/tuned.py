@@ -197,4 +197,5 @@ METHOD = Method(
     generator_calls=generator_calls,
     run=run,
     asks_first=lambda options, _setting: options.score == "similarity",
+    packages=lambda _options: ("torch", "peft"),
 )

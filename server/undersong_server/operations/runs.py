@@ -23,7 +23,15 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
 from undersong_server.runs.folder import ENDED, FINAL, Action, RunFolder, RunStatus, logged
-from undersong_server.runs.planning import PlanFigures, Planned, cap_faults, coordinator_task, plan_figures, plan_run
+from undersong_server.runs.planning import (
+    PlanFigures,
+    Planned,
+    cap_faults,
+    coordinator_task,
+    plan_figures,
+    plan_run,
+    require_packages,
+)
 from undersong_server.runs.task import Task, for_its_preset
 
 LOG_LINES = 20  # lines of a run's log that are displayed with it
@@ -187,6 +195,7 @@ def preview(
     check(task)
     run_plan = plan_run(task)
     ConfigurationError.raise_together(cap_faults(run_plan))
+    require_packages(run_plan)
     return PlannedRun("", names, plan_figures(run_plan), tuple(refusals(home, names, run_plan.plan)))
 
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from undersong_common import configuration, plugins
+from undersong_common import configuration, extras, plugins
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.printable import counted, printable
@@ -155,6 +155,20 @@ def coordinator_task(data: Mapping[str, Any], folder: Path, roster: Sequence[str
             code="not-private",
         )
     return task
+
+
+def require_packages(run_plan: RunPlan) -> None:
+    """Raises ConfigurationError, which names the extra, for a package that the run needs and that is not installed.
+
+    A plan alone needs none of them. Whoever starts a run calls this before a party is asked or a text is ordered.
+    """
+    task = run_plan.task
+    method = methods.load(task.method.name)
+    with extras.named(f"method {task.method.name}"):
+        extras.require("sklearn", "pyarrow", *method.packages(task.options))
+    for generator in task.generators:
+        with extras.named(f"generator {generator.name}"):
+            extras.require(*generator.packages)
 
 
 def build_author(

@@ -287,6 +287,10 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         return self
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        return ("openai", "tenacity")
+
+    @property
     def addresses(self) -> tuple[Endpoint, ...]:
         """Every address of the model: the generator's own, then ``endpoints``."""
         return (self, *self.endpoints)

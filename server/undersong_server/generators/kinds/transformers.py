@@ -87,6 +87,10 @@ class ModelFolderSettings(LanguageModelSettings):
     def writer(self) -> str:
         return "a language model at the coordinator"
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return ("torch", "transformers")
+
     def check(self, around: Surroundings) -> None:
         check_language_model(around.folder / self.path, f"generator {self.name}")
 

@@ -42,6 +42,10 @@ class VllmSettings(ModelFolderSettings):
         return _TOGETHER
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        return ("vllm",)
+
+    @property
     def gpus(self) -> int:
         return self.tensor_parallel
 
