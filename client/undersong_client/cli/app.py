@@ -352,7 +352,7 @@ def notify(
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> int:
-    """Names a command or address that is told when a request waits, a run ends, or certificate or budget run low."""
+    """Names a command or address that is told of waiting requests, ended runs, low budgets and refused data sets."""
     from undersong_common import notices
 
     opened = PartyHome(home_of(home))

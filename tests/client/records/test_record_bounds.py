@@ -1,0 +1,72 @@
+"""Memory and time of a dry run. The time is that of the processors, because other tests may run beside it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.doubles.party_home import command
+
+pytestmark = pytest.mark.slow
+MIB = 2**20
+PROGRAM = "import sys; from undersong_client.cli.app import main; sys.exit(main())"
+
+
+def dry_run(folder, file):
+    """Exit code, counts, seconds of the processors and peak of memory in MiB of a dry run."""
+    command("init", "alpha", "--home", folder / "home")
+    fields = ("--user-field", "patient", "--dry-run", "--json", "--home", str(folder / "home"))
+    arguments = [sys.executable, "-c", PROGRAM, "data", "add", str(file), *fields]
+    with (folder / "said.json").open("wb") as said, (folder / "progress.txt").open("wb") as progress:
+        child = subprocess.Popen(arguments, stdout=said, stderr=progress)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    content = (folder / "said.json").read_text()
+    counts = json.loads(content) if content else {}
+    return child.returncode, counts, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_half_a_million_rows_take_a_minute_and_a_gigabyte(tmp_path, suffix):
+    file, words = tmp_path / f"notes.{suffix}", "the patient was seen and is stable, further words follow"
+    with file.open("w") as out:
+        if suffix == "csv":
+            out.write("patient,text\n")
+            out.writelines(f'{n // 3},"note {n}: {words}"\n' for n in range(500_000))
+        else:
+            out.writelines(f'{{"patient": "p{n // 3}", "text": "note {n}: {words}"}}\n' for n in range(500_000))
+    code, counts, seconds, memory = dry_run(tmp_path, file)
+    assert (code, counts["records"], counts["users"]) == (0, 500_000, 166_667)
+    assert seconds < 60
+    assert memory < 1000
+    assert "read " in (tmp_path / "progress.txt").read_text()
+
+
+def test_a_note_of_ten_megabytes_is_left_out_by_name(tmp_path):
+    rows = "".join(f"{n},short\n" for n in range(40))
+    (tmp_path / "notes.csv").write_text('patient,text\n1,"' + "word " * (2 * MIB) + '"\n' + rows)
+    code, counts, seconds, memory = dry_run(tmp_path, tmp_path / "notes.csv")
+    assert (code, counts["records"], counts["skipped"][0]["why"]) == (0, 40, "its text is longer than 4 MiB")
+    assert seconds < 5
+    assert memory < 500
+
+
+def test_a_note_of_a_hundred_megabytes_stays_below_a_gigabyte(tmp_path):
+    rows = "".join(json.dumps({"patient": n, "text": "short"}) + "\n" for n in range(40))
+    (tmp_path / "notes.jsonl").write_text(json.dumps({"patient": 1, "text": "word " * (20 * MIB)}) + "\n" + rows)
+    code, counts, _, memory = dry_run(tmp_path, tmp_path / "notes.jsonl")
+    assert (code, counts["records"], counts["lost"]) == (0, 40, 1)
+    assert memory < 1000
+
+
+@pytest.mark.parametrize("content", [b"[" * 10, b'"a\n' * 3, b'a,"b\n' * 2, b'{"text": "x"}\n', b"\xff\x00"])
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
+def test_ten_megabytes_of_anything_end_within_a_minute_and_two_gigabytes(tmp_path, content, suffix):
+    (tmp_path / f"notes.{suffix}").write_bytes(content * (10 * MIB // len(content)))
+    code, _, seconds, memory = dry_run(tmp_path, tmp_path / f"notes.{suffix}")
+    assert code in (0, 2)
+    assert seconds < 60
+    assert memory < 2000
