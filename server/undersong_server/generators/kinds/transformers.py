@@ -3,13 +3,15 @@
 Nothing is downloaded and no code of the folder runs.
 
 Every request has its own stream of chance, so that its answer does not depend on the requests it shares a batch with
-(but for rounding): each row draws its tokens by uniform numbers from its own seed.
+(but for rounding): each row draws its tokens by uniform numbers from its own seed. A model whose texts depend on their
+neighbours all the same (a mixture of experts, a state that padding changes) gets batches of one.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from undersong_common.errors import ConfigurationError, GenerationError, Underso
 from undersong_common.hidden_states import Axes
 from undersong_common.model_files import check_language_model
 from undersong_server.cluster import Cluster, at_this_machine
+from undersong_server.generators.cleaning import THINKING_MARKS, without_thinking
 from undersong_server.generators.interface import (
     Answer,
     Estimate,
@@ -46,6 +49,13 @@ if TYPE_CHECKING:
     import torch
 
 Settings = TypeVar("Settings", bound="ModelFolderSettings")
+
+# Prompts of the self-check, of several lengths, and the tokens that it has written after each
+_CHECKED_PROMPTS = ("Once upon a time there was", "My", "A nurse writes: the patient has had a fever since Monday, and")
+_CHECKED_TOKENS = 12
+_PROBE_TURN, _PROBE_THOUGHT = "PROBETURN", "PROBETHOUGHT"  # stand in a chat template's place of a turn and of thinking
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")  # in which templates look for a turn's thinking
+_REMEDY = "name a complete folder of a language model (config, safetensors, tokenizer)"
 
 
 class ModelFolderSettings(LanguageModelSettings):
@@ -204,6 +214,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         """
         super().__init__(settings, folder)
         self._loaded = loaded
+        self._together: int | None = None  # prompts in a batch, once the folder's model has been tried
         self._adapter: Any = None  # peft's handle of what was put into the model
         self._waiting: Mapping[str, bytes] | None = None  # an adapter's files that are not in the model yet
 
@@ -215,37 +226,97 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         """
         if not requests:
             return
-        model, tokenizer, _ = self._model()
-        prompts = [
-            prompt_ids(tokenizer, request.prompt, system=request.system, chat=request.style == "chat")
-            for request in requests
-        ]
-        # A T5 has relative positions, and reads what memory holds.
-        room = None if model.config.is_encoder_decoder else getattr(model.config, "max_position_embeddings", None)
+        model = self._model()[0]
+        with self._named_errors():
+            prompts = [self._prompt_ids(request) for request in requests]
+        if self._together is None:
+            self._together = self._neighbourly_size()
         fitting = []
         for index, ids in enumerate(prompts):
-            if room is not None and len(ids) + self._settings.max_new_tokens * requests[index].room > room:
+            room = _missing_room(model, len(ids), self._settings.max_new_tokens * requests[index].room)
+            if room is not None:
                 yield index, self._too_long(len(ids), room)
             else:
                 fitting.append(index)
         fitting.sort(key=lambda index: (requests[index].room, len(prompts[index]), index))
-        for start in range(0, len(fitting), self._settings.batch_size):
-            batch = fitting[start : start + self._settings.batch_size]
+        for start in range(0, len(fitting), self._together):
+            batch = fitting[start : start + self._together]
             longest = [self._settings.max_new_tokens * requests[i].room for i in batch]
-            answers = self._batch([prompts[i] for i in batch], [requests[i] for i in batch], longest)
+            with self._named_errors():
+                answers = self._batch([prompts[i] for i in batch], [requests[i] for i in batch], longest)
             yield from zip(batch, answers, strict=True)
 
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Raises whatever a folder does wrong after it was loaded as ConfigurationError with the folder."""
+        try:
+            yield
+        except UndersongError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a folder's template, tokenizer and model fail in any way
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise ConfigurationError(
+                f"generator {self.name}: {self._path} cannot write: {reason}", _REMEDY, code="model-fails"
+            ) from None
+
+    def _prompt_ids(self, request: GenerationRequest) -> list[int]:
+        """Ids of a prompt. Raises ConfigurationError if the model has no such tokens, or nothing follows them."""
+        model, tokenizer, _ = self._model()
+        is_chat = request.style == "chat"
+        ids = prompt_ids(tokenizer, request.prompt, system=request.system, chat=is_chat)
+        rows = model.get_input_embeddings().weight.shape[0]
+        problem = ""
+        if not ids:
+            problem = "its tokenizer makes no token of a prompt"
+        elif max(ids) >= rows:
+            problem = f"its tokenizer writes token {max(ids)}, and its model knows {rows} tokens"
+        elif not (model.config.is_encoder_decoder or (is_chat and tokenizer.chat_template)):
+            appended = ids[-1] in end_ids(tokenizer, model) and not request.prompt.endswith(tokenizer.decode(ids[-1:]))
+            problem = "its tokenizer appends an end token to prompts (add_eos_token), after which nothing follows"
+            problem = problem if appended else ""
+        if problem:
+            raise ConfigurationError(f"generator {self.name}: {self._path}: {problem}", _REMEDY, code="model-fails")
+        return ids
+
+    def _neighbourly_size(self) -> int:
+        """Prompts in a batch: 1 if the texts of a batch differ from those that the model writes singly.
+
+        Experts take a batch's tokens together, and differ in bits alone that no short check shows.
+        """
+        model, tokenizer, _ = self._model()
+        if self._settings.batch_size == 1 or has_experts(model.config):
+            return 1
+        with self._named_errors():
+            prompts = [[int(i) for i in tokenizer(text)["input_ids"]] for text in _CHECKED_PROMPTS]
+            requests = [GenerationRequest("", "", text, 0) for text in _CHECKED_PROMPTS]
+            lengths = [min(_CHECKED_TOKENS, self._settings.max_new_tokens)] * len(prompts)
+            together = self._batch(prompts, requests, lengths, temperature=0.0)
+            singly = [
+                self._batch([ids], [request], lengths[:1], temperature=0.0)[0]
+                for ids, request in zip(prompts, requests, strict=True)
+            ]
+        return self._settings.batch_size if together == singly else 1
+
     def _batch(
-        self, prompts: Sequence[list[int]], requests: Sequence[GenerationRequest], longest: Sequence[int]
+        self,
+        prompts: Sequence[list[int]],
+        requests: Sequence[GenerationRequest],
+        longest: Sequence[int],
+        *,
+        temperature: float | None = None,
     ) -> list[Answer]:
+        """Writes one answer to each prompt; ``temperature`` takes the place of the settings'."""
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
 
         model, tokenizer, device = self._model()
+        temperature = self._settings.temperature if temperature is None else temperature
         pad, ends = padding(tokenizer, model), end_ids(tokenizer, model)
-        width = max(len(ids) for ids in prompts)
-        rows = torch.tensor([[pad] * (width - len(ids)) + ids for ids in prompts], device=device)
-        seen = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
+        # A decoder goes on at the right end of its prompt; an encoder's positions are counted from the left.
+        side: Literal["left", "right"] = "right" if model.config.is_encoder_decoder else "left"
+        rows = torch.tensor(padded(prompts, pad, side), device=device)
+        seen = torch.tensor(padded([[1] * len(ids) for ids in prompts], 0, side), device=device)
+        width = rows.shape[1]
         streams = [torch.Generator(device=device).manual_seed(request.seed % 2**63) for request in requests]
         # The output begins with the prompt, or with the one token that starts a decoder.
         start = 1 if model.config.is_encoder_decoder else width
@@ -272,7 +343,9 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
                         attention_mask=seen,
                         past_key_values=memory,
                         generation_config=plan,
-                        logits_processor=LogitsProcessorList(self._sampling([streams[i] for i in open_], device)),
+                        logits_processor=LogitsProcessorList(
+                            self._sampling([streams[i] for i in open_], device, temperature)
+                        ),
                         use_model_defaults=False,
                         stopping_criteria=[stopping],
                     )
@@ -291,7 +364,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
                 rows = rows[left]
                 memory.batch_select_indices(left)
         return [
-            self._decoded(tokenizer, written[i][: longest[i]], set(ends), len(prompts[i]), requests[i].stop)
+            self._decoded(tokenizer, written[i][: longest[i]], set(ends), prompts[i], requests[i].stop)
             for i in range(len(prompts))
         ]
 
@@ -318,7 +391,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
             handle.remove()
 
     def _decoded(
-        self, tokenizer: Any, written: list[int], ends: set[int], prompt_tokens: int, stop: Sequence[str]
+        self, tokenizer: Any, written: list[int], ends: set[int], prompt: list[int], stop: Sequence[str]
     ) -> Answer:
         end = next((position for position, token in enumerate(written) if token in ends), None)
         written = written if end is None else written[:end]
@@ -326,15 +399,23 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         lengths = range(1, len(written) + 1) if stop else range(0)
         first = bisect_left(lengths, True, key=lambda n: _has_stopped(tokenizer, written[:n], stop))
         stopped = lengths[first] if first < len(lengths) else None
-        text = tokenizer.decode(written[:stopped], skip_special_tokens=True)
-        return Answer(text, prompt_tokens, stopped or length, finish="length" if end is stopped is None else "")
+        text = text_after_thinking(tokenizer, prompt, written[:stopped])
+        return Answer(text, len(prompt), stopped or length, finish="length" if end is stopped is None else "")
 
-    def _sampling(self, streams: Sequence[torch.Generator], device: torch.device) -> list[Any]:
+    def _sampling(self, streams: Sequence[torch.Generator], device: torch.device, temperature: float) -> list[Any]:
+        import torch
         from transformers import LogitsProcessor, TemperatureLogitsWarper
 
-        if self._settings.temperature == 0:
-            return []
-        import torch
+        class Finite(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped
+            """Raises ValueError for logits of which no token can be drawn."""
+
+            def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+                if not bool(torch.isfinite(scores.amax(-1)).all()):
+                    raise ValueError("its logits are not finite")
+                return scores
+
+        if temperature == 0:
+            return [Finite()]
 
         nucleus = self._settings.top_p
 
@@ -361,7 +442,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
                     rows = rows[likelier >= nucleus] if nucleus < 1.0 else rows[:0]
                 return torch.full_like(scores, -torch.inf).scatter_(-1, drawn, 0.0)
 
-        return [TemperatureLogitsWarper(float(self._settings.temperature)), Drawn()]
+        return [Finite(), TemperatureLogitsWarper(float(temperature)), Drawn()]
 
     def tune(
         self, preferences: Sequence[Preference], settings: Tuning, told: Callable[[int], None]
@@ -459,13 +540,15 @@ def load(
             given["device_map"] = device_map or {"": found}
         if quantization:
             given["quantization_config"] = _fewer_bits(quantization, double_quantization, dtype)
-        model = kind.from_pretrained(path, dtype=dtype, **given)
+        model, loading = kind.from_pretrained(path, dtype=dtype, output_loading_info=True, **given)
+        if absent := sorted({*loading["missing_keys"], *(str(key) for key in loading["mismatched_keys"])}):
+            raise ValueError(f"its weights lack {len(absent)} of the model's, such as {absent[0]}")
         model = (model if placed else model.to(found)).eval()
     except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
         reason = " ".join(str(error).split())[:300]
         raise ConfigurationError(
             f"{place}: {path} cannot be loaded on {found}: {reason}",
-            "name a complete folder of a language model (config, safetensors, tokenizer)",
+            _REMEDY,
             code="model-unloadable",
         ) from None
     return model, tokenizer, model.get_input_embeddings().weight.device if placed else found
@@ -521,7 +604,7 @@ def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = Tr
 
 def _has_stopped(tokenizer: Any, written: Sequence[int], stop: Sequence[str]) -> bool:
     """Returns True if one of the stops follows something that is no line break."""
-    text = tokenizer.decode(written, skip_special_tokens=True).lstrip()
+    text = _decode(tokenizer, written).lstrip()
     return any(mark in text for mark in stop)
 
 
@@ -553,17 +636,97 @@ def _stopping(
     return Stops()
 
 
+def _decode(tokenizer: Any, ids: Sequence[int], *, specials: bool = False) -> str:
+    """Returns the text of tokens with all its spaces: French has them before a question mark."""
+    text: str = tokenizer.decode(ids, skip_special_tokens=not specials, clean_up_tokenization_spaces=False)
+    return text
+
+
+def text_after_thinking(tokenizer: Any, prompt: Sequence[int], written: Sequence[int]) -> str:
+    """Returns the text of an answer without the thinking that the folder's special tokens and template mark."""
+    whole = _decode(tokenizer, written, specials=True)
+    marks = template_marks(tokenizer)
+    tail = _decode(tokenizer, prompt[-16:], specials=True)
+    # A template may open the thinking at the end of the prompt.
+    opened = next((match[0] for opening, _ in marks if (match := re.search(rf"(?:{opening})\s*\Z", tail))), "")
+    rest = without_thinking(opened + whole, (*THINKING_MARKS, *marks))
+    if rest == opened + whole:
+        return _decode(tokenizer, written)
+    for token in tokenizer.all_special_tokens:
+        rest = rest.replace(token, "")
+    return rest
+
+
+def template_marks(tokenizer: Any) -> tuple[tuple[str, str], ...]:
+    """Returns the marks that a chat template puts around a turn's thinking, as regular expressions."""
+    marks = {}
+    for name in _THOUGHT_FIELDS:
+        turn = _rendered_turn(tokenizer, **{name: _PROBE_THOUGHT})
+        if around := re.search(rf"(\S*)\s*{_PROBE_THOUGHT}\s*(\S.*?)\s*{_PROBE_TURN}", turn, re.DOTALL):
+            # Before the mark may stand the one that begins the turn.
+            opening = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^<>\[\]]+", around[1])[-1:]
+            marks[around[2]] = re.escape(opening[0]) if opening else r"(?!)"
+    return tuple((opening, re.escape(closing)) for closing, opening in marks.items())
+
+
+def _rendered_turn(tokenizer: Any, **fields: str) -> str:
+    """Returns a chat of two turns as its template writes it; "" without a template, or if it refuses such a chat."""
+    if not tokenizer.chat_template:
+        return ""
+    turns = [{"role": "user", "content": "A"}, {"role": "assistant", "content": _PROBE_TURN, **fields}]
+    try:
+        return str(tokenizer.apply_chat_template(turns, tokenize=False))
+    except Exception:  # noqa: BLE001 - a template fails in any way; its prompts show whether it serves
+        return ""
+
+
 def end_ids(tokenizer: Any, model: Any) -> list[int]:
-    """Ids of the tokens that end a text, by the folder's generation settings or else by the tokenizer; often one."""
-    named = model.generation_config.eos_token_id
-    ends = tokenizer.eos_token_id if named is None else named
-    return [ends] if isinstance(ends, int) else list(ends or ())
+    """Ids of the tokens that end a turn, by the generation settings, the tokenizer or the chat template; often one."""
+    ends: list[int] = []
+    for named in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
+        ends += [named] if isinstance(named, int) else list(named or ())
+    after_turn = _rendered_turn(tokenizer).rpartition(_PROBE_TURN)[2].lstrip()
+    if after_turn and (first := tokenizer(after_turn, add_special_tokens=False)["input_ids"][:1]):
+        ends += [token for token in first if token in tokenizer.added_tokens_decoder]
+    return list(dict.fromkeys(map(int, ends)))
+
+
+def has_experts(config: Any) -> bool:
+    """Returns True if a model's settings state a number of experts, at any depth."""
+    settings = config if isinstance(config, dict) else config.to_dict()
+    return any(
+        has_experts(value) if isinstance(value, dict) else "expert" in str(key) and type(value) is int and value > 1
+        for key, value in settings.items()
+    )
 
 
 def padding(tokenizer: Any, model: Any) -> int:
-    """Id of a token to pad with; padding is masked out, so any token serves."""
-    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id)
-    return next((token for token in known if isinstance(token, int)), 0)
+    """Id of a token to pad with; padding is masked out, so any token that the model has serves."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    tokens = (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id)
+    return next((token for token in tokens if isinstance(token, int) and 0 <= token < rows), 0)
+
+
+def padded(rows: Sequence[list[int]], pad: int, side: Literal["left", "right"]) -> list[list[int]]:
+    """Returns rows of one length.
+
+    >>> padded([[1], [2, 3]], 0, "left"), padded([[1], [2, 3]], 0, "right")
+    ([[0, 1], [2, 3]], [[1, 0], [2, 3]])
+    """
+    width = max(map(len, rows))
+    return [row + [pad] * (width - len(row)) if side == "right" else [pad] * (width - len(row)) + row for row in rows]
+
+
+def _missing_room(model: Any, prompt_tokens: int, longest_answer: int) -> int | None:
+    """Returns the model's positions if a prompt and its answer do not fit into them; None if they do.
+
+    Without absolute positions, as in T5, a model reads what memory holds.
+    """
+    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    if positions is None:
+        return None
+    tokens = max(prompt_tokens, longest_answer) if model.config.is_encoder_decoder else prompt_tokens + longest_answer
+    return positions if tokens > positions else None
 
 
 # Local models whose answers the workers of a Ray cluster write: one model in each worker, on a GPU where there is one.

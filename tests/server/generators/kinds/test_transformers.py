@@ -93,6 +93,7 @@ def test_an_ended_row_leaves_the_batch(folder: Path, path: str) -> None:
     stops = [tuple("aeiou"), ("zzz",)]  # the first end after a few tokens
     requests = [replace(request, stop=stops[n % 4 == 3]) for n, request in enumerate(asked())]
     rows: list[int] = []
+    answers(generator, requests[:1])  # the folder is tried at its first use
     generator._model()[0].register_forward_pre_hook(
         lambda _module, _given, named: rows.append(len(named.get("input_ids", ()))), with_kwargs=True
     )
