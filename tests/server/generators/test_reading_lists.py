@@ -28,6 +28,21 @@ def test_every_form_of_a_list_gives_its_items(answer: str) -> None:
     assert listed(answer) == WANTED
 
 
+@pytest.mark.parametrize(
+    ("answer", "items"),
+    [
+        ("بطاقة مفقودة، رسوم البطاقة، تحويل متأخر", ["بطاقة مفقودة", "رسوم البطاقة", "تحويل متأخر"]),
+        ("۱. کارت گمشده\n۲. کارمزد\n۳. انتقال دیر", ["کارت گمشده", "کارمزد", "انتقال دیر"]),
+        ("カード紛失、手数料、送金の遅れ", ["カード紛失", "手数料", "送金の遅れ"]),
+        ("以下是关键词：\n1、丢卡\n2、手续费\n3、转账延迟", ["丢卡", "手续费", "转账延迟"]),
+        ("胸痛・動悸・失神", ["胸痛", "動悸", "失神"]),
+        ("Oto tematy: karta, opłaty, przelew", ["karta", "opłaty", "przelew"]),
+    ],
+)
+def test_marks_between_items_are_of_any_script(answer: str, items: list[str]) -> None:
+    assert listed(answer) == items
+
+
 def test_one_long_item_does_not_lose_the_list() -> None:
     long = "a topic that goes on and on for many more words than a name has"
     assert listed(f"{', '.join(WANTED)}, {long}") == WANTED
