@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from undersong_common import entry
+from undersong_common.errors import GenerationError
 from undersong_common.printable import printable_lines, shell_path
 from undersong_common.rows import screen, show_lines
 from undersong_server import operations
@@ -94,6 +95,12 @@ def try_(
     kept = sum(not each.fault for each in tried)
     summary = f"\n{kept} of {len(tried)} kept, {operations.tasks.cost_of(tried)}"
     print_result({"texts": tried}, *map(printable_lines, lines), summary, as_json=as_json)
+    if not kept:
+        raise GenerationError(
+            f"generator {generator}: none of its answers is a text",
+            "read them above, and mend what the endpoint names or the prompts",
+            code="answers-useless",
+        )
 
 
 @app.command()

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -18,16 +18,18 @@ from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.endpoints import batch_prefix, merged
 from undersong_server.generators.interface import (
     Answer,
+    CachingGenerator,
     GenerationRequest,
     Generator,
+    PaidGenerator,
     Preference,
     PromptFormat,
     TunableGenerator,
     Tuning,
 )
 from undersong_server.generators.orders import DrawWords, Order, Requests
-from undersong_server.generators.reading import CUT, FAILED, Reading, read
-from undersong_server.journal import Journal
+from undersong_server.generators.reading import CUT, FAILED, REFUSED, Reading, read
+from undersong_server.journal import Journal, json_bytes
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import LIST_KINDS, Prompts
@@ -36,6 +38,8 @@ RETRIES = 2  # of an answer that is no text, before the sample is dropped
 TRIAL_ORDERS = 4  # per generator, if a private sum would come before its first text
 FEWEST_JUDGED = 4  # orders of a first batch that its share of useless answers is judged by
 USELESS_SHARE = 0.5  # of a first batch, above which the run stops
+FEWEST_WRITTEN = 0.5  # of a step's orders that become texts, below which no private sum follows
+REFUSALS_BY_ENDPOINT = 2  # of one order, after which it is done: its content is the reason
 THROWN_AWAY = "of a first batch that stopped the run"
 FLUSH_ANSWERS = 64  # answers of one embedded generator that share a journal write
 _THROWN_AWAY = GenerationRequest("thrown away", "", "", 0)
@@ -53,6 +57,8 @@ class Usage:
         cut: answers that ended at their longest length; some were kept up to their last whole sentence.
         notes: remarks of the generators on their answers, counted.
         fewer_examples: prompts that show less than was ordered, because the model's context holds no more.
+        lost: attempts whose answers were lost on the way, for which the endpoint may bill; no part of the other counts.
+        lost_tokens, lost_usd: what they cost at most.
     """
 
     orders: int = 0
@@ -65,6 +71,9 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     price_usd: float = 0.0
+    lost: int = 0
+    lost_tokens: int = 0
+    lost_usd: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
 
@@ -142,6 +151,36 @@ class _ReadAnswer(NamedTuple):
     reading: Reading
 
 
+class _StepWork:
+    """The orders of one step, with their texts as they come.
+
+    Attributes:
+        ordered: number of orders by generator.
+        written: the sample of each order; None while it has none.
+        useless: answers that were no text, failures included, in the order in which they came.
+    """
+
+    def __init__(self, orders: Sequence[Order], step: str, round_: int) -> None:
+        self.orders = orders
+        self.step = step
+        self.ordered = Counter(order.generator for order in orders)
+        self.written: list[Sample | None] = [None] * len(orders)
+        self.useless: list[_ReadAnswer] = []
+        self._round = round_
+
+    @property
+    def remaining(self) -> list[int]:
+        """Numbers of the orders without a text."""
+        return [number for number, sample in enumerate(self.written) if sample is None]
+
+    def take(self, answer: _ReadAnswer) -> None:
+        """Takes the text of an answer as its order's."""
+        order = self.orders[answer.number]
+        self.written[answer.number] = Sample(
+            answer.reading.text, order.label, answer.name, self._round, order.kind, order.attributes
+        )
+
+
 class Author:
     """Turns a method's orders into cleaned samples, by asking the generators.
 
@@ -174,6 +213,8 @@ class Author:
         self._progress = progress
         self._screening = screening or Screening()
         self._steps: set[str] = set()  # written by this process
+        self._open: list[tuple[str, bytes]] = []  # verdicts with failures of the last step, which nothing builds on yet
+        self._open_problems: list[str] = []  # why its orders failed
         self._proven = {name for name in generators if not self._requests.form_of(name).reads}
         self.usage = {name: Usage() for name in generators}
         self.speed = {name: Speed() for name in generators}
@@ -226,42 +267,123 @@ class Author:
             raise ConfigurationError(
                 f"no generator is named {name!r}", "name it under [[generators]]", code="generator-unknown"
             )
-        written: list[Sample | None] = [None] * len(orders)
-        rooms = [1] * len(orders)
-        remaining = list(range(len(orders)))
-        ordered = Counter(order.generator for order in orders)
-        first = ordered.keys() - self._proven
-        useless: list[_ReadAnswer] = []
-        for name, number in ordered.items():
+        self.close_orders()
+        work = _StepWork(orders, step, round_)
+        first = work.ordered.keys() - self._proven
+        for name, number in work.ordered.items():
             self.usage[name].orders += number
+        try:
+            self._ask_all(work, screening, first)
+        finally:
+            self._count_losses()
+        self._proven |= {sample.generator for sample in work.written if sample is not None}
+        self._stop([each for each in work.useless if each.name in first - self._proven], work.ordered)
+        self._check_step(work)
+        for index in work.remaining:
+            self.usage[orders[index].generator].dropped += 1
+        return work.written
+
+    def _ask_all(self, work: "_StepWork", screening: Screening, first: Collection[str]) -> None:
+        """Asks for the orders of a step until each has a text or has had all its attempts."""
+        rooms = [1] * len(work.orders)
+        refusals = Counter[int]()
+        asked = list(work.remaining)
         for attempt in range(1 + RETRIES):
-            if not remaining:
+            if not asked:
                 break
-            batch = self._answered(f"{step}/{attempt}", orders, remaining, rooms, screening, () if attempt else first)
+            step = f"{work.step}/{attempt}"
+            batch = self._answered(step, work.orders, asked, rooms, screening, () if attempt else first)
             faulty = [each for each in batch if each.reading.fault]
-            useless += faulty
+            work.useless += faulty
             if attempt == 0:
-                self._judge([each for each in faulty if each.name in first], ordered)
-            if self._journal.get(_verdict_key(f"{step}/{attempt}")) is None:  # what failed has now failed for good
-                self._journal.put_json(_verdict_key(f"{step}/{attempt}"), [each.reading.fault for each in batch])
+                self._judge([each for each in faulty if each.name in first], work.ordered)
+            self._note_verdict(step, batch)
             for each in batch:
                 self._count(self.usage[each.name], each.answer)
+                if each.reading.fault == FAILED:
+                    self.usage[each.name].notes[f"failed: {_problem(each)}"] += 1
                 if not each.reading.fault:
-                    order = orders[each.number]
-                    written[each.number] = Sample(
-                        each.reading.text, order.label, each.name, round_, order.kind, order.attributes
-                    )
+                    work.take(each)
                     self.usage[each.name].kept += 1
             for each in faulty:
                 self.usage[each.name].faults[each.reading.fault] += 1
-                self.usage[each.name].retried += attempt < RETRIES
                 rooms[each.number] *= 1 + (each.reading.fault == CUT)
-            remaining = [each.number for each in faulty]
-        self._proven |= {sample.generator for sample in written if sample is not None}
-        self._stop([each for each in useless if each.name in first - self._proven], ordered)
-        for index in remaining:
-            self.usage[orders[index].generator].dropped += 1
-        return written
+                refusals[each.number] += _is_refused_by_endpoint(each)
+            asked = [each.number for each in faulty if refusals[each.number] < REFUSALS_BY_ENDPOINT]
+            for each in faulty:
+                self.usage[each.name].retried += attempt < RETRIES and each.number in asked
+
+    def _note_verdict(self, step: str, batch: Sequence["_ReadAnswer"]) -> None:
+        """Journals what became of answers. Where an order failed it is open, until something builds on the step."""
+        if self._journal.get(_verdict_key(step)) is not None:
+            return
+        verdict = (_verdict_key(step), json_bytes([each.reading.fault for each in batch]))
+        problems = {each.number: _problem(each) for each in batch if each.reading.fault == FAILED}
+        if problems or self._open:
+            self._open += [(_failures_key(step), json_bytes({str(n): words for n, words in problems.items()})), verdict]
+        else:
+            self._journal.put_all([verdict])
+        # An order that has its text by now is not open; the last attempt's failures are those that are.
+        self._open_problems = list(problems.values())
+
+    def close_orders(self) -> None:
+        """Notes that what failed in the last step has failed for good: what follows builds on the other texts."""
+        self._journal.put_all(self._open)
+        self._open, self._open_problems = [], []
+
+    def check_finished(self) -> None:
+        """Raises GenerationError if orders of the last step failed: the corpus is short, and they can be asked again.
+
+        Otherwise nothing is open any more.
+        """
+        if self._open_problems:
+            raise GenerationError(
+                f"{len(self._open_problems)} orders of the last step have no answer; the last one:"
+                f" {self._open_problems[-1]}",
+                "mend what the endpoint names, or wait, then run the same command again: it asks for them alone",
+                code="orders-open",
+            )
+        self.close_orders()
+
+    def _check_step(self, work: "_StepWork") -> None:
+        """Raises GenerationError if less than half of the orders that models were asked for became texts.
+
+        The useless answers are thrown away, so that the same run, continued, asks for them anew; orders that failed are
+        open. Those that were refused for their content are done, unless the step could not go on without them.
+        """
+        judged = [n for n, order in enumerate(work.orders) if self._requests.form_of(order.generator).reads]
+        missing = [n for n in judged if work.written[n] is None]
+        if len(judged) - len(missing) >= FEWEST_WRITTEN * len(judged):
+            return
+        last = {each.number: each for each in work.useless if work.written[each.number] is None}
+        refused = {n for n, each in last.items() if _is_refused_by_endpoint(each)}
+        is_hopeless = len(refused) > (1.0 - FEWEST_WRITTEN) * len(judged)
+        for name in {each.name for each in last.values()}:
+            thrown = [
+                (each.step, each.number, each.answer)
+                for each in work.useless
+                if each.name == name and each.number in last and (is_hopeless or each.number not in refused)
+            ]
+            self._throw_away(name, thrown)
+        self._open, self._open_problems = [], []
+        kinds = Counter(last[n].reading.fault for n in missing)
+        failed = kinds.pop(FAILED, 0)
+        useless = ", ".join(f"{count} {fault}" for fault, count in kinds.most_common()) or "none"
+        said = next((words for each in reversed(work.useless) if (words := _words(each.answer))), "nothing at all")
+        raise GenerationError(
+            f"{work.step}: {len(judged) - len(missing)} of {len(judged)} orders became texts; {failed} have no answer,"
+            f" {sum(kinds.values())} have useless ones ({useless}); one of them: {said}",
+            "mend what the endpoint names, or see answers with `undersong try`, then run the same command again: what"
+            " was good is kept, and no private sum is asked for texts that did not come",
+            code="step-short",
+        )
+
+    def _count_losses(self) -> None:
+        """Sets what attempts cost at most whose answers were lost on the way, as part of each generator's usage."""
+        for name, generator in self._generators.items():
+            if isinstance(generator, PaidGenerator):
+                usage, lost = self.usage[name], generator.lost
+                usage.lost, usage.lost_tokens, usage.lost_usd = lost.attempts, lost.tokens, lost.price_usd
 
     def tune(
         self, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning
@@ -317,13 +439,24 @@ class Author:
         for name in unproven if known is None else ():
             self._ask_anew(step, name, {i: requests[i] for i in remaining if orders[i].generator == name})
         failed = {index for index, fault in zip(remaining, known or (), strict=known is not None) if fault == FAILED}
+        if known is None:
+            failed |= self._answered_later(step, remaining, names)
         asked = [(index, name) for index, name in zip(remaining, names, strict=True) if index not in failed]
         answers = self._ask(step, asked, requests)
-        answers |= {index: GenerationError("failed before this program was started") for index in failed}
+        reasons = (self._journal.get_json(_failures_key(step)) or {}) if failed else {}
+        answers |= {
+            index: GenerationError(reasons.get(str(index), "failed before this program was started"))
+            for index in failed
+        }
         for index in trimmed:
             self.usage[orders[index].generator].fewer_examples += 1
         readings = [self._read(answers[i], requests[i], name) for i, name in zip(remaining, names, strict=True)]
         faults = self._faults(known, [orders[index] for index in remaining], readings, screening)
+        for name in dict.fromkeys(names):
+            generator = self._generators[name]
+            if isinstance(generator, CachingGenerator):
+                own = [place for place, owner in enumerate(names) if owner == name]
+                generator.keep_texts([(requests[remaining[place]], not faults[place]) for place in own])
         return [
             _ReadAnswer(step, index, name, answers[index], Reading(reading.text, fault))
             for index, name, reading, fault in zip(remaining, names, readings, faults, strict=True)
@@ -349,18 +482,20 @@ class Author:
             if missed := {index: requests[index] for index in own if index not in kept}:
                 missing[name] = missed
         unwritten: list[tuple[str, bytes]] = []
+        settled: list[str] = []  # attempts whose answers are kept with them, in one transaction
         try:
             for name, index, answer in answers_of(self._generators, missing, self.speed):
                 answers[index] = answer
                 if isinstance(answer, Answer):
                     unwritten.append((_key(step, name, index), _encode(answer)))
-                paid = isinstance(answer, Answer) and answer.completion_tokens > 0
-                if paid or len(unwritten) >= FLUSH_ANSWERS:
-                    self._journal.put_all(unwritten)
-                    unwritten = []
+                    settled += [answer.attempt] if answer.attempt else []
+                # An answer of a language model took time or money: it is kept at once.
+                if unwritten and (self._requests.form_of(name).reads or len(unwritten) >= FLUSH_ANSWERS):
+                    self._journal.exchange(settled, unwritten)
+                    unwritten, settled = [], []
                 self._progress.update(f"writing {in_words}", len(answers), len(asked))
         finally:
-            self._journal.put_all(unwritten)
+            self._journal.exchange(settled, unwritten)
         for index, name in asked:
             if index not in answers:
                 raise GenerationError(f"{name}: gave no answer to request {index} of {step}")
@@ -369,6 +504,16 @@ class Author:
     def _kept(self, step: str, name: str, indices: Sequence[int]) -> dict[int, Answer]:
         journaled = self._journal.items(_key(step, name, ""))  # one query: a run has thousands of orders
         return {index: _decode(journaled[key]) for index in indices if (key := _key(step, name, index)) in journaled}
+
+    def _answered_later(self, step: str, indices: Sequence[int], names: Sequence[str]) -> set[int]:
+        """Returns the orders that failed at this attempt and were paid for at a later one, before this process."""
+        what, _, attempt = step.rpartition("/")
+        found: set[int] = set()
+        for name in dict.fromkeys(names):
+            own = [index for index, owner in zip(indices, names, strict=True) if owner == name]
+            for later in range(int(attempt) + 1, 1 + RETRIES):
+                found |= self._kept(f"{what}/{later}", name, own).keys() - self._kept(step, name, own).keys()
+        return found
 
     def _ask_anew(self, step: str, name: str, requests: Mapping[int, GenerationRequest]) -> None:
         """Throws an earlier process's useless answers away if they alone would stop the run: the generator may have
@@ -492,8 +637,23 @@ def _words(answer: Answer | GenerationError) -> str:
     return f"“{text[:_QUOTED]}{'...' if len(text) > _QUOTED else ''}”" if text else ""
 
 
+def _problem(answer: _ReadAnswer) -> str:
+    """Returns why an order has no answer, without the generator's name before it."""
+    problem = answer.answer.problem if isinstance(answer.answer, GenerationError) else ""
+    return problem.removeprefix(f"generator {answer.name}: ")
+
+
+def _is_refused_by_endpoint(answer: _ReadAnswer) -> bool:
+    """Returns True if the endpoint refused an order for its content."""
+    return isinstance(answer.answer, Answer) and answer.answer.end == "filtered" and answer.reading.fault == REFUSED
+
+
 def _verdict_key(step: str) -> str:
     return f"verdict/{step}"
+
+
+def _failures_key(step: str) -> str:
+    return f"failures/{step}"
 
 
 def _key(step: str, generator: str, index: int | str) -> str:
@@ -505,7 +665,8 @@ def _thrown_away_key(generator: str) -> str:
 
 
 def _encode(answer: Answer) -> bytes:
-    fields = astuple(answer)[:-1]  # how long it took is not journaled
+    # How long it took is not journaled, nor the attempt that it settles.
+    fields = (answer.text, answer.prompt_tokens, answer.completion_tokens, answer.price_usd, answer.note, answer.finish)
     return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 

@@ -1,15 +1,10 @@
-"""Limits, batch files and cached answers of an endpoint, and answers of several threads as they come.
+"""Limits, attempts and cached answers of an endpoint, and answers of several threads as they come.
 
 Limits are budgets of tokens and dollars, rates per minute, and fewer calls at once after a 429.
 
-Batch files hold many requests, answered within a day at half the price. A batch's number is noted before it is asked
-after, and that it is about to be submitted before that: whatever kills the process, the next one finds the batch, by
-its number or by the mark it bears, and pays for none twice. A batch that ends before all of it is answered gives what
-it has; the rest is asked for in the next.
-
 The cache keeps answers across runs in one file, for trials whose rerun is not to be paid again. Its key is everything
 that decides an answer (address, headers, body) and the number of requests alike that came before in the run, so that
-two orders never get one entry.
+two orders never get one entry. An answer is kept once it has become a text: a useless one would be useless for ever.
 """
 
 import hashlib
@@ -20,27 +15,103 @@ import re
 import sqlite3
 import threading
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Generator
+from undersong_server.generators.interface import (
+    Answer,
+    BudgetExhausted,
+    GenerationRequest,
+    Generator,
+    Loss,
+    PaidGenerator,
+)
 from undersong_server.journal import Journal
-
-if TYPE_CHECKING:
-    import openai
 
 T = TypeVar("T")
 _LIMITS = ("requests", "tokens")  # in the order of every tuple and list of limits a minute
+_FIRST_AT_ONCE = 4  # calls in flight before the first have gone well
 _BURST_S = 6.0  # of a limit a minute that may be used at once
 _RESET = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class AttemptLog:
+    """The attempts of one generator whose answers the run has not: in flight, or lost. Each counts at its worst case.
+
+    An attempt is in the journal before it is sent. The author takes it out in the transaction that keeps its answer,
+    and :meth:`end` if it was not billed. So one that is still there when a process starts was lost, whatever killed
+    the last one.
+    """
+
+    def __init__(self, journal: Journal | None, name: str) -> None:
+        """Reads what earlier processes lost; without a journal, the attempts of this process alone are counted."""
+        self._journal = journal
+        self._prefix = f"attempt/{name}/"
+        self._lock = threading.Lock()
+        self._lost: dict[str, Loss] = {}
+        self._worst: dict[str, Loss] = {}  # of attempts in flight
+        for key, entry in (journal.items(self._prefix) if journal else {}).items():
+            tokens, price_usd, words = json.loads(entry)
+            self._lost[key] = Loss(1, tokens, price_usd, words)
+
+    @property
+    def lost(self) -> Loss:
+        """All lost attempts together."""
+        with self._lock:
+            return sum(self._lost.values(), Loss())
+
+    def begin(self, tokens: int, price_usd: float) -> str:
+        """Notes an attempt before it is sent; returns its key."""
+        key = f"{self._prefix}{uuid.uuid4().hex}"
+        self._note({key: Loss(1, tokens, price_usd)})
+        return key
+
+    def begin_batch(self, worst: Mapping[str, tuple[int, float]]) -> None:
+        """Notes the requests of a batch, (tokens, dollars) by identifier, before it is submitted."""
+        self._note({self.batch_key(name): Loss(1, *most) for name, most in worst.items()})
+
+    def batch_key(self, identifier: str) -> str:
+        """Returns the key of a request in a batch."""
+        return f"{self._prefix}batch/{identifier}"
+
+    def end(self, key: str, *, lost: bool, words: str = "") -> None:
+        """Notes that an attempt ended without an answer, whether it may have been billed, and why."""
+        with self._lock:
+            worst = self._worst.pop(key, None)
+            if worst is None:
+                return
+            # The request of a batch may be asked again under its key.
+            lost_as = {f"{self._prefix}{uuid.uuid4().hex}": replace(worst, words=words)} if lost else {}
+            self._lost |= lost_as
+        self._keep([key], lost_as)
+
+    def take_over(self, identifiers: Iterable[str]) -> Loss:
+        """Returns what requests of batches that an earlier process submitted cost at most: their answers may come."""
+        with self._lock:
+            keys = [key for key in map(self.batch_key, identifiers) if key in self._lost]
+            taken = {key: self._lost.pop(key) for key in keys}
+            self._worst |= taken
+        return sum(taken.values(), Loss())
+
+    def _note(self, worst: Mapping[str, Loss]) -> None:
+        with self._lock:
+            self._worst |= worst
+        self._keep(worst, worst)
+
+    def _keep(self, dropped: Iterable[str], worst: Mapping[str, Loss]) -> None:
+        if self._journal is not None:
+            entries = [
+                (key, json.dumps([loss.tokens, loss.price_usd, loss.words]).encode()) for key, loss in worst.items()
+            ]
+            self._journal.exchange(dropped, entries)
 
 
 class CallBudget:
@@ -57,6 +128,7 @@ class CallBudget:
         self._reserved = np.zeros(2)
         self._calls = 0
         self._changed = threading.Condition()
+        self.last_loss = ""  # words of the attempt that was lost last
 
     def reserve(self, tokens: int, price_usd: float) -> None:
         """Reserves the worst case of one call; waits if it would fit once calls in flight have settled.
@@ -92,7 +164,8 @@ class CallBudget:
         limits = " or ".join(f"{name} {limit:.10g}" for name, limit in stated if math.isfinite(limit))
         return BudgetExhausted(
             f"generator {self._name}: the next call (at most {tokens} tokens and ${price_usd:.4f}) could exceed"
-            f" {limits}; spent so far: {self._spent[0]:.0f} tokens and ${self._spent[1]:.4f}",
+            f" {limits}; spent so far: {self._spent[0]:.0f} tokens and ${self._spent[1]:.4f}"
+            + (f"; an answer was lost, and counts at its worst case: {self.last_loss}" if self.last_loss else ""),
             "raise the budget and run the same command again (what was answered is kept), or ask for fewer samples",
             code="budget-exhausted",
         )
@@ -116,7 +189,8 @@ class Pace:
     ) -> None:
         """None means unlimited. ``longest_wait_s`` bounds the pauses that an endpoint's headers ask for."""
         self._most = concurrency
-        self._allowed = float(concurrency)
+        # An endpoint with a low limit is found out by few calls, not by all that are allowed at once.
+        self._allowed = float(min(concurrency, _FIRST_AT_ONCE))
         self._in_flight = 0
         self._rates = (requests_per_minute, tokens_per_minute)
         self._rooms = [max((rate or 0.0) * _BURST_S / 60.0, 1.0) for rate in self._rates]
@@ -125,6 +199,7 @@ class Pace:
         self._clock = clock
         self._at = clock()
         self._stated = [(math.inf, 0.0)] * len(_LIMITS)  # what answers say is left of each limit, and until when
+        self._held_until = -math.inf
         self._changed = threading.Condition()
         self.counts = {"waited": 0, "slowed_down": 0}
 
@@ -159,6 +234,11 @@ class Pace:
                 self._allowed = min(float(self._most), self._allowed + 1.0 / max(1.0, self._allowed))
             self._changed.notify_all()
 
+    def hold(self, pause_s: float) -> None:
+        """Starts no call before a pause that the endpoint announces has passed: it would be put off as well."""
+        with self._changed:
+            self._held_until = max(self._held_until, self._clock() + pause_s)
+
     def note_limits(self, headers: Mapping[str, str]) -> None:
         """Notes how much of the endpoint's limits is left and when they are reset, by the headers of an answer."""
         for limit, what in enumerate(_LIMITS):
@@ -172,7 +252,9 @@ class Pace:
         """Returns the seconds that a call has to wait at least; 0 if it may start."""
         now = self._clock()
         passed, self._at = now - self._at, now
-        longest = 0.05 if self._in_flight >= self.allowed else 0.0
+        longest = max(0.0, self._held_until - now)
+        if self._in_flight >= self.allowed:
+            longest = max(longest, 0.05)
         for limit, wanted in enumerate((1.0, float(tokens))):
             left, until = self._stated[limit]
             if left < wanted:
@@ -200,105 +282,9 @@ def seconds_of(reset: str) -> float | None:
         return None
 
 
-ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
-MARK = "undersong"  # of a batch's metadata
-_LISTED = 100  # batches in which one is looked for that was submitted and not noted
-
-
-Result = tuple[str, Mapping[str, Any] | None, str]
-"""One line of a batch's output: the request's identifier, and the body of a completion or a problem."""
-
-
-@dataclass(frozen=True)
-class Batches:
-    """The batches of one generator.
-
-    Attributes:
-        journal: keeps their numbers.
-        name: the generator's.
-        endpoint: path that each line of a batch asks, e.g. "/v1/chat/completions".
-        poll_s: pause between two looks at a batch.
-        retried: makes one call of the client, again if the endpoint says that it is asked too often.
-    """
-
-    client: "openai.OpenAI"
-    journal: Journal
-    name: str
-    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
-    poll_s: float
-    retried: Callable[[Callable[[], Any]], Any]
-
-    def results(self, bodies: Mapping[str, Mapping[str, Any]]) -> Iterator[Result]:
-        """Yields one result per request body, from batches that were submitted before and from one new batch.
-
-        Raises what the client raises.
-        """
-        missing = dict(bodies)
-        entries = self.journal.items(batch_prefix(self.name))
-        noted = [json.loads(value) for key, value in sorted(entries.items()) if key.endswith("/requests")]
-        for identifiers in [*noted, None]:
-            asked = list(missing) if identifiers is None else identifiers
-            if missing.keys() & asked:
-                for result in self._ended(asked, bodies):
-                    if missing.pop(result[0], None) is not None:
-                        yield result
-        for identifier in missing:
-            yield identifier, None, "the batch ended without it"
-
-    def _ended(self, identifiers: Sequence[str], bodies: Mapping[str, Mapping[str, Any]]) -> Iterator[Result]:
-        """Results of one batch, which is submitted unless it was; waits until it has ended."""
-        mark = hashlib.sha256("\n".join(identifiers).encode()).hexdigest()
-        key = f"{batch_prefix(self.name)}{mark}"
-        noted = self.journal.get(f"{key}/number")
-        number = noted.decode() if noted else None
-        if number is None:
-            known = self.journal.get(f"{key}/requests") is not None
-            number = self._submitted(mark) if known else None
-            if number is None and not all(each in bodies for each in identifiers):
-                return  # never submitted, and parts of it were answered otherwise
-            if not known:
-                self.journal.put(f"{key}/requests", json.dumps(list(identifiers)).encode())
-            number = number or self._submit(mark, {each: bodies[each] for each in identifiers})
-            self.journal.put(f"{key}/number", number.encode())
-        while (batch := self.retried(partial(self.client.batches.retrieve, number))).status not in ENDED:
-            time.sleep(self.poll_s)
-        for file in filter(None, (batch.output_file_id, batch.error_file_id)):
-            yield from _lines(self.retried(partial(self.client.files.content, file)).text)
-
-    def _submit(self, mark: str, bodies: Mapping[str, Mapping[str, Any]]) -> str:
-        lines = [
-            json.dumps({"custom_id": each, "method": "POST", "url": self.endpoint, "body": body})
-            for each, body in bodies.items()
-        ]
-        content = ("requests.jsonl", "\n".join(lines).encode())
-        file = self.retried(lambda: self.client.files.create(file=content, purpose="batch"))
-        batch = self.retried(
-            lambda: self.client.batches.create(
-                input_file_id=file.id, endpoint=self.endpoint, completion_window="24h", metadata={MARK: mark}
-            )
-        )
-        return str(batch.id)
-
-    def _submitted(self, mark: str) -> str | None:
-        """The number of a batch that an earlier process submitted and could not note."""
-        listed = self.retried(lambda: self.client.batches.list(limit=_LISTED)).data
-        return next((str(batch.id) for batch in listed if (batch.metadata or {}).get(MARK) == mark), None)
-
-
 def batch_prefix(name: str) -> str:
     """Returns the prefix of the journal's keys that hold a generator's submitted batches."""
     return f"batch/{name}/"
-
-
-def _lines(content: str) -> Iterator[Result]:
-    for entry in (json.loads(line) for line in content.split("\n") if line.strip()):
-        response = entry.get("response") or {}
-        body = response.get("body")
-        if response.get("status_code") == 200 and isinstance(body, dict):
-            yield entry["custom_id"], body, ""
-        else:
-            error = entry.get("error") or (body or {}).get("error") or {}
-            yield entry["custom_id"], None, str(error.get("message") or "no reason given")[:200]
 
 
 NOTE = "from the cache"
@@ -320,6 +306,8 @@ class CachedGenerator:
         self._cache_parts = cache_parts
         self._seen: Counter[str] = Counter()
         self._hits = 0
+        # Keys and values of answers that were given; the value is "" for one from the file.
+        self._unjudged: dict[GenerationRequest, list[tuple[str, str]]] = {}
         try:
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
             self._database.execute("CREATE TABLE IF NOT EXISTS answer (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
@@ -333,6 +321,21 @@ class CachedGenerator:
     @property
     def counts(self) -> dict[str, int]:
         return {**self._asked.counts, "cache_hits": self._hits}
+
+    @property
+    def lost(self) -> Loss:
+        """As of the generator that is asked."""
+        return self._asked.lost if isinstance(self._asked, PaidGenerator) else Loss()
+
+    def keep_texts(self, outcomes: Iterable[tuple[GenerationRequest, bool]]) -> None:
+        """Keeps the answers to requests that became texts (True), and drops those that did not."""
+        for request, is_text in outcomes:
+            unjudged = self._unjudged.get(request)
+            key, value = unjudged.pop(0) if unjudged else ("", "")
+            if is_text and value:
+                self._database.execute("INSERT OR REPLACE INTO answer VALUES (?, ?)", (key, value))
+            elif key and not is_text:
+                self._database.execute("DELETE FROM answer WHERE key = ?", (key,))
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
         """Counts journaled requests as asked, so that the next equal request takes another entry of the file."""
@@ -349,13 +352,14 @@ class CachedGenerator:
                 missed.append(index)
                 continue
             self._hits += 1
+            self._unjudged.setdefault(requests[index], []).append((key, ""))
             kept = json.loads(row[0])
             yield index, Answer(kept["text"], note=NOTE, finish=kept["finish"])
         for position, answer in self._asked.answer([requests[index] for index in missed]):
             index = missed[position]
             if isinstance(answer, Answer):
                 value = json.dumps({"text": answer.text, "finish": answer.finish})
-                self._database.execute("INSERT OR REPLACE INTO answer VALUES (?, ?)", (keys[index], value))
+                self._unjudged.setdefault(requests[index], []).append((keys[index], value))
             yield index, answer
 
     def _key(self, request: GenerationRequest) -> str:

@@ -4,7 +4,7 @@ The author makes :class:`GenerationRequest` values; a generator answers them as 
 name (an endpoint, a local model, a file of texts, an n-gram model) is configuration.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -99,12 +99,13 @@ class Answer:
 
     Attributes:
         text: as the generator wrote it; the caller cleans it (``undersong_server.generators.cleaning``).
-        prompt_tokens: tokens read; attempts that were lost on the way count at their worst case.
+        prompt_tokens: tokens read; those of attempts that were lost on the way are no part of it (:class:`Loss`).
         completion_tokens: tokens written, counted likewise.
         price_usd: US dollars; 0.0 if no price is configured.
         note: a note for the report, e.g. "repeat" or "usage not reported"; mostly "".
         finish: why it ended.
         seconds: wall-clock time from the first attempt to the answer; 0.0 if it is not known. Not journaled.
+        attempt: journal key of the attempt that it settles, which is dropped where the answer is kept; "" for none.
     """
 
     text: str
@@ -114,6 +115,7 @@ class Answer:
     note: str = ""
     finish: Finish = ""
     seconds: float = field(default=0.0, compare=False)
+    attempt: str = field(default="", compare=False)
 
     @property
     def end(self) -> End:
@@ -200,6 +202,41 @@ class TunableGenerator(Generator, Protocol):
 
     def adapt(self, files: Mapping[str, bytes]) -> None:
         """Gives the model an adapter that an earlier process trained; later texts are written with it."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Attempts whose answers were lost, and what they cost at most: an endpoint may have billed them."""
+
+    attempts: int = 0
+    tokens: int = 0
+    price_usd: float = 0.0
+    words: str = ""  # why the last of them was lost
+
+    def __add__(self, other: "Loss") -> "Loss":
+        return Loss(
+            self.attempts + other.attempts,
+            self.tokens + other.tokens,
+            self.price_usd + other.price_usd,
+            other.words or self.words,
+        )
+
+
+@runtime_checkable
+class PaidGenerator(Generator, Protocol):
+    """A generator whose answers may be lost on the way, and billed all the same."""
+
+    @property
+    def lost(self) -> Loss:
+        """Attempts of the whole run whose answers were lost."""
+
+
+@runtime_checkable
+class CachingGenerator(Generator, Protocol):
+    """A generator that keeps answers across runs."""
+
+    def keep_texts(self, outcomes: Iterable[tuple[GenerationRequest, bool]]) -> None:
+        """Keeps the answers to requests that became texts (True), and drops those that did not."""
 
 
 class BudgetExhausted(GenerationError):

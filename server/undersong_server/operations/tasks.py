@@ -28,7 +28,16 @@ from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_server import methods
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.generators.interface import TOKENS_A_WORD, Answer, GeneratorSettings, Surroundings, embeds_nothing
+from undersong_server.generators.interface import (
+    TOKENS_A_WORD,
+    Answer,
+    CachingGenerator,
+    GeneratorSettings,
+    Loss,
+    PaidGenerator,
+    Surroundings,
+    embeds_nothing,
+)
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.generators.reading import read
 from undersong_server.runs.planning import (
@@ -160,6 +169,7 @@ class Tried:
         text: text found in the answer; ``fault``: kind of fault of the answer, "" for none.
         finish: reason why the answer ended, if the generator reports it.
         seconds: from the first request to this answer.
+        lost_tokens, lost_usd: what attempts cost at most whose answers were lost, in the first row for all orders.
     """
 
     label: str
@@ -174,13 +184,17 @@ class Tried:
     completion_tokens: int
     price_usd: float
     seconds: float
+    lost_tokens: int = 0
+    lost_usd: float = 0.0
 
 
 def cost_of(tried: Sequence[Tried]) -> str:
-    """Writes the time, tokens and price of all orders of a trial in words."""
+    """Writes the time, tokens and price of all orders of a trial in words, and what lost answers cost at most."""
     tokens = counted(sum(each.prompt_tokens + each.completion_tokens for each in tried), "token")
     seconds, price = max(each.seconds for each in tried), sum(each.price_usd for each in tried)
-    return f"{seconds:.2f} s, {tokens}, US$ {price:.4f}"
+    lost, lost_usd = sum(each.lost_tokens for each in tried), sum(each.lost_usd for each in tried)
+    losses = f"; answers lost on the way cost {counted(lost, 'token')}, US$ {lost_usd:.4f} at most" if lost else ""
+    return f"{seconds:.2f} s, {tokens}, US$ {price:.4f}{losses}"
 
 
 def try_generator(
@@ -266,6 +280,7 @@ def try_task(
         number: (answer, time.monotonic() - begun)
         for number, answer in generator.answer([made[number] for number in range(texts)])
     }
+    lost = generator.lost if isinstance(generator, PaidGenerator) else Loss()
     found = []
     for number, order in enumerate(orders):
         request = made[number]
@@ -288,8 +303,12 @@ def try_task(
                 completion_tokens=got.completion_tokens,
                 price_usd=got.price_usd,
                 seconds=seconds,
+                lost_tokens=0 if number else lost.tokens,
+                lost_usd=0.0 if number else lost.price_usd,
             )
         )
+    if isinstance(generator, CachingGenerator):
+        generator.keep_texts([(made[number], not each.fault) for number, each in enumerate(found)])
     return tuple(found)
 
 

@@ -126,8 +126,13 @@ class GeneratorUse:
     @property
     def notes(self) -> list[str]:
         """Notes on the generator's answers in short sentences, such as repeats of a replay file."""
-        fewer = {FEWER: self.count.fewer_examples} if self.count.fewer_examples else {}
-        return [f"{note}: {count}" for note, count in sorted((self.count.notes | fewer).items())]
+        counted = {**self.count.notes, FEWER: self.count.fewer_examples, self._lost_words: self.count.lost}
+        return [f"{note}: {count}" for note, count in sorted(counted.items()) if count]
+
+    @property
+    def _lost_words(self) -> str:
+        most = f"{self.count.lost_tokens} tokens, US$ {self.count.lost_usd:.4f}"
+        return f"answers lost on the way, which cost {most} at most, beside the figures here"
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def _written(data: ReportData) -> Text:
     words += f", {counted(data.rounds, 'round')}"
     words += f", {data.privacy.quorum.parties} parties" if data.privacy.quorum.parties > 1 else ""
     words += f"; {number(dropped)} dropped (no text of their own)" if dropped else ""
-    spent = sum(each.count.price_usd for each in data.usage)
+    spent = sum(each.count.price_usd + each.count.lost_usd for each in data.usage)
     seconds = sum(seconds for _, seconds in data.seconds)
     return Text(words + (f"; {spent:.2f} US$" if spent else "") + (f"; {duration(seconds)}" if seconds else ""))
 

@@ -128,6 +128,7 @@ def execute(
             "tell its author; what was opened and written is kept",
             code="method-fails",
         ) from error
+    author.check_finished()
     ordered = sum(usage.orders for usage in author.usage.values()) - run_plan.trial_calls * len(author.usage)
     if ordered > run_plan.generator_calls:
         progress.say(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
-from undersong_common.printable import counted, name_fault, printable
+from undersong_common.printable import counted, fingerprinted, name_fault, printable
 from undersong_common.row_files import SUFFIXES
 from undersong_protocol.agreement.manifest import LONGEST_NAME
 from undersong_protocol.agreement.plan import Privacy, Quorum
@@ -366,7 +366,7 @@ class Task(Section):
             **named,
             "labels": list(self.task.labels),
             **{key: sentence for key, sentence in given.items() if sentence},
-            "generators": [printable(each.words, LONGEST_NAME) for each in self.generators],
+            "generators": [fingerprinted(each.words, LONGEST_NAME) for each in self.generators],
             **({"columns": list(self.attribute_columns)} if self.attribute_columns else {}),
         }
 

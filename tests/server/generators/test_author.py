@@ -251,12 +251,97 @@ def test_a_small_first_batch_is_asked_again_before_it_stops_the_run(journal):
     ]
 
 
-def test_a_batch_after_the_first_never_stops_the_run(journal):
-    generator = Scripted("g", ["one", "two", "three", "four", *[""] * 12])
+def test_a_step_of_which_less_than_half_came_stops_the_run_and_is_asked_again(journal):
+    generator = Scripted("g", ["one", "two", "three", "four", "five", *[""] * 9])
     writer = author(journal, generator)
     orders = [Order("g", "zero_shot", "x")] * 4
     assert all(writer.write("round 1", 0, orders))
-    assert writer.write("round 2", 1, orders) == [None] * 4
+    with raises(GenerationError, "step-short"):
+        writer.write("round 2", 1, orders)
+    mended = Scripted("g", ["six", "seven", "eight"])
+    again = author(journal, mended)
+    again.write("round 1", 0, orders)
+    assert [sample.text for sample in again.write("round 2", 1, orders)] == ["five", "six", "seven", "eight"]
+    assert again.usage["g"].calls == 17
+
+
+def test_half_of_a_step_is_enough(journal):
+    generator = Scripted("g", ["one", "two", "three", "four", "five", "six", *[""] * 6])
+    writer = author(journal, generator)
+    orders = [Order("g", "zero_shot", "x")] * 4
+    writer.write("round 1", 0, orders)
+    assert [sample and sample.text for sample in writer.write("round 2", 1, orders)] == ["five", "six", None, None]
+
+
+def failing_step(journal, *texts):
+    """A writer whose first step is whole, and whose second has these answers."""
+    writer = author(journal, Scripted("g", ["one", "two", "three", "four", *texts]))
+    orders = [Order("g", "zero_shot", "x")] * 4
+    assert all(writer.write("round 1", 0, orders))
+    return writer, orders
+
+
+def test_failed_orders_are_open_until_something_builds_on_their_step(journal):
+    gone = [GenerationError("g: gone")] * 3
+    writer, orders = failing_step(journal, "five", "six", "seven", *gone)
+    writer.write("round 2", 1, orders)
+    with raises(GenerationError, "orders-open"):
+        writer.check_finished()
+    mended = Scripted("g", ["eight"])
+    again = author(journal, mended)
+    again.write("round 1", 0, orders)
+    assert [sample.text for sample in again.write("round 2", 1, orders)] == ["five", "six", "seven", "eight"]
+    again.check_finished()
+    last = Scripted("g", [])
+    third = author(journal, last)
+    third.write("round 1", 0, orders)
+    assert all(third.write("round 2", 1, orders))
+    assert last.asked == []
+
+
+def test_failed_orders_are_done_where_a_later_step_builds_on_the_others(journal):
+    gone = [GenerationError("generator g: gone")] * 3
+    writer, orders = failing_step(journal, "five", "six", "seven", *gone, "nine")
+    writer.write("round 2", 1, orders)
+    writer.write("round 3", 2, orders[:1])
+    writer.check_finished()
+    last = Scripted("g", [])
+    again = author(journal, last)
+    for number, step in enumerate(("round 1", "round 2", "round 3")):
+        again.write(step, number, orders if number < 2 else orders[:1])
+    assert last.asked == []
+    assert again.usage["g"].notes["failed: gone"] == 3
+
+
+def test_an_order_that_failed_once_and_was_paid_later_is_not_paid_again(journal):
+    writer, orders = failing_step(journal, "five", GenerationError("busy"), "seven", "eight", "six")
+    assert all(writer.write("round 2", 1, orders))  # and the process dies before anything builds on it
+    last = Scripted("g", [])
+    again = author(journal, last)
+    again.write("round 1", 0, orders)
+    assert [sample.text for sample in again.write("round 2", 1, orders)] == ["five", "six", "seven", "eight"]
+    assert last.asked == []
+
+
+def test_an_order_refused_for_its_content_is_asked_once_more_and_then_done(journal):
+    class Refusing(Scripted):
+        def answer(self, requests):
+            for index, request in enumerate(requests):
+                self.asked.append(request)
+                words = Answer("flagged", note="refused by the endpoint (flagged)", finish="filter")
+                yield index, words if request.label == "y" else Answer(f"Text {len(self.asked)}.")
+
+    generator = Refusing("g", [])
+    orders = [Order("g", "zero_shot", label) for label in "xyxx"]
+    writer = author(journal, generator)
+    assert [sample is None for sample in writer.write("one", 0, orders)] == [False, True, False, False]
+    writer.check_finished()
+    assert len(generator.asked) == 5
+    usage = writer.usage["g"]
+    assert (usage.faults["refused"], usage.retried, usage.dropped) == (2, 1, 1)
+    again = Refusing("g", [])
+    author(journal, again).write("one", 0, orders)
+    assert again.asked == []
 
 
 def test_an_answer_that_was_cut_is_asked_for_with_more_room(journal):

@@ -14,6 +14,7 @@ from undersong_common.errors import GenerationError
 from undersong_server.generators.author import Author
 from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
+from undersong_server.generators.kinds.openai import generator as openai_generator
 from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -92,6 +93,11 @@ def requests(count: int) -> list[GenerationRequest]:
     return [GenerationRequest("zero_shot", "x", f"text {n}", n) for n in range(count)]
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai_generator, "PATIENCE_S", 0.2)
+
+
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal.sqlite")
@@ -112,7 +118,7 @@ def test_an_endpoint_that_is_asked_too_often_is_asked_again(journal: Journal) ->
         answers = dict(generator(server, journal, max_wait_s=0.01, max_retries=2).answer(requests(3)))
         assert all(isinstance(answer, Answer) for answer in answers.values())
         assert len(server.batches) == len(server.files) == 1
-        server.throttled = 3
+        server.throttled = 10**6
         with pytest.raises(GenerationError) as stopped:
             dict(generator(server, journal, max_wait_s=0.01, max_retries=2).answer(requests(5)))
         assert stopped.value.code == "batch-unreachable"

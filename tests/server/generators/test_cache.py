@@ -39,6 +39,15 @@ class Counting:
         self.observed += len(answers)
 
 
+def answered(
+    cached: CachedGenerator, requests: Sequence[GenerationRequest], *, texts: bool = True
+) -> dict[int, Answer | GenerationError]:
+    """The answers to ``requests``, by index; the cache is told whether they became texts."""
+    answers = dict(cached.answer(requests))
+    cached.keep_texts([(request, texts) for request in requests])
+    return answers
+
+
 def cached(path: Path, asked: Counting, **fields: Any) -> CachedGenerator:
     settings = OpenAISettings(**{"name": "far", "kind": "openai", "model": "tiny", "api_key_env": "", **fields})
     return CachedGenerator(asked, settings.cache_parts, path)
@@ -50,7 +59,7 @@ REQUEST = GenerationRequest("zero_shot", "x", "Write.", 1)
 def test_a_later_run_pays_nothing_for_what_was_asked_and_no_entry_serves_two_orders(tmp_path: Path) -> None:
     first, second = Counting(), Counting()
     requests = [REQUEST, REQUEST, replace(REQUEST, prompt="Write more.")]
-    before = dict(cached(tmp_path / "cache", first).answer(requests))
+    before = answered(cached(tmp_path / "cache", first), requests)
     again = cached(tmp_path / "cache", second)
     after = dict(again.answer([*requests, REQUEST]))
     assert first.calls == 3
@@ -74,32 +83,43 @@ def test_a_later_run_pays_nothing_for_what_was_asked_and_no_entry_serves_two_ord
 )
 def test_whatever_decides_an_answer_decides_the_entry(tmp_path: Path, fields: dict[str, Any]) -> None:
     first, second = Counting(), Counting()
-    list(cached(tmp_path / "cache", first).answer([REQUEST]))
-    list(cached(tmp_path / "cache", second, **fields).answer([REQUEST]))
+    answered(cached(tmp_path / "cache", first), [REQUEST])
+    answered(cached(tmp_path / "cache", second, **fields), [REQUEST])
     assert second.calls == 1
 
 
 def test_limits_and_seeds_that_are_not_sent_decide_nothing(tmp_path: Path) -> None:
     first, second, third = Counting(), Counting(), Counting()
-    list(cached(tmp_path / "cache", first).answer([REQUEST]))
-    list(cached(tmp_path / "cache", second, concurrency=2, token_budget=9).answer([replace(REQUEST, seed=2)]))
+    answered(cached(tmp_path / "cache", first), [REQUEST])
+    answered(cached(tmp_path / "cache", second, concurrency=2, token_budget=9), [replace(REQUEST, seed=2)])
     assert second.calls == 0
-    list(cached(tmp_path / "cache", third, send_seed=True).answer([REQUEST, replace(REQUEST, seed=2)]))
+    answered(cached(tmp_path / "cache", third, send_seed=True), [REQUEST, replace(REQUEST, seed=2)])
     assert third.calls == 2
     fourth, kinds = Counting(), {REQUEST.kind: {"send_seed": True}}
-    list(cached(tmp_path / "other", fourth, kinds=kinds).answer([REQUEST, replace(REQUEST, seed=2)]))
+    answered(cached(tmp_path / "other", fourth, kinds=kinds), [REQUEST, replace(REQUEST, seed=2)])
     assert fourth.calls == 2
 
 
 def test_failures_are_not_kept_and_what_the_journal_has_counts_as_asked(tmp_path: Path) -> None:
     first = Counting()
-    list(cached(tmp_path / "cache", first).answer([replace(REQUEST, label="none"), REQUEST]))
+    answered(cached(tmp_path / "cache", first), [replace(REQUEST, label="none"), REQUEST])
     resumed = Counting()
     again = cached(tmp_path / "cache", resumed)
     again.observe([REQUEST, REQUEST], [Answer("text 1"), Answer("text 2")])
     assert resumed.observed == 2
     list(again.answer([REQUEST]))
     assert resumed.calls == 1
+
+
+def test_an_answer_that_became_no_text_is_asked_for_again(tmp_path: Path) -> None:
+    useless, mended = Counting(), Counting()
+    answered(cached(tmp_path / "cache", useless), [REQUEST], texts=False)
+    answered(cached(tmp_path / "cache", mended), [REQUEST])
+    assert (useless.calls, mended.calls) == (1, 1)
+    answered(cached(tmp_path / "cache", useless), [REQUEST], texts=False)  # from the file, and no text any more
+    assert useless.calls == 1
+    answered(cached(tmp_path / "cache", mended), [REQUEST])
+    assert mended.calls == 2
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_no_more_is_asked_than_an_endpoint_says_is_left() -> None:
 
 def test_fewer_calls_at_once_after_a_429_and_never_none() -> None:
     pace = Pace(concurrency=8, clock=Clock())
+    for _ in range(60):
+        assert started(pace)
     allowed = []
     for _ in range(6):
         pace.start(1, threading.Event())
@@ -94,6 +96,15 @@ def test_fewer_calls_at_once_after_a_429_and_never_none() -> None:
     for _ in range(60):
         assert started(pace)
     assert pace.allowed == 8
+
+
+def test_an_announced_pause_holds_every_call() -> None:
+    clock = Clock()
+    pace = Pace(concurrency=8, clock=clock)
+    pace.hold(20.0)
+    assert not started(pace)
+    clock.now = 20.0
+    assert started(pace)
 
 
 def test_a_stopped_run_does_not_wait() -> None:

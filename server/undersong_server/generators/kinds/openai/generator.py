@@ -1,0 +1,458 @@
+"""The generator of an endpoint: attempts until there is an answer, within the limits, each in the journal before it.
+
+The one layer of retries is here: it knows the deadline, the caps and the state of each exchange.
+
+Budgets hold in advance: a call is made only if its worst case still fits. That is the prompt's UTF-8 bytes (a
+tokeniser with bytes to fall back on never makes more tokens of it) plus 64 for the chat template, and ``max_tokens``;
+more where an endpoint was seen to bill more. An attempt whose answer was lost on the way may have been billed, so it
+counts at its worst case, in this process and in every later one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.generators.endpoints import AttemptLog, CallBudget, Pace, merged
+from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Loss
+from undersong_server.generators.kinds.openai import states
+from undersong_server.generators.kinds.openai.attempt import Connection, longest_body
+from undersong_server.generators.kinds.openai.batches import Batches, BatchRequest, BatchSettings
+from undersong_server.generators.kinds.openai.batches import Path as BatchPath
+from undersong_server.generators.kinds.openai.settings import Endpoint, OpenAISettings
+from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, judge
+from undersong_server.journal import Journal
+
+PATIENCE_S = 120.0  # at least, that an endpoint which is busy and announces no pause is waited for
+_FIRST_PAUSE_S = 0.5
+_RETRIES_OF_UNREACHABLE = 2  # before the first answer of the run: then the address is wrong
+
+
+@dataclass
+class _Patience:
+    """The attempts of one request so far, and whether another one follows.
+
+    Attributes:
+        begun_s: start of the first attempt, by the monotonic clock.
+        counted: attempts that count against ``max_retries``: those that no announced pause put off.
+    """
+
+    begun_s: float
+    counted: int = 0
+    attempts: int = 0
+    busy_since_s: float | None = None
+
+    def pause_s(self, verdict: Verdict, settings: OpenAISettings, *, answered: bool) -> float | None:
+        """Returns the pause before the next attempt; None if there is none."""
+        now = time.monotonic()
+        self.attempts += 1
+        deadline = self.begun_s + settings.deadline_s
+        announced = verdict.pause_s
+        is_put_off = announced is not None and not verdict.billed
+        self.counted += not is_put_off
+        pause = self._growing_pause_s(settings) if announced is None else self._announced_pause_s(announced, settings)
+        if now + (announced or 0.0) >= deadline:
+            return None
+        if is_put_off:
+            return pause
+        retries = settings.max_retries
+        if verdict.kind == "unreachable" and not answered:
+            retries = min(retries, _RETRIES_OF_UNREACHABLE)
+        elif verdict.state is State.WAIT and not verdict.billed:
+            self.busy_since_s = now if self.busy_since_s is None else self.busy_since_s
+            if now - self.busy_since_s < PATIENCE_S:
+                return pause
+        return pause if self.counted <= retries else None
+
+    def _growing_pause_s(self, settings: OpenAISettings) -> float:
+        return min(_FIRST_PAUSE_S * 2.0 ** min(self.counted - 1, 30), settings.max_wait_s) * random.uniform(0.5, 1.0)
+
+    @staticmethod
+    def _announced_pause_s(announced: float, settings: OpenAISettings) -> float:
+        # A random part more than the server asks for, so that the threads do not all return at once.
+        return max(announced, min(_FIRST_PAUSE_S, settings.max_wait_s)) * random.uniform(1.0, 1.1)
+
+
+class OpenAIGenerator:
+    """Answers requests in ``concurrency`` threads and yields the answers in the order in which they arrive."""
+
+    def __init__(
+        self,
+        settings: OpenAISettings,
+        *,
+        environment: Mapping[str, str],
+        folder: Path = Path(),
+        journal: Journal | None = None,
+    ) -> None:
+        """Looks up the key; connects at the first call.
+
+        Args:
+            settings: the task's table.
+            environment: where the key variable is looked up, and nothing else.
+            folder: where a relative ``ca_file`` starts.
+            journal: keeps attempts and the numbers of batches; None asks for each text by itself, whatever is set.
+
+        Raises:
+            ConfigurationError: the key variable is not set, or holds what cannot be a key; no ``ca_file``.
+        """
+        self.name = settings.name
+        self._settings = settings
+        self._keys = [self._key(address.api_key_env, environment) for address in settings.addresses]
+        self._secrets = [
+            key for key, address in zip(self._keys, settings.addresses, strict=True) if address.api_key_env
+        ]
+        ca_file = folder / settings.ca_file if settings.ca_file else None
+        if ca_file is not None and not ca_file.is_file():
+            raise ConfigurationError(
+                f"generator {self.name}: ca_file {ca_file}: no such file", "check the path", code="ca-file-missing"
+            )
+        self._connections = [
+            Connection(
+                address.base_url,
+                self._key_header(address, key),
+                proxy=settings.proxy,
+                ca_file=ca_file,
+                name=self.name,
+            )
+            for address, key in zip(settings.addresses, self._keys, strict=True)
+        ]
+        self._turns = itertools.count()
+        self._budget = CallBudget(self.name, settings.token_budget, settings.price_budget_usd)
+        self._log = AttemptLog(journal, self.name)
+        lost = self._log.lost
+        self._budget.charge(lost.tokens, lost.price_usd)
+        self._budget.last_loss = lost.words
+        self._tally: Counter[str] = Counter(calls=0, retries=0, lost_attempts=0, failed=0)
+        self._lock = threading.Lock()
+        self._answered = False
+        self._failed_in_a_row = self._forbidden_in_a_row = 0
+        self._overrun = 1.0  # largest number of tokens that an answer took, in multiples of those that it was allowed
+        self._pace = Pace(
+            concurrency=settings.concurrency,
+            requests_per_minute=settings.requests_per_minute,
+            tokens_per_minute=settings.tokens_per_minute,
+            longest_wait_s=settings.max_wait_s,
+        )
+        self._batches = None if journal is None or not settings.batch else self._make_batches(journal)
+        self._instead: OpenAIGenerator | None = None
+        self._given_up = False
+        if settings.fallback:
+            self._instead = OpenAIGenerator(settings.of_fallback, environment=environment, folder=folder)
+            self._instead._budget = self._budget
+            self._instead._log = self._log
+
+    def _key(self, variable: str, environment: Mapping[str, str]) -> str:
+        key = environment.get(variable, "").strip() if variable else "none"
+        if not key:
+            raise ConfigurationError(
+                f"generator {self.name}: the environment variable {variable} with its key is not set",
+                f'export {variable}=..., or set api_key_env = "" for an endpoint without keys',
+                code="endpoint-key-missing",
+            )
+        if not re.fullmatch(r"[\x21-\x7e]+", key):
+            raise ConfigurationError(
+                f"generator {self.name}: the environment variable {variable} holds no key (a space, a line"
+                " break, or a character beyond ASCII)",
+                f"export {variable} anew, with the key alone",
+                code="endpoint-key-malformed",
+            )
+        return key
+
+    def _key_header(self, address: Endpoint, key: str) -> dict[str, str]:
+        if not address.api_key_env:
+            return {}
+        bearer = "Bearer " if self._settings.key_header.casefold() == "authorization" else ""
+        return {self._settings.key_header: f"{bearer}{key}"}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return {**self._tally, **self._pace.counts}
+
+    @property
+    def lost(self) -> Loss:
+        """Attempts of the whole run whose answers were lost, at their worst case."""
+        return self._log.lost
+
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+        """Counts the tokens and dollars of journaled answers towards the budgets."""
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, Answer):
+                self._budget.charge(answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
+                self._note_answer(request, answer)
+
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+        """Yields answers as the interface says. At most ``concurrency`` answers are under way or not yet yielded, so
+        that an interruption loses no more than these.
+
+        Raises:
+            BudgetExhausted: the next call could exceed a budget.
+            ConfigurationError: a ``ca_file`` without certificates.
+            GenerationError: the account or a setting is at fault, or ten requests in a row have failed for good.
+        """
+        if not requests:
+            return
+        for connection in self._connections:
+            _ = connection.pool  # what is wrong with ca_file is said before a call is made
+        if self._batches is not None:
+            yield from self._batched(requests, self._batches)
+            return
+        numbers = iter(range(len(requests)))  # shared by the threads
+
+        def work(stop: threading.Event) -> Iterator[tuple[int, Answer | GenerationError]]:
+            for index in numbers:
+                answer = None if stop.is_set() else self._answered_by_either(requests[index], stop)
+                if answer is None:
+                    return
+                yield index, answer
+
+        width = min(self._settings.concurrency, len(requests))
+        failures: list[BaseException] = []
+        # After a failure no new call is made; calls in flight are paid for, so their answers are awaited.
+        yield from merged({f"{self.name}-{number}": work for number in range(width)}, failures)
+        if failures:
+            raise failures[0]
+
+    # One request: several attempts
+
+    def _answered_by_either(self, request: GenerationRequest, stop: threading.Event) -> Answer | GenerationError | None:
+        """Returns the model's answer, or where it gives none, the fallback's. Raises as :meth:`_persist`."""
+        fallback = self._instead
+        if fallback is None:
+            return self._persist(request, stop)
+        if not self._given_up:
+            try:
+                answer = self._persist(request, stop)
+                if not isinstance(answer, GenerationError):
+                    return answer
+            except BudgetExhausted:
+                raise
+            except (ConfigurationError, GenerationError):
+                self._given_up = True
+        self._count("by_fallback")
+        answer = fallback._persist(request, stop)
+        if not isinstance(answer, Answer):
+            return answer
+        return replace(answer, note=", ".join(filter(None, (answer.note, f"by {fallback._settings.model}"))))
+
+    def _persist(self, request: GenerationRequest, stop: threading.Event) -> Answer | GenerationError | None:
+        """Returns the answer after as many attempts as it needs; None if stopped. Raises what ends the iteration."""
+        patience = _Patience(time.monotonic())
+        self._count("calls")
+        while True:
+            attempt = self._attempt(request, patience, stop)
+            if attempt is None or isinstance(attempt, Answer):
+                return attempt
+            verdict, connection = attempt
+            if verdict.state not in (State.WAIT, State.LOST):
+                return self._end(verdict, connection)
+            pause = patience.pause_s(verdict, self._settings, answered=self._answered)
+            if pause is None:
+                return self._end(verdict, connection, f"no answer after {patience.attempts} attempts")
+            self._count("retries")
+            if len(self._connections) == 1 and verdict.pause_s is not None and verdict.throttled:
+                self._pace.hold(pause)
+            if stop.wait(pause):
+                return None
+
+    def _end(self, verdict: Verdict, connection: Connection, said: str = "") -> Answer | GenerationError:
+        """Returns what becomes of a request without an answer. Raises GenerationError if the run stops with it."""
+        if verdict.kind == "content":
+            self._count("failed")
+            return Answer(verdict.words, note=f"refused by the endpoint ({verdict.words})", finish="filter")
+        words = f"{said} ({verdict.words})" if said else verdict.words
+        is_fatal = verdict.state is State.ACCOUNT or verdict.kind == "unreachable"
+        if verdict.kind == "forbidden" and self._answered:
+            with self._lock:
+                self._forbidden_in_a_row += 1
+                is_fatal = self._forbidden_in_a_row >= states.FORBIDDEN_IN_A_ROW
+        if is_fatal:
+            raise self._stopped(verdict, connection, words)
+        self._count("failed")
+        with self._lock:
+            self._failed_in_a_row += verdict.state is not State.REQUEST and verdict.kind != "forbidden"
+            failures = self._failed_in_a_row
+        if failures >= states.FAILURES_IN_A_ROW:
+            raise GenerationError(
+                f"generator {self.name}: {failures} requests in a row have failed, the last one: {words}",
+                self._remedy(verdict, connection),
+                code="endpoint-fails",
+            )
+        return GenerationError(f"generator {self.name}: {words}", self._remedy(verdict, connection))
+
+    def _stopped(self, verdict: Verdict, connection: Connection, words: str) -> GenerationError:
+        return GenerationError(
+            f"generator {self.name}: {connection.base_url}, model {self._settings.model!r}: {words}",
+            self._remedy(verdict, connection),
+            code=verdict.problem.code,
+        )
+
+    def _remedy(self, verdict: Verdict, connection: Connection) -> str:
+        variable = self._settings.addresses[self._connections.index(connection)].api_key_env or "api_key_env"
+        return verdict.problem.remedy.format(variable=variable)
+
+    def _count(self, what: str, number: int = 1) -> None:
+        with self._lock:
+            self._tally[what] += number
+
+    def _note_answer(self, request: GenerationRequest, answer: Answer) -> None:
+        """Notes that the endpoint answers, and how much of what a request was allowed its answer took."""
+        _, (_, longest) = self._settings.body_of(request)
+        with self._lock:
+            if answer.finish != "filter" or answer.completion_tokens:
+                self._answered, self._failed_in_a_row, self._forbidden_in_a_row = True, 0, 0
+            self._overrun = max(self._overrun, answer.completion_tokens / longest)
+
+    def _worst_case(self, most: tuple[int, int]) -> tuple[int, int]:
+        """Returns the most tokens that a request can read and write, by what the endpoint has billed before."""
+        return most[0], round(most[1] * self._overrun)
+
+    # One attempt
+
+    def _attempt(
+        self, request: GenerationRequest, patience: _Patience, stop: threading.Event
+    ) -> Answer | tuple[Verdict, Connection] | None:
+        """Makes one call within the limits. Returns the answer, the verdict of any other state, or None if stopped."""
+        settings = self._settings
+        body, most = settings.body_of(request)
+        worst = self._worst_case(most)
+        reserved = (sum(worst), settings.price_usd(*worst))
+        self._budget.reserve(*reserved)
+        self._pace.start(reserved[0], stop)
+        took, throttled = (0, 0.0), False
+        connection = self._connections[next(self._turns) % len(self._connections)]
+        try:
+            if stop.is_set():
+                return None
+            key = self._log.begin(*reserved)
+            verdict = self._judged(connection, request.kind, body, worst, patience)
+            throttled = verdict.throttled
+            completion = verdict.completion
+            if completion is None:
+                self._log.end(key, lost=verdict.billed, words=verdict.words)
+                if verdict.billed:
+                    took = reserved
+                    self._count("lost_attempts")
+                    self._budget.last_loss = verdict.words
+                return verdict, connection
+            answer = self._answer_of(completion, key, time.monotonic() - patience.begun_s)
+            took = (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
+            self._note_answer(request, answer)
+            return answer
+        finally:
+            self._pace.end(throttled=throttled, tokens=reserved[0], took=took[0])
+            self._budget.settle(reserved, took)
+
+    def _judged(
+        self,
+        connection: Connection,
+        kind: str,
+        body: Mapping[str, Any],
+        worst: tuple[int, int],
+        patience: _Patience,
+    ) -> Verdict:
+        settings = self._settings
+        left_s = patience.begun_s + settings.deadline_s - time.monotonic()
+        exchange = connection.exchange(
+            "POST",
+            "/chat/completions" if "messages" in body else "/completions",
+            json.dumps(body).encode(),
+            timeout_s=max(0.05, min(settings.timeout_s, left_s)),
+            most_bytes=longest_body(worst[1]),
+            headers=settings.request_fields(kind).headers,
+        )
+        self._pace.note_limits(exchange.headers)
+        return self._judge(exchange, worst)
+
+    def _judge(self, exchange: Exchange, worst: tuple[int, int]) -> Verdict:
+        return judge(exchange, worst, self._secrets, time.time())
+
+    def _answer_of(self, completion: states.Completion, key: str, seconds: float = 0.0) -> Answer:
+        usage = completion.usage
+        return Answer(
+            completion.text,
+            usage.prompt,
+            usage.completion,
+            self._settings.price_usd(usage.prompt, usage.completion),
+            "" if usage.reported else "usage not reported",
+            completion.finish,
+            seconds,
+            key,
+        )
+
+    # Batches
+
+    def _make_batches(self, journal: Journal) -> Batches:
+        settings, connection = self._settings, self._connections[0]
+        return Batches(
+            connection,
+            journal,
+            self._log,
+            BatchSettings(settings.batch_poll_s, settings.timeout_s, settings.max_wait_s, PATIENCE_S, settings.headers),
+            name=self.name,
+            judge=self._judge,
+            stopped=lambda verdict, said: self._stopped(verdict, connection, f"{said}: {verdict.words}"),
+        )
+
+    def _batched(
+        self, requests: Sequence[GenerationRequest], batches: Batches
+    ) -> Iterator[tuple[int, Answer | GenerationError]]:
+        """Yields answers from batch files. Their worst cases are reserved together before anything is submitted."""
+        settings = self._settings
+        asked: dict[str, BatchRequest] = {}
+        indices: dict[str, int] = {}
+        for index, request in enumerate(requests):
+            body, most = settings.body_of(request)
+            content = json.dumps([body, request.seed], sort_keys=True)
+            identifier = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+            worst = self._worst_case(most)
+            asked[identifier] = BatchRequest(body, worst, settings.price_usd(*worst))
+            indices[identifier] = index
+        # What an earlier process submitted and could not read is no longer lost: it is reserved below.
+        taken_over = self._log.take_over(asked)
+        self._budget.charge(-taken_over.tokens, -taken_over.price_usd)
+        reserved = (sum(sum(each.worst) for each in asked.values()), sum(each.price_usd for each in asked.values()))
+        try:
+            self._budget.reserve(*reserved)
+        except BudgetExhausted:
+            self._budget.charge(taken_over.tokens, taken_over.price_usd)
+            raise
+        took = (0, 0.0)
+        path: BatchPath = "/v1/chat/completions" if requests[0].style == "chat" else "/v1/completions"
+        try:
+            for identifier, verdict in batches.results(asked, path):
+                index = indices[identifier]
+                self._count("calls")
+                if verdict.completion is not None:
+                    answer = self._answer_of(verdict.completion, self._log.batch_key(identifier))
+                    took = (took[0] + answer.prompt_tokens + answer.completion_tokens, took[1] + answer.price_usd)
+                    self._note_answer(requests[index], answer)
+                    yield index, answer
+                    continue
+                if verdict.billed:
+                    took = (took[0] + sum(asked[identifier].worst), took[1] + asked[identifier].price_usd)
+                    self._count("lost_attempts")
+                    self._budget.last_loss = verdict.words
+                yield index, self._batch_failure(verdict)
+        finally:
+            self._budget.settle(reserved, took)
+
+    def _batch_failure(self, verdict: Verdict) -> Answer | GenerationError:
+        """Returns what becomes of a line of a batch without an answer. Raises GenerationError if the run stops."""
+        if verdict.state is State.ACCOUNT and verdict.kind != "forbidden":
+            raise self._stopped(verdict, self._connections[0], f"a line of its batch: {verdict.words}")
+        if verdict.kind == "content":
+            return self._end(verdict, self._connections[0])
+        self._count("failed")
+        return GenerationError(f"generator {self.name}: no answer in its batch ({verdict.words})")

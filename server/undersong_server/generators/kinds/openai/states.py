@@ -1,0 +1,519 @@
+"""States of an exchange with an endpoint: bytes in, a verdict out, without I/O and without a clock.
+
+An exchange is what came of one attempt: a status with its headers and bytes, one line of a batch's result, or a fault
+of the connection. It ends in one of six states, and the state decides what happens next. The words are shown only.
+
+    ANSWER    a completion: it is read
+    REQUEST   this request's fault (content, a prompt that is too long): this order fails, the others go on
+    WAIT      the endpoint is busy: asked again after a pause
+    ACCOUNT   the account or a setting: the run stops at once
+    REFUSED   another refusal: ten in a row stop the run
+    LOST      no answer that can be read, and perhaps billed: asked again, and its worst case counts as spent
+"""
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from typing import Any, Literal
+
+from undersong_common.printable import printable
+from undersong_server.generators.interface import Finish
+
+
+class State(Enum):
+    """The six states of an exchange."""
+
+    ANSWER = "answer"
+    REQUEST = "this request's"
+    WAIT = "wait"
+    ACCOUNT = "account or settings"
+    REFUSED = "refused"
+    LOST = "lost"
+
+
+Fault = Literal["", "unreachable", "certificate", "proxy", "late", "cut", "large"]
+SHOWN_CHARACTERS = 200  # of an endpoint's words
+MOST_TOKENS = 10**7  # that a usage can state
+
+STATUS_STATES: dict[int, State] = {
+    **dict.fromkeys((408, 409, 425, 429), State.WAIT),
+    **dict.fromkeys((401, 402, 404, 407), State.ACCOUNT),
+}
+"""States that a status has whatever is said; the rest is in :func:`_state_of_status`."""
+WORDED_STATUSES = {400, 403, 413, 422}
+"""Statuses whose words decide the state."""
+BILLED_STATUSES = {502, 504, 520, 522, 524}
+"""Gateways that lost the answer of a server that may have written it."""
+FAULT_STATES: dict[Fault, State] = {
+    "unreachable": State.WAIT,
+    "certificate": State.ACCOUNT,
+    "proxy": State.ACCOUNT,
+    "late": State.LOST,
+    "cut": State.LOST,
+    "large": State.LOST,
+}
+ENDS: dict[str, Finish] = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), ""),
+    **dict.fromkeys(
+        ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"), "length"
+    ),
+    **dict.fromkeys(
+        ("content_filter", "safety", "sensitive", "prohibited_content", "recitation", "refusal", "blocklist"), "filter"
+    ),
+}
+"""Reasons of an answer's end; every other one is unknown."""
+LOST_ENDS = {"error", "abort", "network_error", "insufficient_system_resource"}
+"""Reasons of an end after which there is no answer."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A kind of problem that an endpoint states, with the state that it has and its remedy."""
+
+    state: State
+    code: str
+    remedy: str
+
+
+PROBLEMS: dict[str, Problem] = {
+    "content": Problem(State.REQUEST, "endpoint-content", "reword task.description or the label"),
+    "long": Problem(State.REQUEST, "endpoint-prompt-long", "set context_tokens, or lower max_tokens"),
+    "busy": Problem(State.WAIT, "endpoint-busy", "lower concurrency, or wait, and run the same command again"),
+    "quota": Problem(
+        State.ACCOUNT, "endpoint-quota", "top the account up or raise its limit, then run the same command again"
+    ),
+    "key": Problem(
+        State.ACCOUNT,
+        "endpoint-key-refused",
+        "set {variable} to a key that may use it, then run the same command again",
+    ),
+    "forbidden": Problem(
+        State.ACCOUNT,
+        "endpoint-key-refused",
+        "set {variable} to a key that may use it, then run the same command again",
+    ),
+    "model": Problem(
+        State.ACCOUNT,
+        "endpoint-model-unknown",
+        "correct model, or base_url (which ends before /chat/completions, mostly with /v1)",
+    ),
+    "redirect": Problem(State.ACCOUNT, "endpoint-redirects", "write the address itself as base_url"),
+    "proxy": Problem(State.ACCOUNT, "endpoint-proxy", "look after the proxy, or correct the key proxy"),
+    "certificate": Problem(
+        State.ACCOUNT,
+        "endpoint-certificate",
+        "name the file with your authority's certificate as ca_file, or correct base_url",
+    ),
+    "unreachable": Problem(
+        State.WAIT, "endpoint-unreachable", "start the endpoint or correct base_url, then run the same command again"
+    ),
+    "refused": Problem(
+        State.REFUSED,
+        "endpoint-fails",
+        "look after the endpoint and the generator's settings, then run the same command again; answers are kept",
+    ),
+    "lost": Problem(
+        State.LOST,
+        "endpoint-fails",
+        "look after the endpoint and base_url, then run the same command again; answers are kept",
+    ),
+}
+STATUS_PROBLEMS = {401: "key", 402: "quota", 404: "model", 407: "proxy"}
+FAILURES_IN_A_ROW = 10
+"""Orders that fail one after the other, whenever, before the run stops."""
+FORBIDDEN_IN_A_ROW = 3
+"""Answers of 403 that are not about content, after the first answer, before the run stops; one is enough before it."""
+
+_I = re.IGNORECASE
+_CONTENT = re.compile(
+    r"content[ _-]?(filter|management|policy)|moderat|flagged|responsible.?ai|safety (system|filter|setting)"
+    r"|prohibited.?content|inappropriate|usage polic"
+    r"|(?<!organization )(?<!organisation )(?<!organization's )(?<!network )(?<!access )(?<!data )\bpolicy",
+    _I,
+)
+_BILLING = re.compile(
+    r"billing|insufficient[ _]?(balance|quota|fund|credit)|\bcredits?\b(?! card)|\bbalance\b|payment|prepaid|arrear"
+    r"|hard.limit|spend(ing)?.limit|current quota|account.{0,20}(suspended|deactivated|overdue)",
+    _I,
+)
+_A_WHILE = re.compile(r"per.?(second|minute|hour|day)|\b[rt]p[smd]\b|rate.?limit", _I)
+_BUSY = re.compile(
+    r"\bloading\b|overloaded|\bbusy\b|warming|enqueued|rate.?limit|too many requests|temporarily|at capacity", _I
+)
+_LONG = re.compile(
+    r"context.?(length|window)|maximum context|too (long|large|many (input )?tokens)|reduce the length"
+    r"|(prompt|inputs?)\b.{0,60}(exceed|longer|at most|fewer than)|string_above_max_length",
+    _I,
+)
+_KEY = re.compile(r"api[ _-]?key|authenticat|unauthori[sz]ed|invalid.{0,12}(token|credential)", _I)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What came of one attempt.
+
+    Attributes:
+        status: the HTTP status; 0 if none came.
+        headers: of the response, names in lower case.
+        body: its bytes, decoded from what a Content-Encoding states.
+        fault: fault of the connection, "" for none; ``detail`` says more about it.
+    """
+
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    fault: Fault = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one answer; not ``reported`` where the endpoint states none that can be true."""
+
+    prompt: int
+    completion: int
+    reported: bool = True
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A completion that was read, as the endpoint wrote it."""
+
+    text: str
+    finish: Finish
+    usage: Usage
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The state of an exchange.
+
+    Attributes:
+        kind: key of ``PROBLEMS``; "" for an answer.
+        words: what is shown.
+        pause_s: pause that the endpoint announces; None if it announces none.
+        billed: the answer may have been written and billed, so that its worst case counts.
+        throttled: the endpoint is asked too often.
+    """
+
+    state: State
+    kind: str = ""
+    words: str = ""
+    pause_s: float | None = None
+    billed: bool = False
+    throttled: bool = False
+    completion: Completion | None = None
+
+    @property
+    def problem(self) -> Problem:
+        return PROBLEMS[self.kind]
+
+
+def judge(exchange: Exchange, worst: tuple[int, int], secrets: Sequence[str] = (), now_s: float = 0.0) -> Verdict:
+    """Returns the state of an exchange.
+
+    Args:
+        worst: most tokens that the request can read and write.
+        secrets: keys that the words must not show.
+        now_s: seconds since the epoch, for a pause that is announced as a date.
+    """
+    if exchange.fault:
+        state = FAULT_STATES[exchange.fault]
+        kind = exchange.fault if exchange.fault in PROBLEMS else "lost"
+        return Verdict(state, kind, masked(exchange.detail, secrets), billed=state is State.LOST)
+    value = parsed(exchange.body)
+    words = masked(words_of(value, exchange.body), secrets)
+    pause = announced_pause_s(exchange.headers, exchange.body, now_s)
+    if not 200 <= exchange.status < 300:
+        return _judge_status(exchange.status, value, words, pause)
+    content_type = exchange.headers.get("content-type", "").casefold()
+    if "event-stream" in content_type or exchange.body.lstrip()[:6] in (b"data: ", b"event:"):
+        return Verdict(State.LOST, "lost", "an event stream, where none was asked for", billed=True)
+    return _judge_answer(value, words, pause, worst)
+
+
+def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int, int]) -> Verdict:
+    """Returns the state of a body that came with a good status."""
+    choices = value.get("choices") if isinstance(value, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+    error = next((each["error"] for each in (value, choice) if isinstance(each, dict) and each.get("error")), None)
+    if error is None and choice is None and isinstance(value, dict) and _status_in(value):
+        error = value
+    if error is not None:
+        status = _status_in(error) or _status_in(value) or 400
+        return _judge_status(status, value if isinstance(value, dict) else {}, words, pause)
+    completion = None if choice is None else _completion(value, choice, worst)
+    if completion is not None:
+        return Verdict(State.ANSWER, completion=completion)
+    if choice is None and isinstance(value, dict) and _CONTENT.search(words):
+        return Verdict(State.REQUEST, "content", words)
+    said = f"the answer is no complete completion{f' ({words})' if words else ''}"
+    return Verdict(State.LOST, "lost", said, billed=True)
+
+
+def _judge_status(status: int, value: Any, words: str, pause: float | None) -> Verdict:
+    signs = f"{words} {' '.join(_codes_of(value))}"
+    kind = _kind_of(status, signs, announced=pause is not None)
+    said = f"status {status}{f': {words}' if words else ''}"
+    # A redirect's address is left out: it may hold anything.
+    said = f"status {status}" if kind == "redirect" else said
+    if pause is not None:
+        said += f", which asks for a pause of {pause:.0f} s"
+    if status == 407:
+        said = f"the proxy answers with {said}"
+    return Verdict(
+        PROBLEMS[kind].state, kind, said, pause, billed=status in BILLED_STATUSES, throttled=status in (429, 503, 529)
+    )
+
+
+def _kind_of(status: int, signs: str, *, announced: bool) -> str:
+    """Returns the key of ``PROBLEMS`` for a status and the words and codes that came with it."""
+    if 300 <= status < 400:
+        return "redirect"
+    if status in WORDED_STATUSES:
+        return _kind_of_words(status, signs)
+    if status == 429 and _BILLING.search(signs) and not announced and not _A_WHILE.search(signs):
+        return "quota"
+    state = STATUS_STATES.get(status, State.WAIT if status >= 500 else State.REFUSED)
+    if state is State.ACCOUNT:
+        return STATUS_PROBLEMS[status]
+    return "busy" if state is State.WAIT else "refused"
+
+
+def _kind_of_words(status: int, signs: str) -> str:
+    if _CONTENT.search(signs):
+        return "content"
+    if _BILLING.search(signs):
+        return "quota"
+    if _BUSY.search(signs):
+        return "busy"
+    if status == 413 or _LONG.search(signs):
+        return "long"
+    if status == 403:
+        return "forbidden"
+    return "key" if _KEY.search(signs) else "refused"
+
+
+# Bodies
+
+
+def parsed(body: bytes) -> Any:
+    """Returns the JSON of a body; None if it holds none. UTF-8, -16 or -32 by its own signs, with or without a mark."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def decompressed(body: bytes, encoding: str, limit: int) -> bytes | None:
+    """Returns a body without its Content-Encoding; None if it cannot be read, or is larger than ``limit``."""
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ("gzip", "deflate"):
+        return None
+    try:
+        reader = zlib.decompressobj(47)
+        content = reader.decompress(body, limit)
+    except zlib.error:
+        return None
+    return content if reader.eof else None
+
+
+def _status_in(value: Any) -> int:
+    """Returns the HTTP status that an error states as its code; 0 for none."""
+    if not isinstance(value, dict):
+        return 0
+    for key in ("code", "status", "status_code"):
+        code = value.get(key)
+        if isinstance(code, str) and code.isascii() and code.isdecimal() and len(code) == 3:
+            code = int(code)
+        if isinstance(code, int) and not isinstance(code, bool) and 300 <= code < 600:
+            return code
+    return 0
+
+
+def _codes_of(value: Any) -> Iterable[str]:
+    """Yields the codes and types that a body states: words for programs."""
+    for error in value if isinstance(value, list) else [value]:
+        if not isinstance(error, dict):
+            continue
+        for key in ("code", "type", "status", "finish_reason"):
+            if isinstance(error.get(key), str):
+                yield error[key]
+        for key in ("error", "innererror"):
+            yield from _codes_of(error.get(key))
+
+
+_PLACES = ("message", "error", "detail", "details", "msg", "errors", "data", "error_description", "title", "reason")
+_DEEPEST = 6  # places within each other in which words are looked for
+
+
+def words_of(value: Any, body: bytes = b"") -> str:
+    """Returns the words of an error in any body: JSON's usual places, plain text, or the title of a page; "" for none.
+
+    >>> words_of({"error": {"message": "Provider returned error", "metadata": {"raw": '{"error": "too long"}'}}})
+    'Provider returned error: too long'
+    """
+    said = dict.fromkeys(words for words in _words_in(value, 0) if words)
+    if said or value is not None:
+        return ": ".join(said)
+    text = body.decode("utf-8", "replace").strip()
+    title = re.search(r"<title[^>]*>(.*?)</title>|<h1[^>]*>(.*?)</h1>", text, re.DOTALL | _I)
+    if title:
+        text = title[1] or title[2] or ""
+    return " ".join(re.sub(r"<[^<>]{0,1000}>", " ", text).split())
+
+
+def _words_in(value: Any, depth: int) -> Iterable[str]:
+    if depth > _DEEPEST:
+        return
+    if isinstance(value, str):
+        inside = parsed(value.encode("utf-8", "replace")) if value.lstrip()[:1] in ("{", "[") else None
+        if isinstance(inside, dict | list):
+            yield from _words_in(inside, depth + 1)
+        else:
+            yield " ".join(value.split())
+    elif isinstance(value, list):
+        for item in value[:3]:
+            yield from _words_in(item, depth + 1)
+    elif isinstance(value, dict):
+        place = next((key for key in _PLACES if value.get(key)), None)
+        if place is not None:
+            yield from _words_in(value[place], depth + 1)
+        metadata = value.get("metadata")
+        if isinstance(metadata, dict):
+            yield from _words_in(metadata.get("raw"), depth + 1)
+
+
+_SECRET = re.compile(
+    r"(?i)\bbearer\s+\S+|\b(?:sk|pk|gsk|hf|ghp|xai)[-_][^\s\"',;]{6,}|\bAIza[0-9A-Za-z_-]{8,}"
+    r"|\b(?=[A-Za-z_-]*[0-9])(?=[0-9_-]*[A-Za-z])[0-9A-Za-z_-]{32,}"
+)
+
+
+def masked(words: str, secrets: Sequence[str] = ()) -> str:
+    """Returns the beginning of an endpoint's words, printable, with keys masked.
+
+    >>> masked("Incorrect API key provided: sk-proj-0123456789.")
+    'Incorrect API key provided: ***'
+    """
+    for secret in secrets:
+        words = words.replace(secret, "***")
+    return printable(_SECRET.sub("***", words[: 10 * SHOWN_CHARACTERS]), SHOWN_CHARACTERS)
+
+
+# Pauses
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milli|s|m|h)", _I)
+_UNITS_S = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_STATED_PAUSE = re.compile(
+    r"(?:retry_?delay\\?\"\s*:\s*\\?\"|(?:try|retry)(?: again)?(?: in| after)\s+)"
+    r"((?:\d+(?:\.\d+)?\s*(?:milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|h)(?![a-z])\s*)+)",
+    _I,
+)
+
+
+def announced_pause_s(headers: Mapping[str, str], body: bytes, now_s: float) -> float | None:
+    """Returns the pause in seconds that an endpoint announces, in a header or its body; None for none."""
+    pause = retry_after_s(headers, now_s)
+    if pause is not None:
+        return pause
+    stated = _STATED_PAUSE.findall(body[:65536].decode("utf-8", "replace"))
+    pauses = [
+        sum(float(number) * _UNITS_S[unit.casefold()] for number, unit in _DURATION.findall(text)) for text in stated
+    ]
+    return max(pauses) if pauses else None
+
+
+def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
+    """Returns the seconds of Retry-After, a number (RFC 9110, 10.2.3) or a date; None if it says nothing clear."""
+    milliseconds, value = headers.get("retry-after-ms"), headers.get("retry-after")
+    try:
+        seconds = float(milliseconds) / 1000.0 if milliseconds is not None else float(value or "")
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value or "").timestamp() - now_s
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+# Completions
+
+
+def _completion(body: Mapping[str, Any], choice: Mapping[str, Any], worst: tuple[int, int]) -> Completion | None:
+    """Returns the completion in the first choice of a body; None if there is none that can be read."""
+    reason = choice.get("finish_reason")
+    finish = _finish_of(reason)
+    if finish is None:
+        return None
+    message = choice.get("message")
+    if isinstance(message, dict):
+        text, refusal = content_text(message.get("content")), message.get("refusal")
+    elif message is None and isinstance(choice.get("text"), str):
+        text, refusal = choice["text"], None
+    elif message is None and finish == "filter":
+        text, refusal = "", None
+    else:
+        return None
+    if isinstance(refusal, str) and refusal.strip():
+        text, finish = text or refusal, "refusal"
+    return Completion(text, finish, read_usage(body.get("usage"), text, worst))
+
+
+def _finish_of(reason: Any) -> Finish | None:
+    """Returns why an answer ended; None where there is then no answer."""
+    name = reason.strip().casefold().replace("-", "_") if isinstance(reason, str) else ""
+    return None if name in LOST_ENDS else ENDS.get(name, "unknown")
+
+
+def content_text(content: Any) -> str:
+    """Returns the text of a message's content: a string, or its parts of type text one after the other."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [
+        part.get("text") for part in parts if isinstance(part, dict) and part.get("type") in ("text", "output_text")
+    ]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> Usage:
+    """Returns the tokens of an answer as its body states them where that can be true; otherwise the worst case.
+
+    Completion tokens are the larger of ``completion_tokens`` and the total less the prompt, plus the reasoning tokens
+    where these are more than it.
+    """
+    stated = usage if isinstance(usage, dict) else {}
+    prompt, completion = _tokens(stated.get("prompt_tokens")), _tokens(stated.get("completion_tokens"))
+    if prompt is None or completion is None:
+        return Usage(*worst, reported=False)
+    details = stated.get("completion_tokens_details")
+    total, reasoning = (
+        stated.get("total_tokens"),
+        details.get("reasoning_tokens") if isinstance(details, dict) else None,
+    )
+    # A field that is left out, or null, states nothing; one that is there must be possible.
+    total_tokens = prompt + completion if total is None else _tokens(total)
+    reasoning_tokens = 0 if reasoning is None else _tokens(reasoning)
+    if total_tokens is None or reasoning_tokens is None:
+        return Usage(*worst, reported=False)
+    completion = max(completion, total_tokens - prompt)
+    completion += reasoning_tokens if reasoning_tokens > completion else 0
+    if prompt == 0 or (completion == 0 and text):
+        return Usage(*worst, reported=False)
+    return Usage(prompt, completion)
+
+
+def _tokens(value: Any) -> int | None:
+    """Returns a number of tokens that can be true; None for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not 0 <= value <= MOST_TOKENS or value != int(value):
+        return None
+    return int(value)
