@@ -4,9 +4,20 @@ What comes of an attempt is judged in one place (``states``): single calls, line
 status alike.
 """
 
+from undersong_server.generators.endpoints import CachedGenerator
+from undersong_server.generators.interface import Generator, Surroundings
 from undersong_server.generators.kinds.openai.generator import OpenAIGenerator
-from undersong_server.generators.kinds.openai.settings import OpenAISettings
+from undersong_server.generators.kinds.openai.settings import EndpointSettings
 
 __all__ = ["KIND", "OpenAIGenerator", "OpenAISettings"]
+
+
+class OpenAISettings(EndpointSettings):
+    """Settings of an OpenAI-compatible endpoint, which build its generator."""
+
+    def build(self, around: Surroundings) -> Generator:
+        made = OpenAIGenerator(self, environment=around.environment, folder=around.folder, journal=around.journal)
+        return CachedGenerator(made, self.cache_parts, around.folder / self.cache) if self.cache else made
+
 
 KIND = OpenAISettings

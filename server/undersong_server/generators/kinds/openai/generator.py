@@ -30,7 +30,7 @@ from undersong_server.generators.kinds.openai import states
 from undersong_server.generators.kinds.openai.attempt import Connection, longest_body
 from undersong_server.generators.kinds.openai.batches import Batches, BatchRequest, BatchSettings
 from undersong_server.generators.kinds.openai.batches import Path as BatchPath
-from undersong_server.generators.kinds.openai.settings import Endpoint, OpenAISettings
+from undersong_server.generators.kinds.openai.settings import Endpoint, EndpointSettings
 from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, judge
 from undersong_server.journal import Journal
 
@@ -53,7 +53,7 @@ class _Patience:
     attempts: int = 0
     busy_since_s: float | None = None
 
-    def pause_s(self, verdict: Verdict, settings: OpenAISettings, *, answered: bool) -> float | None:
+    def pause_s(self, verdict: Verdict, settings: EndpointSettings, *, answered: bool) -> float | None:
         """Returns the pause before the next attempt; None if there is none."""
         now = time.monotonic()
         self.attempts += 1
@@ -75,11 +75,11 @@ class _Patience:
                 return pause
         return pause if self.counted <= retries else None
 
-    def _growing_pause_s(self, settings: OpenAISettings) -> float:
+    def _growing_pause_s(self, settings: EndpointSettings) -> float:
         return min(_FIRST_PAUSE_S * 2.0 ** min(self.counted - 1, 30), settings.max_wait_s) * random.uniform(0.5, 1.0)
 
     @staticmethod
-    def _announced_pause_s(announced: float, settings: OpenAISettings) -> float:
+    def _announced_pause_s(announced: float, settings: EndpointSettings) -> float:
         # A random part more than the server asks for, so that the threads do not all return at once.
         return max(announced, min(_FIRST_PAUSE_S, settings.max_wait_s)) * random.uniform(1.0, 1.1)
 
@@ -89,7 +89,7 @@ class OpenAIGenerator:
 
     def __init__(
         self,
-        settings: OpenAISettings,
+        settings: EndpointSettings,
         *,
         environment: Mapping[str, str],
         folder: Path = Path(),

@@ -11,15 +11,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from undersong_common.printable import fingerprinted
-from undersong_server.generators.endpoints import CachedGenerator
 from undersong_server.generators.interface import (
     TEMPLATE_TOKENS,
     Estimate,
     GenerationRequest,
-    Generator,
     LanguageModelSettings,
     PromptFormat,
-    Surroundings,
     expected_tokens,
     one_or_many,
     prompt_room,
@@ -157,7 +154,7 @@ class Fallback(Endpoint):
     price_per_1k_completion: float | None = Field(default=None, ge=0.0)
 
 
-class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
+class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
     """Settings of an OpenAI-compatible endpoint. Its RequestFields hold for every kind of prompt not in ``kinds``.
 
     Attributes:
@@ -271,7 +268,7 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         return (*self.addresses, *([self.fallback] if self.fallback else []))
 
     @property
-    def of_fallback(self) -> OpenAISettings:
+    def of_fallback(self) -> EndpointSettings:
         """The settings of the fallback: these settings with its address, model and prices in place of their own."""
         assert self.fallback is not None
         return self.model_copy(update={**dict(self.fallback), "endpoints": (), "fallback": None})
@@ -374,9 +371,3 @@ class OpenAISettings(LanguageModelSettings, RequestFields, Endpoint):
         addresses = [address.base_url for address in self.addresses]
         addresses += [f"{self.fallback.model} at {self.fallback.base_url}"] if self.fallback else []
         return [addresses, self.request_fields(request.kind).headers, self.body_of(request)[0]]
-
-    def build(self, around: Surroundings) -> Generator:
-        from undersong_server.generators.kinds.openai.generator import OpenAIGenerator
-
-        made = OpenAIGenerator(self, environment=around.environment, folder=around.folder, journal=around.journal)
-        return CachedGenerator(made, self.cache_parts, around.folder / self.cache) if self.cache else made
