@@ -13,7 +13,7 @@ __all__ = ["KIND", "OpenAIGenerator", "OpenAISettings"]
 
 
 class OpenAISettings(EndpointSettings):
-    """Settings of an OpenAI-compatible endpoint, which build its generator."""
+    """Settings of an OpenAI-compatible endpoint. Its RequestFields hold for every kind of prompt not in ``kinds``."""
 
     def build(self, around: Surroundings) -> Generator:
         made = OpenAIGenerator(self, environment=around.environment, folder=around.folder, journal=around.journal)
