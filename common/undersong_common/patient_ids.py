@@ -379,7 +379,8 @@ def _differences(
 ) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yields the fewest kinds by which a unit differs from an earlier one of its group, with both units."""
     left = dict.fromkeys(group)
-    kinds = [kind for kind in undecided if any(_KINDS[kind].reduce(unit) != unit for unit in _partly_reduced(group))]
+    acting = set[str]().union(*map(_acting_kinds, group))
+    kinds = [kind for kind in undecided if kind in acting]
     for size in range(1, len(kinds) + 1):
         for chosen in itertools.combinations(kinds, size):
             firsts: dict[str, str] = {}
@@ -392,18 +393,19 @@ def _differences(
                 return
 
 
-def _partly_reduced(group: list[str]) -> Iterator[str]:
-    """The forms through which the units of a group pass while they are reduced by every kind."""
-    for unit in group:
-        text, forms = unit, [unit]
-        for _ in range(len(unit) + 1):
-            before = text
-            for kind in _KINDS.values():
-                text = kind.reduce(text) or text
-                forms.append(text)
-            if text == before:
-                break
-        yield from dict.fromkeys(forms)
+def _acting_kinds(unit: str) -> set[str]:
+    """The kinds that change a unit, or a form through which it passes while it is reduced by every kind."""
+    acting = {name for name, kind in _KINDS.items() if kind.reduce(unit) != unit}
+    text = unit
+    for _ in range(len(unit) + 1):
+        before = text
+        for name, kind in _KINDS.items():
+            if (form := kind.reduce(text) or text) != text:
+                acting.add(name)
+                text = form
+        if text == before:
+            break
+    return acting
 
 
 def _mixed(places: Mapping[PatientId, str]) -> list[tuple[str, str]]:
