@@ -273,8 +273,13 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
         assert (refused.status_code, "is in no folder of which this page adds files" in text(refused)) == (409, True), (
             outside
         )
+    (tmp_path / "wishes.txt").write_text("patient 0\n")
+    home = PartyHome(tmp_path / "lonely")
+    home.change(exclusions=str(tmp_path / "wishes.txt"), same_patient=["case"])
     again = page.post("/budget/data", fields, of="/budget")  # a new version of the same file
     assert "is in no folder" not in text(again)
+    assert (home.settings.same_patient, home.settings.exclusions) == (["case"], str(tmp_path / "wishes.txt"))
+    assert "Of 1 identifier on the list, 1 is in the source and keeps out 2 records." in text(page.get("/budget"))
     clerk = Browser(site).enter(site.accounts.link("clerk"))
     assert clerk.post("/budget/data", fields, of="/budget").status_code == 403
     site.close()
