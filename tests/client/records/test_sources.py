@@ -211,6 +211,7 @@ def test_a_hospitals_own_filter_gets_every_row_and_says_which_count(tmp_path):
     found = sources.read(declared(notes, row_filter=f"{sys.executable} '{script}'"))
     assert len(found.table) == 10
     assert found.table.texts[0] == "PRIVATE NOTE 2"
+    assert found.filter_rows == (12, 10)
     for faulty in ("sys.exit(3)", "print(1)"):
         script.write_text(f"import sys\n{faulty}\n")
         with raises(ConfigurationError, "filter"):
