@@ -65,6 +65,8 @@ class Declared:
         sheet: name of the sheet of a workbook; "" for the only one that is filled.
         same_patient, other_patient: kinds of look-alikes among ids (undersong_common.patient_ids) that a person has
             decided about: they are the same patient, or another one.
+        fhir_systems: base of the FHIR system by the folder of the export that holds its resources.
+        also_status: statuses of documents that count beside the finished ones.
     """
 
     data: str
@@ -82,6 +84,8 @@ class Declared:
     sheet: str = ""
     same_patient: Sequence[str] = ()
     other_patient: Sequence[str] = ()
+    fhir_systems: Mapping[str, str] = field(default_factory=dict)
+    also_status: Sequence[str] = ()
 
     @classmethod
     def of(cls, settings: Any) -> "Declared":
@@ -105,7 +109,10 @@ class Declared:
     @property
     def choice(self) -> Choice:
         """The decisions about look-alikes. Raises ConfigurationError for an unknown kind."""
-        return Choice(frozenset(self.same_patient), frozenset(self.other_patient))
+        other = set(self.other_patient)
+        if len(self.fhir_systems) > 1 and "bases" not in self.same_patient:
+            other.add("bases")  # whoever names the systems has said that their ids are apart
+        return Choice(frozenset(self.same_patient), frozenset(other))
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -101,6 +101,17 @@ def add(
     other_patient: Annotated[
         str | None, typer.Option(metavar="KIND,...", help="Ids that differ only so are different patients. Kept.")
     ] = None,
+    fhir_system: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FOLDER=BASE",
+            help="Whose resources a folder of a FHIR export holds: the server's base; repeatable.",
+        ),
+    ] = None,
+    also_status: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATUS", help="FHIR documents of this status count too, as preliminary; repeatable."),
+    ] = None,
     label_map: Annotated[
         list[str] | None,
         typer.Option(
@@ -175,6 +186,8 @@ def add(
         # A new decision about a kind replaces the one before.
         sorted({*same, *(set(settings.same_patient) - set(other))}),
         sorted({*other, *(set(settings.other_patient) - set(same))}),
+        dict(map(_fhir_system, fhir_system or ())),
+        tuple(map(_status, also_status or ())),
     )
     if dry_run:
         look = operations.data.look(folder, declared, rows_read=show_rows_read(time.monotonic()))
@@ -330,6 +343,26 @@ def _kinds(written: str | None) -> list[str]:
     return [kind.strip() for kind in (written or "").split(",") if kind.strip()]
 
 
+def _fhir_system(written: str) -> tuple[str, str]:
+    folder, equals, base = (part.strip() for part in written.partition("="))
+    if not (folder and equals and "://" in base):
+        raise ConfigurationError(
+            f"--fhir-system {written!r} is no FOLDER=BASE", "write, for example, siteA=https://ehr.example/fhir"
+        )
+    return folder, base
+
+
+def _status(written: str) -> str:
+    from undersong_client.records.fhir.documents import IN_ERROR, STATUSES
+
+    allowed = sorted(STATUSES - {IN_ERROR})
+    if written not in allowed:
+        raise ConfigurationError(
+            f"--also-status {written!r} is no status that can count", f"one of {', '.join(allowed)}"
+        )
+    return written
+
+
 def _attribute(given: str) -> tuple[str, str]:
     name, equals, column = (part.strip() for part in given.partition("="))
     if not (name and equals and column):
@@ -452,6 +485,8 @@ def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
         "sheet",
         "same_patient",
         "other_patient",
+        "fhir_systems",
+        "also_status",
         "keep_until",
         "cache",
         "embedder",

@@ -68,6 +68,11 @@ def value_at(node: Any, parts: list[str]) -> Any:
     return value_at(node.get(parts[0]), parts[1:]) if isinstance(node, Mapping) else None
 
 
+def objects(value: Any) -> list[dict[str, Any]]:
+    """Returns the objects of a list; [] for anything else, because an export may hold any JSON in any place."""
+    return [member for member in value if isinstance(member, dict)] if isinstance(value, list) else []
+
+
 def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yields the lines of a file, which may be compressed, with their numbers from 1; leaves out blank lines."""
     try:

@@ -171,6 +171,8 @@ class _Reader:
         return self._choice.unit(self._source.patient_of(identity))
 
     def _skip(self, where: str, why: str, cause: Cause = "lost", /) -> None:
+        if cause == "refused" and not self._dry:
+            raise ConfigurationError(f"{where}: {why}", "leave out what does not count", code="refused-row")
         self._skipped.append(Skipped(where, why, cause))
 
     def _filtered(self) -> Iterator[Row]:
@@ -214,7 +216,7 @@ class _Reader:
         if path.suffix == ".sql":
             return OpenedSource(select(path, declared.database, columns))
         if _is_fhir(path):
-            return OpenedSource(fhir.rows(declared, self._skip))
+            return fhir.open_export(declared, self._choice, self._skip)
         return OpenedSource(read_rows(path, FileForm(declared.encoding, declared.quoting, declared.sheet), columns))
 
 

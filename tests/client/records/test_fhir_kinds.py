@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.client.records.test_sources import LOINC, SECRET, attachment, document, report, write_lines
 from undersong_client.home import Declared
-from undersong_client.records import fhir, sources
+from undersong_client.records import sources
+from undersong_client.records.fhir.html import shown_text
 
 # Kinds of FHIR R4 that exports hold beside documents; of these the reader knows Binary alone by name.
 OTHER_KINDS = ("AllergyIntolerance", "Binary", "Bundle", "Composition", "Condition", "Encounter", "Media", "Patient")
@@ -35,9 +36,10 @@ def look(folder):
 
 def test_two_kinds_are_read_and_all_others_named(tmp_path):
     for kind in KINDS:
-        row = {"resourceType": kind, "id": kind, "status": "final", "subject": {"reference": "Patient/7"}}
+        status = "current" if kind == "DocumentReference" else "final"
+        row = {"resourceType": kind, "id": kind, "status": status, "subject": {"reference": "Patient/7"}}
         row |= {"content": FOUND["content"], "presentedForm": [attachment("text/plain", b"form")]}
-        write_lines(tmp_path / f"{kind}.ndjson", [row, row])
+        write_lines(tmp_path / f"{kind}.ndjson", [row, {**row, "id": f"{kind}-2"}])
     found = look(tmp_path)
     assert len(found.table) == 4
     named = {each.where for each in found.skipped}
@@ -90,24 +92,24 @@ def test_hostile_rows_and_attachments_are_named_and_the_others_read(tmp_path, mo
         file.write(DEEP)
     found = sources.read(Declared(str(tmp_path)))
     assert found.table.texts == ("read",)
-    assert [each.where for each in found.skipped] == [f"d.ndjson:{n}" for n in (1, 2, 3, 4, 5, 6, 7, 9)]
+    assert sorted(each.where for each in found.skipped) == [f"d.ndjson:{n}" for n in (1, 2, 3, 4, 5, 6, 7, 9)]
     assert SECRET not in str(found.skipped)
-    assert "comment that does not end" in found.skipped[6].why
+    assert any("comment that does not end" in each.why for each in found.skipped)
 
 
 @pytest.mark.parametrize(
     ("html", "text"),
     [
-        ("<a " * 100_000, ("<a " * 100_000).strip()),  # html.parser took time by the square of these
+        ("seen <a " + "<a " * 100_000, "seen"),  # html.parser took time by the square of these
         ('<a "' * 99_999 + ">x", "x"),
         ("pressure < 90 & &lt;5<br/>x<3", "pressure < 90 & <5\nx<3"),
         ('<p title="a > b">one<!-- <p> --><!-->two<td>3<td>4', "onetwo 3 4"),
         ("<head><title>no</title></head><SCRIPT>if (a<b)</script ><style>p{}</style>seen", "seen"),
-        ('<p title="never ended>it</p> is " said', 'it\nis " said'),
+        ("<html><head><meta charset='utf-8'><p>a\nb<pre>c\nd</pre>", "a b\nc\nd"),
         ("<?xml version='1.0'?><!DOCTYPE html><h1>x</h1></>y", "x\ny"),
     ],
 )
 def test_html_is_what_a_browser_shows_in_linear_time(html, text):
     began = time.process_time()
-    assert fhir._html(html) == text
+    assert shown_text(html) == text
     assert time.process_time() - began < 10

@@ -51,7 +51,8 @@ def document(number, *attachments, patient="Patient/7", **more):
 def report(number, **more):
     concept = {"coding": [{"system": LOINC, "code": "24323-8"}]}
     subject = {"reference": "https://ehr.example/fhir/Patient/8/_history/2"}
-    return {"resourceType": "DiagnosticReport", "id": f"r{number}", "code": concept, "subject": subject, **more}
+    fields = {"id": f"r{number}", "status": "final", "code": concept, "subject": subject}
+    return {"resourceType": "DiagnosticReport", **fields, **more}
 
 
 @pytest.fixture

@@ -1,0 +1,45 @@
+"""Reads FHIR Bulk Data as a source: DocumentReference and DiagnosticReport in NDJSON, with their attachments.
+
+An index by (system, type, id) is made before the first row (:mod:`resources`). The reader then only asks it: whose a
+document is (:mod:`patients`), which documents count (:mod:`documents`), what they name (:mod:`attachments`), and what
+stands in it (:mod:`text`). Every resource is read, or named with the reason; nothing is fetched.
+"""
+
+from undersong_client.home import Declared
+from undersong_client.records.declared import OpenedSource, Skip
+from undersong_client.records.fhir.attachments import Attachments
+from undersong_client.records.fhir.documents import Documents, read_document
+from undersong_client.records.fhir.patients import Patients, read_person
+from undersong_client.records.fhir.resources import DOCUMENTS, PEOPLE, Conflict, Entry, Listing
+from undersong_common.patient_ids import Choice
+
+FACTS = {
+    **dict.fromkeys(DOCUMENTS, read_document),
+    **dict.fromkeys(PEOPLE, read_person),
+    "Binary": lambda _resource: None,
+}
+
+
+def open_export(declared: Declared, choice: Choice, skip: Skip) -> OpenedSource:
+    """Opens a folder or a file of FHIR resources; calls ``skip`` for each resource that is not read.
+
+    Raises ConfigurationError if the folder holds no resources or a file cannot be read.
+    """
+    resources = Listing(declared, skip, FACTS).make()
+    people: list[Entry] = []
+    for versions in resources.of_kind(*PEOPLE):
+        try:
+            # The last line of a deleted patient still says which ids were one person's.
+            newest = resources.newest(versions) or versions[-1]
+            people.append(newest)
+        except Conflict as conflict:
+            first, second, *_ = conflict.entries
+            skip(
+                f"{first.place}, differs at {second.place}",
+                "its links or identifiers have no newest version",
+                "refused",
+            )
+            people += conflict.entries
+    documents = Documents(declared, resources, skip)
+    patients = Patients(resources, people, documents.newest, choice)
+    return OpenedSource(documents.rows(patients, Attachments(resources)), patients.patient_of, patients.pairs)

@@ -1,0 +1,189 @@
+"""Finds the attachment that an address of a document names: a Binary of its system, or a file near its own.
+
+An attachment is one patient's. One that documents of two patients name is read for neither.
+"""
+
+import base64
+import binascii
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from undersong_client.records.fhir.resources import (
+    Conflict,
+    Entry,
+    Key,
+    Resources,
+    folders_above,
+    is_lines,
+    read_address,
+)
+from undersong_client.records.fhir.unreadable import Unreadable
+from undersong_common.row_files import gzip_lines
+
+LARGEST_BYTES = 32 * 2**20  # of an attachment; a text of 4 MiB may stand in a page of several times as many
+ELSEWHERE = "its attachment lies on another server"
+NOT_THERE = "its attachment is not in the folder"
+SHARED = "documents of two patients name its attachment"
+_SEVERAL = object()
+
+
+class Attachments:
+    """The attachments of an export and their owners."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._owners: dict[Hashable, Hashable] = {}
+        self._faults: dict[Hashable, str] = {}
+        self._used: set[Hashable] = set()
+
+    def add_owner(self, entry: Entry, owner: Hashable) -> None:
+        """Notes that a document of ``owner`` names its attachments."""
+        for target in self.targets(entry):
+            if self._owners.setdefault(target, owner) != owner:
+                self._owners[target] = _SEVERAL
+
+    def targets(self, entry: Entry) -> set[Hashable]:
+        """Returns what identifies the stored attachments of a document; what is not in the export has no part."""
+        targets = set()
+        for url in entry.facts.urls:
+            try:
+                targets.add(self._locate(url, entry)[0])
+            except Unreadable:
+                continue
+        return targets
+
+    def content(self, attachment: dict[str, Any], entry: Entry) -> tuple[str, bytes, Hashable]:
+        """Returns an attachment's content type, its bytes, and what identifies it where it is stored.
+
+        Raises Unreadable.
+        """
+        kind = attachment.get("contentType")
+        kind = kind if isinstance(kind, str) else ""
+        if attachment.get("data"):
+            return kind, _decoded(attachment["data"]), None
+        if not (url := str(attachment.get("url") or "").strip()):
+            raise Unreadable("its attachment has neither data nor an address")
+        target, place = self._locate(url, entry)
+        self._used.add(target)
+        if self._owners.get(target) is _SEVERAL:
+            raise Unreadable(SHARED)
+        if target in self._faults:
+            raise Unreadable(self._faults[target])
+        if isinstance(place, Path):
+            return kind, _file_content(place), target
+        binary = self._resources.read(place)
+        stated = binary.get("contentType")
+        # Binary.content is STU3's name of the data.
+        data = _decoded(binary.get("data") or binary.get("content") or "")
+        return kind or (stated if isinstance(stated, str) else ""), data, target
+
+    def note_fault(self, target: Hashable, reason: str) -> None:
+        """Notes that a stored attachment cannot be read, so that it is decoded once."""
+        if target is not None:
+            self._faults[target] = reason
+
+    def unused(self) -> Iterator[tuple[str, str]]:
+        """Yields (place, kind) of each file and Binary that no document names."""
+        for file in self._resources.files:
+            if _file_key(file) not in self._used:
+                yield str(file.relative_to(self._resources.root)), "file"
+        for versions in self._resources.of_kind("Binary"):
+            for entry in versions:
+                if ("Binary", id(entry)) not in self._used:
+                    yield entry.place, "Binary"
+
+    def _locate(self, url: str, entry: Entry) -> tuple[Hashable, Entry | Path]:
+        """What identifies the attachment at an address, and where it is. Raises Unreadable."""
+        if url.lower().startswith("urn:uuid:"):
+            kind, name = entry.uuids.get(url.lower(), ("", ""))
+            if kind != "Binary":
+                raise Unreadable(NOT_THERE)
+            return self._binary(Key(entry.system, kind, name), [])
+        address = read_address(url)
+        if "://" in url:
+            if address is not None and address.kind == "Binary" and address.base in self._resources.bases:
+                return self._binary(Key(address.base, "Binary", address.name), [])
+            if not (entry.system and url.startswith(f"{entry.system}/")):
+                raise Unreadable(ELSEWHERE)
+            url = url.removeprefix(f"{entry.system}/")
+        folders = list(folders_above(entry.file, self._resources.root))
+        if address is not None and (address.kind, address.base) == ("Binary", ""):
+            try:
+                return self._binary(Key(entry.system, "Binary", address.name), folders)
+            except Unreadable:
+                if not (located := self._file(url, folders)):
+                    raise
+                return located
+        if located := self._file(url, folders):
+            return located
+        raise Unreadable(NOT_THERE)
+
+    def _binary(self, key: Key, folders: list[Path]) -> tuple[Hashable, Entry]:
+        """The newest version of a Binary, of the nearest of ``folders`` that has one; [] looks in all."""
+        versions = self._resources.entries.get(key, [])
+        near = [[version for version in versions if version.file.parent == folder] for folder in folders]
+        chosen = next(filter(None, near), []) if folders else versions
+        if not chosen:
+            raise Unreadable(NOT_THERE)
+        try:
+            newest = self._resources.newest(chosen)
+        except Conflict:
+            raise Unreadable("its attachment has two contents and no version") from None
+        if newest is None:
+            raise Unreadable("its attachment was deleted")
+        self._used.update(("Binary", id(version)) for version in chosen)
+        return ("Binary", id(newest)), newest
+
+    def _file(self, url: str, folders: list[Path]) -> tuple[Hashable, Path] | None:
+        """The file at a relative address, of the nearest folder that has one. Raises Unreadable."""
+        for folder in folders:
+            inside = folder.resolve()
+            for name in dict.fromkeys((url, unquote(url), f"{unquote(url)}.gz")):
+                try:
+                    file = (inside / name).resolve()
+                    if not (file.is_relative_to(inside) and file.is_file()):
+                        continue
+                    if is_lines(file):
+                        raise Unreadable("its attachment is a file of resources")
+                    return _file_key(file), file
+                except (OSError, ValueError, RuntimeError):  # a zero byte, too long a name, links in a circle
+                    raise Unreadable("its attachment's file cannot be read") from None
+        return None
+
+
+def _file_key(file: Path) -> Hashable:
+    """Identity of a file, which is the same under each of its names."""
+    status = file.stat()
+    return "file", status.st_dev, status.st_ino
+
+
+def _file_content(file: Path) -> bytes:
+    try:
+        if file.suffix != ".gz":
+            content = file.read_bytes() if file.stat().st_size <= LARGEST_BYTES else None
+        else:
+            parts, size = [], 0
+            for line in gzip_lines(file):
+                parts.append(line)
+                size += len(line)
+                if size > LARGEST_BYTES:
+                    break
+            content = b"".join(parts) if size <= LARGEST_BYTES else None
+    except OSError:
+        raise Unreadable("its attachment's file cannot be read") from None
+    if content is None:
+        raise Unreadable("its attachment is longer than 32 MiB")
+    return content
+
+
+def _decoded(data: Any) -> bytes:
+    if not isinstance(data, str):
+        raise Unreadable("its attachment is not base64")
+    if len(data) * 3 // 4 > LARGEST_BYTES:
+        raise Unreadable("its attachment is longer than 32 MiB")
+    try:
+        return base64.b64decode("".join(data.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise Unreadable("its attachment is not base64") from None

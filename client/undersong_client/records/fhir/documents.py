@@ -1,0 +1,292 @@
+"""Decides which documents of a FHIR export count, and yields one row for each.
+
+A row is one note: ``text``, ``patient``, ``type`` and ``category`` (the first code), ``date``, ``id``, ``resource``.
+Another column is a path into the resource (``type.coding.display``), or ``type|SYSTEM``: the code of that element in
+one code system.
+
+Sources: FHIR R4 (hl7.org/fhir/R4), DocumentReference and DiagnosticReport.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from undersong_client.home import Declared
+from undersong_client.records.declared import Skip, objects, value_at
+from undersong_client.records.fhir.attachments import Attachments
+from undersong_client.records.fhir.patients import NoPatient, Patients, Subject, read_subject
+from undersong_client.records.fhir.resources import DOCUMENTS, Conflict, Entry, Resources
+from undersong_client.records.fhir.text import plain_text
+from undersong_client.records.fhir.unreadable import Unreadable
+from undersong_common.patient_ids import PatientId
+from undersong_common.printable import printable
+from undersong_common.row_files import Row
+
+FINISHED = frozenset(("final", "amended", "corrected", "appended"))
+IN_ERROR = "entered-in-error"
+# Codes of statuses that FHIR has had; another word in their place may be content, and is not shown.
+STATUSES = frozenset(
+    [
+        "current",
+        "superseded",
+        "entered-in-error",
+        "registered",
+        "partial",
+        "preliminary",
+        "modified",
+        "final",
+        "amended",
+        "corrected",
+        "appended",
+        "cancelled",
+        "deprecated",
+        "unknown",
+    ]
+)
+_DATES = ("date", "context.period.start", "effectiveDateTime", "effectivePeriod.start", "issued", "created", "indexed")
+
+
+class DocumentFacts(NamedTuple):
+    """What decides about a document before its text is read.
+
+    Attributes:
+        subject: its subject.
+        urls: addresses of its attachments.
+        status, doc_status: its codes; "" for a missing one, and "?" for one that is no code.
+    """
+
+    subject: Subject
+    urls: tuple[str, ...]
+    status: str
+    doc_status: str
+
+
+def read_document(resource: Mapping[str, Any]) -> DocumentFacts:
+    """Reads what decides about a document."""
+    urls = tuple(
+        str(url).strip() for each in _attachments(resource) if (url := each.get("url")) and not each.get("data")
+    )
+    status, doc_status = _code(resource.get("status")), _code(resource.get("docStatus"))
+    return DocumentFacts(read_subject(resource.get("subject"), resource.get("contained")), urls, status, doc_status)
+
+
+def _code(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) and value in STATUSES else "?"
+
+
+def _attachments(resource: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if resource.get("resourceType") == "DocumentReference":
+        return objects([content.get("attachment") for content in objects(resource.get("content"))])
+    return objects(resource.get("presentedForm"))
+
+
+class Notes:
+    """The notes that were read or entered in error: by their stored attachments, and by text and day."""
+
+    def __init__(self) -> None:
+        self._attachments: dict[tuple[PatientId, Hashable], str] = {}
+        self._texts: dict[tuple[PatientId, bytes], list[tuple[str, frozenset[str], str]]] = defaultdict(list)
+
+    def add(self, patient: PatientId, targets: set[Hashable], entry: Entry, text: str, days: frozenset[str]) -> None:
+        for target in targets:
+            self._attachments.setdefault((patient, target), entry.place)
+        if text:
+            self._texts[patient, _digest(text)].append((entry.kind, days, entry.place))
+
+    def with_attachment(self, patient: PatientId, targets: set[Hashable]) -> str:
+        """Returns the place of a patient's note with one of these attachments; "" if there is none."""
+        return next((place for target in targets if (place := self._attachments.get((patient, target)))), "")
+
+    def with_text(self, patient: PatientId, kind: str, text: str, days: frozenset[str]) -> str:
+        """Returns the place of a patient's note of another type with this text and day; "" if there is none."""
+        notes = self._texts.get((patient, _digest(text)), ())
+        return next((place for other, when, place in notes if other != kind and when & days), "")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=16).digest()
+
+
+class Documents:
+    """The documents of an export: the newest version of each decides alone."""
+
+    def __init__(self, declared: Declared, resources: Resources, skip: Skip) -> None:
+        self._declared, self._resources, self._skip = declared, resources, skip
+        self._allowed = FINISHED | set(declared.also_status)
+        self._conflicts: dict[int, list[Entry]] = {}
+        self.newest: list[Entry] = []
+        for versions in resources.of_kind(*DOCUMENTS):
+            self._choose(versions)
+        self.newest.sort(key=lambda entry: DOCUMENTS.index(entry.kind))
+        self._patients: dict[int, PatientId] = {}
+        self._faults: dict[int, str] = {}
+        self._notes, self._withdrawn = Notes(), Notes()
+
+    def _choose(self, versions: list[Entry]) -> None:
+        """Keeps the newest version of a document, and names the others with its place."""
+        try:
+            newest = self._resources.newest(versions)
+        except Conflict as conflict:
+            for entry in conflict.entries:
+                self._conflicts[id(entry)] = conflict.entries
+            self.newest += conflict.entries
+            newest = None
+            versions = [entry for entry in versions if id(entry) not in self._conflicts]
+        else:
+            if newest is None:
+                self._skip(versions[0].place, "it was deleted")
+                versions = versions[1:]
+            else:
+                self.newest.append(newest)
+        for entry in versions:
+            if entry is newest:
+                continue
+            if newest is not None and entry.digest == newest.digest:
+                self._skip(f"{entry.place}, again at {newest.place}", "the same line stands twice", "resource")
+            elif newest is not None:
+                self._skip(f"{entry.place}, newer at {newest.place}", "a newer version counts", "resource")
+            else:
+                self._skip(entry.place, "it is an older version of a document that does not count", "resource")
+
+    def rows(self, patients: Patients, attachments: Attachments) -> Iterator[Row]:
+        """Yields one row per note; names every document that is not read."""
+        for entry in self.newest:
+            try:
+                owner: Hashable = patients.patient_of(patients.resolve(entry.facts.subject, entry))
+                self._patients[id(entry)] = patients.resolve(entry.facts.subject, entry)
+            except NoPatient as error:
+                owner = None  # an attachment that it names is not surely one patient's
+                self._faults[id(entry)] = f"its subject is no patient: {error}"
+            attachments.add_owner(entry, owner)
+        for entry in self.newest:
+            if IN_ERROR in (entry.facts.status, entry.facts.doc_status) and id(entry) in self._patients:
+                self._withdraw(entry, patients, attachments)
+        for entry in self.newest:
+            if (row := self._row(entry, patients, attachments)) is not None:
+                yield row
+        for place, kind in attachments.unused():
+            self._skip(place, f"no document that was read names this {kind}", "resource")
+
+    def _withdraw(self, entry: Entry, patients: Patients, attachments: Attachments) -> None:
+        """Notes a document that was entered in error: the same note in another resource does not count either."""
+        resource = self._resources.read(entry)
+        try:
+            text = _text(resource, entry, attachments)
+        except Unreadable:
+            text = ""
+        patient = patients.patient_of(self._patients[id(entry)])
+        self._withdrawn.add(patient, attachments.targets(entry), entry, text, _days(resource))
+
+    def _row(self, entry: Entry, patients: Patients, attachments: Attachments) -> Row | None:
+        """The row of a document; None for one that does not count, which is named."""
+        reason = self._status_fault(entry.facts, entry.kind) or self._faults.get(id(entry), "")
+        if reason:
+            self._skip(entry.place, reason)
+            return None
+        resource = self._resources.read(entry)
+        values = self._values(resource, entry)
+        label = self._declared.label_field
+        if label and values.get(label) is None and "" not in self._declared.label_map:
+            self._skip(entry.place, f"it has no {printable(label, 80)}")
+            return None
+        patient, targets = patients.patient_of(self._patients[id(entry)]), attachments.targets(entry)
+        days = _days(resource)
+        try:
+            for notes, why in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
+                if place := notes.with_attachment(patient, targets):
+                    raise _Repeated(place, why)
+            text = _text(resource, entry, attachments)
+            for notes, why in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
+                if place := notes.with_text(patient, entry.kind, text, days):
+                    raise _Repeated(place, why)
+        except Unreadable as error:
+            self._skip(entry.place, str(error))
+            return None
+        except _Repeated as repeated:
+            cause = "resource" if repeated.why == SAME_NOTE else "lost"
+            self._skip(f"{entry.place}, at {repeated.place}", repeated.why, cause)  # type: ignore[arg-type]
+            return None
+        if id(entry) in self._conflicts:
+            others = [other.place for other in self._conflicts[id(entry)] if other is not entry]
+            self._skip(f"{entry.place}, differs at {others[0]}", TWO_VERSIONS, "refused")
+            return None
+        self._notes.add(patient, targets, entry, text, days)
+        values |= {"text": text, "patient": self._patients[id(entry)]}
+        return Row(entry.place, {**dict.fromkeys(self._declared.columns), **values})
+
+    def _status_fault(self, facts: DocumentFacts, kind: str) -> str:
+        """The reason for which a document's status keeps it out; "" if it does not."""
+        if kind == "DiagnosticReport":
+            return "" if facts.status in self._allowed else f"its status is {_shown(facts.status)}"
+        if facts.status != "current" and facts.status not in self._declared.also_status:
+            return f"its status is {_shown(facts.status)}"
+        return "" if facts.doc_status in self._allowed | {""} else f"its docStatus is {_shown(facts.doc_status)}"
+
+    def _values(self, resource: dict[str, Any], entry: Entry) -> dict[str, Any]:
+        values = {
+            "type": value_at(resource, [("type" if entry.kind == "DocumentReference" else "code"), "coding", "code"]),
+            "category": value_at(resource, ["category", "coding", "code"]),
+            "date": next((date for path in _DATES if (date := value_at(resource, path.split("."))) is not None), None),
+            "id": resource.get("id"),
+            "resource": entry.kind,
+        }
+        for column in self._declared.columns:
+            if column not in (*values, "text", "patient") and (value := _value(resource, column)) is not None:
+                values[column] = value
+        return values
+
+
+SAME_NOTE = "the same note stands in another resource"
+WITHDRAWN = "the same note was entered in error in another resource"
+TWO_VERSIONS = "another resource has its id, and neither has a version"
+
+
+class _Repeated(Exception):
+    """Raised for a note that another resource holds too, at ``place``."""
+
+    def __init__(self, place: str, why: str) -> None:
+        super().__init__()
+        self.place, self.why = place, why
+
+
+def _shown(status: str) -> str:
+    return {"": "missing", "?": "no code of FHIR"}.get(status, status)
+
+
+def _days(resource: Mapping[str, Any]) -> frozenset[str]:
+    """The days that a document states: two resources of one note need not state the same moment."""
+    dates = (value_at(resource, path.split(".")) for path in _DATES)
+    return frozenset(date[:10] for date in dates if isinstance(date, str) and len(date) >= 10)
+
+
+def _text(resource: dict[str, Any], entry: Entry, attachments: Attachments) -> str:
+    """Text of the first attachment that can be read; several of one document are forms of the same. Raises Unreadable.
+
+    A report without a form that can be read is its conclusion.
+    """
+    reasons: list[str] = []
+    for attachment in _attachments(resource):
+        target: Hashable = None
+        try:
+            kind, content, target = attachments.content(attachment, entry)
+            return plain_text(kind, content)
+        except Unreadable as error:
+            attachments.note_fault(target, str(error))
+            reasons.append(str(error))
+    conclusion = resource.get("conclusion")
+    if isinstance(conclusion, str) and conclusion.strip():
+        return conclusion
+    raise Unreadable(reasons[0] if reasons else "it has no attachment")
+
+
+def _value(resource: dict[str, Any], column: str) -> Any:
+    element, bar, system = column.partition("|")
+    if element == "type" and resource["resourceType"] == "DiagnosticReport":
+        element = "code"  # which is what a report calls its type
+    value = value_at(resource, element.split("."))
+    if not bar:
+        return None if isinstance(value, dict | list) else value
+    concepts = value if isinstance(value, list) else [value]
+    codings = [coding for concept in objects(concepts) for coding in objects(concept.get("coding"))]
+    return next((coding.get("code") for coding in codings if coding.get("system") == system), None)

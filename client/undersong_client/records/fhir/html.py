@@ -1,0 +1,188 @@
+"""Reads the text that a browser shows for an HTML or XHTML document.
+
+Source: the HTML standard (html.spec.whatwg.org), 13.2.5, tokenization. Only what decides about shown text is modelled.
+Text in a ``head`` needs no rule of its own: it ends the head, so a browser shows it in the body.
+"""
+
+import re
+from html import unescape
+
+from undersong_client.records.fhir.unreadable import Unreadable
+
+_BLOCKS = frozenset(
+    [
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "br",
+        "caption",
+        "center",
+        "dd",
+        "details",
+        "dialog",
+        "dir",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "header",
+        "hgroup",
+        "hr",
+        "html",
+        "legend",
+        "li",
+        "listing",
+        "main",
+        "menu",
+        "nav",
+        "ol",
+        "optgroup",
+        "option",
+        "p",
+        "plaintext",
+        "pre",
+        "search",
+        "section",
+        "summary",
+        "table",
+        "tbody",
+        "tfoot",
+        "thead",
+        "tr",
+        "ul",
+        "xmp",
+    ]
+)
+# Elements whose content holds no tags: nothing ends it but their own end tag.
+_UNSEEN = frozenset(("iframe", "noembed", "noframes", "script", "style", "title"))
+_SEEN = frozenset(("textarea", "xmp"))
+_ENDS = {tag: re.compile(rf"</{tag}(?=[\t\n\f\r />])", re.IGNORECASE) for tag in _UNSEEN | _SEEN}
+_PREFORMATTED = frozenset(("listing", "pre", "xmp", "plaintext", "textarea"))
+_SPACE = re.compile(r"[\t\n\f\r ]+")
+# A quote counts only where a value begins. Possessive, so that a tag that never ends is tried once.
+_TAG = re.compile(
+    r"""<(/?)([a-zA-Z][^\t\n\f\r />]*+)"""
+    r"""(?:[\t\n\f\r /]++|[^\t\n\f\r />][^\t\n\f\r />=]*+"""
+    r"""(?:[\t\n\f\r ]*+=[\t\n\f\r ]*+(?:"[^"]*+"|'[^']*+'|(?!["'])[^\t\n\f\r >]*+)|(?![\t\n\f\r ]*+=)))*+>"""
+)
+_COMMENT_END = re.compile(r"--!?>")
+_CDATA = "<![CDATA["
+
+
+def shown_text(html: str, *, is_xml: bool = False) -> str:
+    """Returns the text that a browser shows, a block a line, in time linear in the length.
+
+    Args:
+        is_xml: True for XHTML, where ``<tag/>`` is a whole element and CDATA is text.
+
+    Raises Unreadable where a comment or a quoted value never ends, because a browser would show nothing after it.
+    """
+    page = _Page(html, is_xml)
+    page.read()
+    lines = ("".join(page.parts)).split("\n")
+    return "\n".join(filter(None, (" ".join(line.split()) for line in lines)))
+
+
+class _Page:
+    """A document that is being read: the parts of its text so far."""
+
+    def __init__(self, html: str, is_xml: bool) -> None:
+        self.parts: list[str] = []
+        self._html = html
+        self._is_xml = is_xml
+        self._at = 0
+        self._preformatted = 0
+        self._templates = 0
+
+    def read(self) -> None:
+        html = self._html
+        while (start := html.find("<", self._at)) >= 0:
+            follows = html[start + 1 : start + 2]
+            if not (follows in ("/", "!", "?") or (follows.isascii() and follows.isalpha())):
+                self._show(html[self._at : start + 1])
+                self._at = start + 1
+                continue
+            self._show(html[self._at : start])
+            self._at = start
+            if follows.isalpha() or (follows == "/" and html[start + 2 : start + 3].isalpha()):
+                self._read_tag()
+            else:
+                self._read_declaration()
+        self._show(html[self._at :])
+
+    def _show(self, text: str, *, is_raw: bool = False) -> None:
+        if text and not self._templates:
+            shown = text if is_raw else unescape(text)
+            self.parts.append(shown if self._preformatted else _SPACE.sub(" ", shown))
+
+    def _read_declaration(self) -> None:
+        """Passes a comment, a doctype, a processing instruction or an end tag without a name."""
+        html, start = self._html, self._at
+        if html.startswith("<!--", start):
+            # "<!-->" and "<!--->" are whole comments: their hyphens begin and end it.
+            end = _COMMENT_END.search(html, start + 2)
+            if end is None:
+                raise Unreadable("its HTML has a comment that does not end")
+            self._at = end.end()
+        elif self._is_xml and html.startswith(_CDATA, start):
+            end_of_data = html.find("]]>", start)
+            if end_of_data < 0:
+                raise Unreadable("its HTML has a comment that does not end")
+            self._show(html[start + len(_CDATA) : end_of_data], is_raw=True)
+            self._at = end_of_data + 3
+        else:
+            end_of_tag = html.find(">", start)
+            if end_of_tag < 0 and html[start:].strip("</"):
+                self._at = len(html)
+            elif end_of_tag < 0:
+                self._show(html[start:])
+                self._at = len(html)
+            else:
+                self._at = end_of_tag + 1
+
+    def _read_tag(self) -> None:
+        html = self._html
+        tag = _TAG.match(html, self._at)
+        if tag is None:
+            if ">" in html[self._at :]:
+                raise Unreadable("its HTML has a tag whose quotes do not end")
+            self._at = len(html)  # cut off within a tag, which a browser does not show
+            return
+        self._at = tag.end()
+        name, is_end = tag[2].lower(), bool(tag[1])
+        is_whole = self._is_xml and html[tag.end() - 2] == "/"
+        if name in _BLOCKS:
+            self.parts.append("\n")
+        elif name in ("td", "th") and not is_end:
+            self.parts.append(" ")
+        if is_whole:
+            return
+        if name in _PREFORMATTED:
+            self._preformatted = max(0, self._preformatted + (-1 if is_end else 1))
+        elif name == "template":
+            self._templates = max(0, self._templates + (-1 if is_end else 1))
+        if not is_end and name in _ENDS and not (self._is_xml and name in _SEEN):
+            self._read_content(name)
+        elif not is_end and name == "plaintext":
+            self._show(html[self._at :], is_raw=True)
+            self._at = len(html)
+
+    def _read_content(self, name: str) -> None:
+        """Passes the content of an element that holds no tags."""
+        end = _ENDS[name].search(self._html, self._at)
+        until = end.start() if end else len(self._html)
+        if name in _SEEN:
+            self._show(self._html[self._at : until], is_raw=name == "xmp")
+        self._at = until

@@ -1,0 +1,280 @@
+"""Decides which references and identifiers of a FHIR export name one patient.
+
+Ids are joined by ``Patient.link`` of every type and by ``Person.link``, under the one that is not replaced. A business
+identifier is the Patient resource that has it, or else an id of its own.
+
+Sources: FHIR R4 (hl7.org/fhir/R4), Patient, Person and Reference.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from undersong_client.records.declared import objects
+from undersong_client.records.fhir.resources import Address, Entry, Resources, read_address
+from undersong_common.errors import ConfigurationError
+from undersong_common.patient_ids import Choice, PatientId, clean_text, patient_id
+
+# Types that a subject may have. Another word before a slash may be content, and is not shown.
+_OTHERS = frozenset(
+    [
+        "CareTeam",
+        "Device",
+        "Encounter",
+        "EpisodeOfCare",
+        "Group",
+        "HealthcareService",
+        "Location",
+        "Medication",
+        "NutritionProduct",
+        "Organization",
+        "Person",
+        "Practitioner",
+        "PractitionerRole",
+        "Procedure",
+        "RelatedPerson",
+        "Specimen",
+        "Substance",
+    ]
+)
+_SEARCH = re.compile(r"(?:.*/)?patient/?\?(.*)", re.IGNORECASE)
+
+
+class NoPatient(Exception):
+    """Raised for a subject that is no patient; its message names the kind, and holds no id."""
+
+
+class Subject(NamedTuple):
+    """A FHIR Reference.
+
+    Attributes:
+        reference: the literal reference, after the sure joins of its text; "" without one.
+        kind: the stated type, without the address of its definition.
+        identifier: (system, value) of the identifier.
+        contained: type and identifiers of the contained resource that it names; None for another reference.
+        is_named: True if it has a display.
+    """
+
+    reference: str
+    kind: str
+    identifier: tuple[str, str]
+    contained: tuple[str, tuple[tuple[str, str], ...]] | None
+    is_named: bool
+
+
+class PersonFacts(NamedTuple):
+    """What a Patient or a Person resource says of ids.
+
+    Attributes:
+        links: type and target of each link.
+        identifiers: (system, value) of each identifier.
+    """
+
+    links: tuple[tuple[str, Subject], ...]
+    identifiers: tuple[tuple[str, str], ...]
+
+
+def read_subject(value: Any, contained: Any = None) -> Subject:
+    """Reads a Reference; anything else names nothing."""
+    members: Mapping[str, Any] = value if isinstance(value, dict) else {}
+    reference, kind = members.get("reference"), members.get("type")
+    reference = clean_text(reference) if isinstance(reference, str) else "" if reference is None else "/"
+    kind = clean_text(kind).rpartition("/")[2] if isinstance(kind, str) else ""
+    target = None
+    if reference.startswith("#"):
+        named = [resource for resource in objects(contained) if resource.get("id") == reference[1:]]
+        kinds = [str(resource.get("resourceType")) for resource in named]
+        target = (kinds[0], _identifiers(named[0].get("identifier"))) if len(named) == 1 else ("", ())
+    identifiers = _identifiers([members.get("identifier")])
+    return Subject(reference, kind, identifiers[0] if identifiers else ("", ""), target, bool(members.get("display")))
+
+
+def read_person(resource: Mapping[str, Any]) -> PersonFacts:
+    """Reads the links and identifiers of a Patient or a Person."""
+    targets = [(link, link.get("other", link.get("target"))) for link in objects(resource.get("link"))]
+    links = tuple((str(link.get("type")), read_subject(target)) for link, target in targets)
+    return PersonFacts(links, _identifiers(resource.get("identifier")))
+
+
+def _identifiers(value: Any) -> tuple[tuple[str, str], ...]:
+    identifiers = []
+    for identifier in objects(value):
+        system = identifier.get("system")
+        try:
+            name = patient_id(identifier.get("value"))
+        except ConfigurationError:
+            continue
+        if name is not None:
+            identifiers.append((clean_text(system) if isinstance(system, str) else "", name.name))
+    return tuple(identifiers)
+
+
+class Patients:
+    """The patients of an export, after every Patient and Person resource was seen.
+
+    Args:
+        entries: the newest version of each Patient and Person.
+        subjects: the documents with their subjects, whose bases count too.
+    """
+
+    def __init__(self, resources: Resources, entries: list[Entry], subjects: list[Entry], choice: Choice) -> None:
+        self._owners: dict[tuple[str, str], list[PatientId]] = defaultdict(list)  # by (system, value)
+        self._parent: dict[Hashable, Hashable] = {}
+        self._replaced: set[PatientId] = set()
+        self._names: dict[PatientId, PatientId] = {}  # of joined ids, as soon as all links are read
+        bases = {base for base in resources.bases if base}
+        for entry in subjects:
+            address = read_address(entry.facts.subject.reference)
+            if address is not None and address.kind.lower() == "patient" and "://" in address.base:
+                bases.add(address.base)
+        # Of a single base, the relative and the absolute references are those of one system.
+        self._is_one_system = len(bases) <= 1 or "bases" in choice.same
+        people = [entry for entry in entries if entry.kind == "Patient"]
+        for entry in people:
+            for identifier in entry.facts.identifiers:
+                node = self._node(entry.name, entry.system)
+                if node not in self._owners[identifier]:
+                    self._owners[identifier].append(node)
+        for entry in entries:
+            self._join_links(entry)
+        if "identifiers" in choice.same:
+            for owners in self._owners.values():
+                for owner in owners[1:]:
+                    self._join(owners[0], owner)
+        self._names = self._name_patients()
+        self._by_name: dict[str, set[PatientId]] = defaultdict(set)
+        for node in (self._node(entry.name, entry.system) for entry in people):
+            self._by_name[node.name].add(self._names.get(node, node))
+
+    def resolve(self, subject: Subject, entry: Entry) -> PatientId:
+        """Returns the id that a reference of a resource names. Raises NoPatient."""
+        reference = subject.reference
+        if subject.contained is not None:
+            return self._contained(*subject.contained)
+        if reference.lower().startswith("urn:uuid:"):
+            kind, name = entry.uuids.get(reference.lower(), ("Patient", reference))
+            if kind != "Patient":
+                raise NoPatient(_kind_words(kind))
+            return self._checked(name, entry.system)
+        if search := _SEARCH.fullmatch(reference):
+            return self._searched(search[1])
+        if reference:
+            address = read_address(reference)
+            if address is None and subject.kind == "Patient" and not {"/", ":"} & set(reference):
+                address = Address("", "Patient", reference)
+            if address is None:
+                raise NoPatient("no reference to a resource")
+            if address.kind.lower() != "patient":
+                raise NoPatient(_kind_words(address.kind))
+            return self._checked(address.name, address.base if "://" in address.base else entry.system)
+        if subject.kind not in ("", "Patient"):
+            raise NoPatient(_kind_words(subject.kind))
+        if subject.identifier[1]:
+            return self._identified(*subject.identifier)
+        raise NoPatient("a name alone" if subject.is_named else "missing")
+
+    def patient_of(self, identity: PatientId) -> PatientId:
+        """Returns the id under which a patient's ids are joined."""
+        if identity.is_identifier:
+            owners = {self._names.get(node, node) for node in self._owners.get((identity.system, identity.name), ())}
+            return owners.pop() if len(owners) == 1 else self._names.get(identity, identity)
+        node = self._node(identity.name, identity.system)
+        if node in self._names or node.system:
+            return self._names.get(node, node)
+        patients = self._by_name.get(node.name, set())
+        return next(iter(patients)) if len(patients) == 1 else node
+
+    def pairs(self) -> Iterator[tuple[PatientId, PatientId]]:
+        """Yields two patients where two Patient resources that are not joined have one identifier."""
+        for owners in self._owners.values():
+            first, *others = sorted({self._names.get(node, node) for node in owners})
+            yield from ((first, other) for other in others)
+
+    def _node(self, name: str, system: str) -> PatientId:
+        identity = patient_id(f"Patient/{name}")
+        return PatientId(name if identity is None else identity.name, "" if self._is_one_system else system)
+
+    def _checked(self, name: str, system: str) -> PatientId:
+        identity = patient_id(name)
+        if identity is None:
+            raise NoPatient("missing")
+        return self._node(identity.name, system)
+
+    def _contained(self, kind: str, identifiers: tuple[tuple[str, str], ...]) -> PatientId:
+        if kind != "Patient":
+            raise NoPatient(_kind_words(kind) if kind else "a contained resource that is not there")
+        for identifier in identifiers:
+            if identifier in self._owners:
+                return self._identified(*identifier)
+        raise NoPatient("a contained Patient that no Patient resource of the export explains")
+
+    def _searched(self, parameters: str) -> PatientId:
+        try:
+            identity = patient_id(f"Patient?{parameters}")
+        except ConfigurationError:
+            identity = None
+        if identity is None or not identity.is_identifier:
+            raise NoPatient("a search")
+        return self._identified(clean_text(identity.system), identity.name)
+
+    def _identified(self, system: str, value: str) -> PatientId:
+        owners = self._owners.get((system, value), [])
+        if len({self._names.get(node, node) for node in owners}) > 1:
+            raise NoPatient("an identifier that two Patient resources have")
+        return owners[0] if owners else PatientId(value, system, is_identifier=True)
+
+    def _join_links(self, entry: Entry) -> None:
+        is_patient = entry.kind == "Patient"
+        node: Hashable = self._node(entry.name, entry.system) if is_patient else entry.key
+        for kind, target in entry.facts.links:
+            other: Hashable
+            address = read_address(target.reference)
+            if address is not None and address.kind == "Person":
+                other = entry.key._replace(kind="Person", name=address.name, system=address.base or entry.system)
+            else:
+                other = self._link_target(target, entry)
+            if other is None:
+                continue
+            self._join(node, other)
+            if kind == "replaced-by" and isinstance(node, PatientId):
+                self._replaced.add(node)
+            elif kind == "replaces" and isinstance(other, PatientId):
+                self._replaced.add(other)
+
+    def _link_target(self, target: Subject, entry: Entry) -> PatientId | None:
+        """The patient that a link names. A link to a RelatedPerson or to nobody joins nothing."""
+        if not target.reference and target.identifier[1]:
+            owners = self._owners.get(target.identifier, [])
+            return owners[0] if len(owners) == 1 else PatientId(target.identifier[1], target.identifier[0], True)
+        try:
+            return self.resolve(target, entry)
+        except NoPatient:
+            return None
+
+    def _root(self, node: Hashable) -> Hashable:
+        while (parent := self._parent.setdefault(node, node)) != node:
+            self._parent[node] = self._parent[parent]
+            node = parent
+        return node
+
+    def _join(self, one: Hashable, other: Hashable) -> None:
+        self._parent[self._root(one)] = self._root(other)
+
+    def _name_patients(self) -> dict[PatientId, PatientId]:
+        """The id of each joined id's patient: of those that are not replaced, the first in order."""
+        groups: dict[Hashable, list[PatientId]] = defaultdict(list)
+        for node in list(self._parent):
+            if isinstance(node, PatientId):
+                groups[self._root(node)].append(node)
+        names = {}
+        for nodes in groups.values():
+            ids = [node for node in nodes if not node.is_identifier] or nodes
+            name = min([node for node in ids if node not in self._replaced] or ids)
+            names.update(dict.fromkeys(nodes, name))
+        return names
+
+
+def _kind_words(kind: str) -> str:
+    """The type of a subject in words; a word that is no type may be content."""
+    return f"a {kind}" if kind in _OTHERS else "another resource"

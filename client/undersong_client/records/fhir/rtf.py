@@ -1,0 +1,261 @@
+"""Reads the text of an RTF attachment: what its reader shows, in the code page that it states.
+
+striprtf turns RTF into text. What it does not know, or what differs between its releases, is settled on the raw bytes
+before: code pages and fonts, characters outside ASCII, hidden and deleted text, binary data, field instructions, and
+several documents in one file.
+
+Source: Rich Text Format Specification 1.9.1.
+"""
+
+import codecs
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from undersong_client.records.fhir.unreadable import Unreadable
+
+_TOKEN = re.compile(
+    rb"\\([a-zA-Z]{1,32})(-?[0-9]{1,10})? ?|\\'([0-9a-fA-F]{2})|\\([^a-zA-Z])|([{}])|([\x80-\xff])"
+    rb"|([^\\{}\x80-\xff]+)|\\",
+    re.DOTALL,
+)
+_START = re.compile(rb"\{\s*\\rtf")
+_LINE_ENDS = re.compile(rb"[\r\n\0]+")
+_CHARACTER_SETS = {b"ansi": "cp1252", b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850"}
+_CODE_PAGES = {10000: "mac_roman", 10007: "mac_cyrillic", 10029: "mac_latin2", 65001: "utf-8"}
+# Groups whose content is no text of the document. striprtf knows the others.
+_DROPPED = frozenset((b"fldinst", b"colortbl", b"stylesheet", b"info", b"pict", b"objdata", b"datafield"))
+# Words about code pages and fonts, which mean nothing any more once every character is written as a number.
+_SETTLED = frozenset((b"ansicpg", b"deff", b"cpg", b"fcharset", b"listtext", *_CHARACTER_SETS))
+_CHARACTERS = frozenset(
+    b"par sect page line tab emdash endash emspace enspace qmspace bullet lquote rquote ldblquote rdblquote row cell"
+    b" nestcell".split()
+)
+
+
+def rtf_text(content: bytes) -> str:
+    """Returns the text of all documents in RTF bytes, one after the other. Raises Unreadable."""
+    from striprtf.striprtf import charset_map, rtf_to_text
+
+    try:
+        texts = [str(rtf_to_text(_Document(each, charset_map).in_ascii())) for each in _documents(content)]
+    except Unreadable:
+        raise
+    except Exception:  # noqa: BLE001 - whatever its parser raises may hold a piece of the document
+        raise Unreadable("its RTF cannot be read") from None
+    if not texts:
+        raise Unreadable("its attachment is not RTF")
+    return "\n".join(text.strip("\n") if len(texts) > 1 else text for text in texts)
+
+
+def _tokens(content: bytes, start: int = 0) -> Iterator[re.Match[bytes]]:
+    """Yields the tokens without binary data, in which a brace is no brace."""
+    while token := _TOKEN.match(content, start):
+        start = token.end()
+        if token[1] == b"bin":
+            start += max(0, int(token[2] or 0))
+            continue
+        yield token
+
+
+def _documents(content: bytes) -> Iterator[bytes]:
+    """Yields each outermost group that is an RTF document."""
+    if not content.lstrip(b"\xef\xbb\xbf \t\r\n\0").startswith(b"{"):
+        return
+    at = 0
+    while start := _START.search(content, at):
+        depth, at = 0, len(content)
+        for token in _tokens(content, start.start()):
+            if token[5]:
+                depth += 1 if token[5] == b"{" else -1
+                if depth == 0:
+                    at = token.end()
+                    break
+        yield content[start.start() : at]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Properties that end with their group.
+
+    Attributes:
+        font: number of the font; b"" for the document's own.
+        skipped: number of characters after a Unicode character that stand for it in older programs.
+        is_hidden, is_deleted: True for text that is not shown, and for text that a revision deleted.
+        is_dropped: True in a group that holds no text.
+        is_font_table: True in the table of fonts.
+    """
+
+    font: bytes = b""
+    skipped: int = 1
+    is_hidden: bool = False
+    is_deleted: bool = False
+    is_dropped: bool = False
+    is_font_table: bool = False
+
+    @property
+    def is_shown(self) -> bool:
+        return not (self.is_hidden or self.is_deleted or self.is_dropped or self.is_font_table)
+
+
+class _Document:
+    """One RTF document, which is written anew in ASCII."""
+
+    def __init__(self, content: bytes, charsets: Mapping[int, str]) -> None:
+        self._content = content
+        self._charsets = charsets
+        self._encoding = "cp1252"
+        self._fonts: dict[bytes, str] = {}
+        self._default_font = b""
+        self._group = _Group()
+        self._outer: list[_Group] = []
+        self._parts: list[str] = []
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._surrogate = 0
+        self._to_skip = 0
+
+    def in_ascii(self) -> str:
+        """Returns the document with its characters outside ASCII as numbers, and without what it does not show."""
+        content, at, opens = self._content, 0, False
+        while token := _TOKEN.match(content, at):
+            at = token.end()
+            word, number, code, symbol, brace, byte, text = token.groups()
+            if self._decoder is not None and self._is_second_byte(token):
+                # The second byte of a character of two bytes may be a letter, a backslash or a brace.
+                at = token.start() + 1
+                self._add_bytes(content[token.start() : at])
+            elif code or byte:
+                self._add_bytes(bytes.fromhex(code.decode()) if code else byte)
+            elif brace:
+                self._end_bytes()
+                self._read_brace(brace)
+            elif word == b"bin":
+                at += max(0, int(number or 0))
+            elif word:
+                self._end_bytes()
+                self._read_word(word, number, opens)
+            elif text:
+                self._end_bytes()
+                self._add_text(text)
+            elif symbol:
+                self._end_bytes()
+                self._read_symbol(symbol, opens)
+            opens = bool(brace == b"{" or (opens and text and not text.strip()))
+        self._end_bytes()
+        return "".join(self._parts)
+
+    def _is_second_byte(self, token: re.Match[bytes]) -> bool:
+        """True if the last character lacks its second byte, and the token begins with it and not with its escape."""
+        assert self._decoder is not None
+        return bool(self._decoder.getstate()[0]) and not token[3] and token[0][:1] not in b"\r\n"
+
+    def _read_brace(self, brace: bytes) -> None:
+        self._to_skip = 0
+        if brace == b"{":
+            self._outer.append(self._group)
+        was_shown = self._group.is_shown
+        if brace == b"}":
+            self._group = self._outer.pop() if self._outer else _Group()
+        # The braces of a dropped group go with it; those of a hidden one may enclose words that count outside.
+        if was_shown or self._group.is_shown or not (self._group.is_dropped or self._group.is_font_table):
+            self._parts.append(brace.decode())
+
+    def _change(self, **properties: object) -> None:
+        self._group = replace(self._group, **properties)  # type: ignore[arg-type]
+
+    def _read_word(self, word: bytes, number: bytes | None, opens: bool) -> None:
+        self._to_skip = 0 if word != b"u" else self._to_skip
+        group, is_on = self._group, number is None or int(number) != 0
+        if group.is_font_table:
+            self._read_font(word, number)
+        elif word == b"v":
+            self._change(is_hidden=is_on)
+        elif word == b"deleted":
+            self._change(is_deleted=is_on)
+        elif word == b"plain":
+            self._change(is_hidden=False, font=self._default_font)
+        elif word == b"f":
+            self._change(font=number or b"")
+        elif word == b"deff":
+            self._default_font = number or b""
+            self._change(font=self._default_font)
+        elif word == b"uc":
+            self._change(skipped=max(0, int(number or 1)))
+        elif word == b"u":
+            self._add_unicode(int(number or 0))
+        elif word == b"fonttbl":
+            self._change(is_font_table=True)
+        elif opens and word in _DROPPED:
+            self._change(is_dropped=True)
+        elif word in _CHARACTER_SETS:
+            self._encoding = _CHARACTER_SETS[word]
+        elif word == b"ansicpg":
+            self._encoding = self._code_page(int(number or 0))
+        elif word not in _SETTLED and (group.is_shown or (word not in _CHARACTERS and not group.is_dropped)):
+            self._parts.append(f"\\{word.decode()}{(number or b'').decode()} ")
+
+    def _code_page(self, page: int) -> str:
+        """The codec of a code page; 0 and 1 leave it as it is. Raises Unreadable for one that is not known."""
+        name = self._encoding if page in (0, 1) else _CODE_PAGES.get(page, f"cp{page}")
+        try:
+            return codecs.lookup(name).name
+        except LookupError:
+            raise Unreadable("its RTF states a code page that is not known") from None
+
+    def _read_font(self, word: bytes, number: bytes | None) -> None:
+        if word == b"f":
+            self._change(font=number or b"")
+        elif number and (word == b"cpg" or (word == b"fcharset" and int(number) != 1)):
+            name = f"cp{int(number)}" if word == b"cpg" else self._charsets.get(int(number), "")
+            try:
+                self._fonts[self._group.font] = codecs.lookup(name).name
+            except LookupError:  # the document's own code page then
+                self._fonts.pop(self._group.font, None)
+
+    def _read_symbol(self, symbol: bytes, opens: bool) -> None:
+        if symbol == b"*" and opens:
+            self._change(is_dropped=True)
+        elif self._to_skip:
+            self._to_skip -= 1
+        elif self._group.is_shown:
+            self._parts.append("\\par " if symbol in b"\r\n" else f"\\{symbol.decode('latin-1')}")
+
+    def _add_text(self, text: bytes) -> None:
+        text = _LINE_ENDS.sub(b"", text)
+        skipped = min(self._to_skip, len(text))
+        self._to_skip -= skipped
+        if self._group.is_shown:
+            self._parts.append(text[skipped:].decode("ascii"))
+
+    def _add_bytes(self, written: bytes) -> None:
+        if self._to_skip:
+            self._to_skip -= 1
+        elif self._group.is_shown:
+            if self._decoder is None:
+                encoding = self._fonts.get(self._group.font, self._encoding)
+                self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+            self._add_characters(self._decoder.decode(written))
+
+    def _end_bytes(self) -> None:
+        if self._decoder is not None:
+            self._add_characters(self._decoder.decode(b"", True))
+            self._decoder = None
+
+    def _add_unicode(self, number: int) -> None:
+        code = number + 0x10000 if number < 0 else number
+        if self._group.is_shown:
+            if 0xD800 <= code < 0xDC00:
+                self._surrogate = code
+            elif 0xDC00 <= code < 0xE000 and self._surrogate:
+                self._add_characters(chr(0x10000 + ((self._surrogate - 0xD800) << 10) + code - 0xDC00))
+                self._surrogate = 0
+            else:
+                self._add_characters("\N{REPLACEMENT CHARACTER}" if 0xDC00 <= code < 0xE000 else chr(code))
+        self._to_skip = self._group.skipped
+
+    def _add_characters(self, characters: str) -> None:
+        for character in characters:
+            if character in "\\{}":
+                self._parts.append(f"\\{character}")
+            else:
+                self._parts.append(character if character.isascii() else f"\\u{ord(character)}?")
