@@ -1,0 +1,190 @@
+"""The states' table: every case, and that each of many mistakes in the table is noticed by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.doubles.misbehaving_endpoint import SCENARIOS, completion
+from undersong_server.generators.kinds.openai import states
+from undersong_server.generators.kinds.openai.states import Exchange, State, Usage, Verdict, judge, read_usage
+
+WORST = (500, 100)
+
+
+def verdict(status: int, body: Any, **headers: str) -> Verdict:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return judge(Exchange(status, headers, content), WORST, ["secret-key"])
+
+
+def said(words: str, **fields: Any) -> dict[str, Any]:
+    return {"error": {"message": words, **fields}}
+
+
+STATES: list[tuple[int, Any, State]] = [
+    (200, completion("<text>A note.</text>"), State.ANSWER),
+    *((status, said("no"), State.WAIT) for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)),
+    *((status, said("no"), State.ACCOUNT) for status in (301, 307, 401, 402, 403, 404, 407)),
+    *((status, said("no"), State.REFUSED) for status in (400, 405, 410, 418, 422, 451)),
+    *((status, said("flagged by moderation"), State.REQUEST) for status in (200, 400, 403, 422)),
+    (400, said("This model's maximum context length is 8192 tokens"), State.REQUEST),
+    (413, said("no"), State.REQUEST),
+    (400, said("Billing hard limit has been reached"), State.ACCOUNT),
+    (400, said("API key not valid"), State.ACCOUNT),
+    (400, said("the model is loading"), State.WAIT),
+    (400, said("Enqueued token limit reached"), State.WAIT),
+    (429, said("exceeded", code="insufficient_quota"), State.ACCOUNT),
+    (429, said("You exceeded your current quota. Please retry in 20s."), State.WAIT),
+    (429, said("quota of requests per minute; see billing"), State.WAIT),
+    (200, said("Insufficient credits", code=402), State.ACCOUNT),
+    (200, said("slow down", code="429"), State.WAIT),
+    (200, {"choices": []}, State.LOST),
+    (200, b'data: {"choices": []}\n\n', State.LOST),
+    (200, b'{"choices": [{"mess', State.LOST),
+    (200, b"[" * 100_000, State.LOST),
+    *((200, completion("half", reason=reason), State.LOST) for reason in ("error", "abort", "network-error")),
+]
+
+
+def check_states() -> None:
+    for status, body, state in STATES:
+        assert verdict(status, body).state is state, (status, body)
+
+
+def check_costs() -> None:
+    assert all(verdict(status, said("no")).billed for status in (502, 504, 520, 522, 524))
+    assert not any(verdict(status, said("no")).billed for status in (400, 429, 500, 503))
+    assert verdict(200, {"choices": []}).billed
+    for fault in ("late", "cut", "large"):
+        assert judge(Exchange(fault=fault), WORST).billed
+    assert not judge(Exchange(fault="unreachable"), WORST).billed
+
+
+def check_ends() -> None:
+    ends = {
+        **dict.fromkeys(("stop", "EOS-token", "end_turn"), ""),
+        **dict.fromkeys(("length", "MAX_TOKENS", "model_length"), "length"),
+        **dict.fromkeys(("SAFETY", "content-filter", "blocklist"), "filter"),
+        "tool_calls": "unknown",
+    }
+    for reason, finish in ends.items():
+        found = verdict(200, completion("A note.", reason=reason)).completion
+        assert found is not None
+        assert found.finish == finish
+    unstated = verdict(200, completion("A note.", reason=None)).completion
+    assert unstated is not None
+    assert unstated.finish == "unknown"
+    filtered = verdict(200, {"choices": [{"message": None, "finish_reason": "content_filter"}]}).completion
+    assert filtered is not None
+    assert (filtered.text, filtered.finish) == ("", "filter")
+
+
+def check_usage() -> None:
+    def usage(**fields: Any) -> Usage:
+        return read_usage(fields, "A note.", WORST)
+
+    assert usage(prompt_tokens=40, completion_tokens=20) == Usage(40, 20)
+    assert usage(prompt_tokens=40, completion_tokens=20, total_tokens=90) == Usage(40, 50)
+    reasoning = {"completion_tokens_details": {"reasoning_tokens": 2000}}
+    assert usage(prompt_tokens=300, completion_tokens=60, total_tokens=2360, **reasoning) == Usage(300, 2060)
+    assert usage(prompt_tokens=300, completion_tokens=60, **reasoning) == Usage(300, 2060)
+    for tokens in (0, -500, 10**7 + 1, 10**30, 2.5, True, "7", None, float("nan")):
+        assert usage(prompt_tokens=40, completion_tokens=tokens) == Usage(*WORST, reported=False)
+    assert usage(prompt_tokens=40, completion_tokens=10**7) == Usage(40, 10**7)
+
+
+def check_limits() -> None:
+    assert (states.FAILURES_IN_A_ROW, states.FORBIDDEN_IN_A_ROW) == (10, 3)
+    assert len(verdict(400, said("x" * 1000)).words) < 250
+
+
+CHECKS = (check_states, check_costs, check_ends, check_usage, check_limits)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_table_says_what_the_contract_says(check: Callable[[], None]) -> None:
+    check()
+
+
+def check_all() -> None:
+    for check in CHECKS:
+        check()
+
+
+MISTAKES: list[tuple[str, Any]] = [
+    *(("STATUS_STATES", {**states.STATUS_STATES, status: State.REFUSED}) for status in (408, 409, 425, 429)),
+    *(("STATUS_STATES", {**states.STATUS_STATES, status: State.WAIT}) for status in (401, 402, 404, 407)),
+    ("WORDED_STATUSES", {400, 413, 422}),
+    ("WORDED_STATUSES", {403, 413, 422}),
+    ("BILLED_STATUSES", {504, 520, 522, 524}),
+    ("BILLED_STATUSES", states.BILLED_STATUSES | {500}),
+    ("FAULT_STATES", {**states.FAULT_STATES, "late": State.WAIT}),
+    ("FAULT_STATES", {**states.FAULT_STATES, "unreachable": State.LOST}),
+    ("ENDS", {**states.ENDS, "length": ""}),
+    ("ENDS", {**states.ENDS, "tool_calls": ""}),
+    ("ENDS", {**states.ENDS, "safety": ""}),
+    ("LOST_ENDS", {"abort", "network_error"}),
+    ("MOST_TOKENS", 10**31),
+    ("FAILURES_IN_A_ROW", 11),
+    ("FORBIDDEN_IN_A_ROW", 1),
+    ("SHOWN_CHARACTERS", 2000),
+    *(
+        ("PROBLEMS", {**states.PROBLEMS, kind: states.Problem(state, "x", "x")})
+        for kind, state in (("content", State.REFUSED), ("long", State.WAIT), ("quota", State.REFUSED))
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)))
+def test_a_mistake_in_the_table_is_noticed(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    name, planted = MISTAKES[number]
+    monkeypatch.setattr(states, name, planted)
+    with pytest.raises((AssertionError, KeyError)):
+        check_all()
+
+
+@pytest.mark.parametrize(
+    ("body", "pause"),
+    [
+        (b'{"retryDelay": "38s"}', 38.0),
+        (b"Please try again in 20s.", 20.0),
+        (b"Please retry in 19.5s.", 19.5),
+        (b"try again in 6m0s", 360.0),
+        (b"Try again in 250ms", 0.25),
+        (b"try again later", None),
+    ],
+)
+def test_pauses_are_read_from_bodies(body: bytes, pause: float | None) -> None:
+    assert states.announced_pause_s({}, body, 0.0) == pause
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-32-be"])
+def test_json_is_read_by_its_own_signs(encoding: str) -> None:
+    assert states.parsed('{"a": "männlich"}'.encode(encoding)) == {"a": "männlich"}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"detail": [{"loc": ["body"], "msg": "not permitted"}]}', "not permitted"),
+        (b'[{"error": {"message": "API key not valid"}}]', "API key not valid"),
+        (b"<html><head><title>502 Bad gateway</title></head></html>", "502 Bad gateway"),
+        (b"upstream timed out", "upstream timed out"),
+        (b'{"message": "no key sk-proj-0123456789 here"}', "no key *** here"),
+        (b'{"message": "no secret-key"}', "no ***"),
+    ],
+)
+def test_words_are_found_in_any_body_and_keys_are_masked(body: bytes, words: str) -> None:
+    assert words in verdict(400, body).words
+
+
+def test_every_scenario_of_single_calls_has_a_state() -> None:
+    for scenario in SCENARIOS.values():
+        if callable(scenario):
+            status, headers, body = scenario(17, {"messages": []})
+            content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            lower = {name.lower(): value for name, value in headers.items()}
+            assert judge(Exchange(status, lower, content), WORST).state in State
