@@ -17,7 +17,7 @@ from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import daemon, data, dossier, joining, outbox, rules, runs
 from undersong_client.storage import datasets
 from undersong_common.drill import PARTY_WORDS
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Visit, download, is_number
@@ -246,6 +246,8 @@ class HospitalPage:
 
         if not (words := visit.form.get("words", "").strip()):
             raise ConfigurationError("the plan's words were not typed", "type the nine words of the sheet")
+        if rules.show(self._home).allowed.two_people:
+            _check_identified(visit)
         try:
             decided = runs.approve(
                 self._home,
@@ -393,6 +395,8 @@ class HospitalPage:
         approval = visit.form.get("approval", "each")
         first, chosen = self._asked_to_loosen()
         agreed = chosen == approval and first != visit.person.name
+        if approval != "two" and rules.show(self._home).allowed.two_people:
+            _check_identified(visit)
         if approval != "two" and rules.show(self._home).allowed.two_people and not agreed:
             self._loosening = visit.person.name, approval, time.time()
             visit.note("policy set", "asks for fewer than two approvals; a second account has to agree")
@@ -512,6 +516,16 @@ def _person(visit: Visit, comment: str) -> Person:
     """The person who decides, as the form states it; ``comment`` names its field."""
     name, role, words = (visit.form.get(field, "").strip() for field in ("name", "role", comment))
     return Person(name, role, words, account=visit.person.name)
+
+
+def _check_identified(visit: Visit) -> None:
+    """Raises PrivacyRefusal for an account that could be a second one of a person whom the provider identifies."""
+    if visit.site.has_provider and not visit.person.connected:
+        raise PrivacyRefusal(
+            f"the rule of two people counts people of your organisation, and {visit.person.name!r} is none",
+            "log in with your organisation, or connect its log-in under Your account",
+            code="not-identified",
+        )
 
 
 def _despite(visit: Visit, cautions: Any) -> None:

@@ -132,6 +132,7 @@ class _OidcLogin:
         site.raw("/oidc/start", self._guarded(self._begin))
         site.entrance("/oidc/return", "Log in", self._finish)
         site.get("/account/organisation", self._begin_connecting)
+        site.has_provider = True
         site.entrances.append(("/oidc/start", "Log in with your organisation"))
 
     def _guarded(self, act: Callable[[Request], Response]) -> Callable[[Request], Any]:

@@ -209,6 +209,7 @@ class Site:
         self.violations: list[str] = []
         self.ending = threading.Event()  # set when the program is asked to end
         self.entrances: list[tuple[str, str]] = []  # (address, words) of further ways to log in
+        self.has_provider = False  # True if an identity provider says who a person is
         self._templates = environment(settings.packages, settings.actions)
         self._templates.globals |= {
             "site_title": settings.title,

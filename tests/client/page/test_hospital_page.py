@@ -177,6 +177,41 @@ def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer
     assert sum("a second account has to agree" in about for about in noted) == 6
 
 
+def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
+    """The attack: one person approves, and takes the rule away, once by a local and once by the provider's account."""
+    site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
+    provider = FakeProvider(home.parent, site=site, roles={"privacy": "operator"})
+    site.accounts.set_role("first", "operator")
+    local = Browser(site).enter(site.accounts.link("first"))
+
+    def identified(name):
+        browser = Browser(site)
+        claims = {"groups": ["privacy"], "email": f"{name}@hospital.example", "sub": name}
+        return browser.entered(provider.entered(browser=browser, **claims).headers["location"])
+
+    ada, bert = identified("ada"), identified("bert")
+    command("policy", "set", "--two-people", "--home", home)
+    manifest = proposed(home, run="spring")
+    address, other = f"/requests/{manifest.hash.hex()}", {"name": "Bert Vos", "role": "IT"}
+
+    def approved(browser, who):
+        return browser.post(f"{address}/approve", who, words=spoken(manifest), despite="yes").status_code
+
+    assert approved(local, OFFICER) == 409
+    assert Requests(PartyHome(home)).find("spring").people == ()
+    assert approved(ada, OFFICER) == 303
+    assert approved(local, other) == approved(ada, other) == 409
+    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    assert approved(bert, other) == 303
+    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+    form = {**FEWEST, "questions": ["counts"], "units": "user", "run_epsilon": "1", "approval": "each"}
+    form |= {"require_post_quantum": "always"}
+    for browser, status, two in ((local, 409, True), (ada, 303, True), (local, 409, True), (bert, 303, False)):
+        assert browser.post("/policy", form).status_code == status
+        assert json.loads(command("policy", "show", "--home", home, "--json"))["two_people"] == two
+    site.close()
+
+
 def test_a_rejection_needs_its_second_step(page, home):
     address = f"/requests/{proposed(home, run='spring').hash.hex()}"
     assert page.post(f"{address}/reject", OFFICER, of=address, reason="no").status_code == 409
