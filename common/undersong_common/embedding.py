@@ -263,7 +263,7 @@ def _encoder(model: str | Path) -> Encoder:
     if str(model) == model_files.PACKAGED:
         return NumpyBert(folder)
     padded = HiddenStates(folder) if model_files.reads_hidden_states(folder) else TorchModel(folder)
-    return FixedShapes(padded, model_files.embedding_size(folder))
+    return FixedShapes(padded, model_files.embedding_size(folder), alone=model_files.mixes_experts(folder))
 
 
 def _fingerprint(model: str | Path, max_windows: int) -> str:

@@ -148,6 +148,20 @@ def hidden_state_settings(folder: Path) -> dict[str, int]:
     return {key: _whole(settings.get(key), path) for key in ("layer", "size", "window")}
 
 
+def mixes_experts(folder: Path) -> bool:
+    """Returns True if a config.json in the folder states several experts; batches of such a model are of one row.
+
+    How many tokens an expert reads, and so the shape of its products, depends on the whole batch. No trial of a batch
+    can show that its rows are independent.
+    """
+    return any(has_experts(_read(path)) for path in sorted(folder.rglob("config.json")))
+
+
+def has_experts(settings: Any) -> bool:
+    """Returns True if a model's settings state a number of experts above 1, at any depth."""
+    return any("expert" in key and type(value) is int and value > 1 for key, value in _items(settings))
+
+
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():

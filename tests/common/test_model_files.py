@@ -15,7 +15,7 @@ from tests.doubles.tiny_bert import write_bert, write_embedder
 from undersong_common import fine_tuning, model_files
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import PACKAGED, checked_hashes, embedding_size, model_folder
+from undersong_common.model_files import PACKAGED, checked_hashes, embedding_size, mixes_experts, model_folder
 
 pytestmark = pytest.mark.heavy  # embedders are loaded
 
@@ -306,3 +306,21 @@ def test_a_folder_without_a_usable_model_is_named(folder: Path, name: str, conte
         (folder / name).write_text(content)
     with pytest.raises(ConfigurationError, match=complaint):
         Embedder.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows_of_one"),
+    [
+        ({"num_local_experts": 8}, True),
+        ({"text_config": {"n_routed_experts": 64}}, True),
+        ({"layers": [{"num_experts": 2}]}, True),
+        ({"num_experts": 1}, False),
+        ({"num_experts": None, "expert_dropout": 0.5}, False),
+        ({}, False),
+    ],
+)
+def test_a_mixture_of_experts_has_batches_of_one_row(folder, settings, rows_of_one):
+    change(folder / "config.json", **settings)
+    assert mixes_experts(folder) is rows_of_one
+    encoder: Any = Embedder.load(folder)._loaded()
+    assert not rows_of_one or encoder.batch_rows(8) == 1

@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from undersong_common.errors import ConfigurationError, GenerationError, UndersongError
 from undersong_common.hidden_states import Axes
-from undersong_common.model_files import check_language_model
+from undersong_common.model_files import check_language_model, has_experts
 from undersong_server.cluster import Cluster, at_this_machine
 from undersong_server.generators.cleaning import THINKING_MARKS, without_thinking
 from undersong_server.generators.interface import (
@@ -284,7 +284,7 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         Experts take a batch's tokens together, and differ in bits alone that no short check shows.
         """
         model, tokenizer, _ = self._model()
-        if self._settings.batch_size == 1 or has_experts(model.config):
+        if self._settings.batch_size == 1 or has_experts(model.config.to_dict()):
             return 1
         with self._named_errors():
             prompts = [[int(i) for i in tokenizer(text)["input_ids"]] for text in _CHECKED_PROMPTS]
@@ -689,15 +689,6 @@ def end_ids(tokenizer: Any, model: Any) -> list[int]:
     if after_turn and (first := tokenizer(after_turn, add_special_tokens=False)["input_ids"][:1]):
         ends += [token for token in first if token in tokenizer.added_tokens_decoder]
     return list(dict.fromkeys(map(int, ends)))
-
-
-def has_experts(config: Any) -> bool:
-    """Returns True if a model's settings state a number of experts, at any depth."""
-    settings = config if isinstance(config, dict) else config.to_dict()
-    return any(
-        has_experts(value) if isinstance(value, dict) else "expert" in str(key) and type(value) is int and value > 1
-        for key, value in settings.items()
-    )
 
 
 def padding(tokenizer: Any, model: Any) -> int:
