@@ -354,9 +354,15 @@ def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
 
 def _still_out(declared: Declared, before: Declared) -> int:
     """Per cent of the records that were held out with the settings ``before`` and stay so."""
-    chosen_by = "user_field" if declared.user_field or before.user_field else "text_field"
-    same = getattr(declared, chosen_by) == getattr(before, chosen_by)
+    by_user = declared.user_field or before.user_field
+    same = _naming(declared) == _naming(before) if by_user else declared.text_field == before.text_field
     return min(declared.hold_out, before.hold_out) if same else 0
+
+
+def _naming(declared: Declared) -> tuple[object, ...]:
+    """What names the units of a data set, and so decides which side of the hold-out each record is on."""
+    choice = declared.choice
+    return declared.user_field, choice.same, "bases" in choice.other, dict(declared.fhir_systems)
 
 
 def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) -> None:
@@ -365,8 +371,8 @@ def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) 
     if answered and declared.hold_out > _still_out(declared, home.settings):
         raise ConfigurationError(
             f"{home.ledger}: runs were answered from records that would be held out now",
-            "leave --hold-out and the column that it goes by as they were; judge a corpus by other records:"
-            " undersong-party corpus check --held-out FILE",
+            "leave --hold-out, the column that it goes by, --same-patient, --other-patient and --fhir-system"
+            " as they were; judge a corpus by other records: undersong-party corpus check --held-out FILE",
             code="hold-out-too-late",
         )
 

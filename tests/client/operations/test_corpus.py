@@ -58,8 +58,13 @@ def test_records_are_held_out_by_patient_and_no_run_reads_them(party, tmp_path):
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [((), (*FIELDS, "--hold-out", 10)), (("--hold-out", 20), ("--label-field", "label", "--hold-out", 20))],
-    ids=["none before", "chosen by another column"],
+    [
+        ((), (*FIELDS, "--hold-out", 10)),
+        (("--hold-out", 20), ("--label-field", "label", "--hold-out", 20)),
+        (("--hold-out", 20), (*FIELDS, "--hold-out", 20, "--same-patient", "case")),
+        (("--hold-out", 20), (*FIELDS, "--hold-out", 20, "--other-patient", "bases")),
+    ],
+    ids=["none before", "chosen by another column", "ids joined", "ids told apart"],
 )
 @pytest.mark.parametrize("lost", [False, True])
 def test_nothing_is_held_out_of_records_that_were_answered_from(party, tmp_path, before, after, lost):
