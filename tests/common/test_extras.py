@@ -120,7 +120,7 @@ def test_the_library_names_it_too():
     [
         ("torch", '{name = "own", kind = "transformers", path = "models/none"}', "embed"),
         ("vllm", '{name = "own", kind = "vllm", path = "models/none"}', "vllm"),
-        ("openai", '{name = "own", kind = "openai", model = "m", base_url = "http://127.0.0.1:9/v1"}', "coordinator"),
+        ("httpcore", '{name = "own", kind = "openai", model = "m", base_url = "http://127.0.0.1:9/v1"}', "coordinator"),
     ],
 )
 def test_what_a_run_lacks_is_said_before_it_starts(hidden, generator, extra, monkeypatch):

@@ -79,7 +79,12 @@ def test_the_report_counts_long_and_cut_texts_of_the_corpus(tmp_path):
         for kind, count in (("short", 1), ("full", 50), ("long", 51), ("longest", 400), ("cut", 401))
     ]
     task_path = make_replay_task(
-        tmp_path, rows, generators={"one": rows}, federation={"parties": 1}, method={"name": "mixture", "samples": 40}
+        tmp_path,
+        rows,
+        generators={"one": rows},
+        task={"labels": ["a"]},
+        federation={"parties": 1},
+        method={"name": "mixture", "samples": 40},
     )
     delivered = run(task_path, tmp_path / "out")
     assert {sample.text for sample in delivered.report.samples} == {row["text"] for row in rows}
@@ -399,10 +404,13 @@ def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(tm
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"text": "a note", "label": "attic"}, "row 3: its label is not in task.labels"),
-        ({"text": " ", "label": LABELS[0]}, "row 3: the text column 'text' is empty or not text"),
-        ({"text": "a note", "label": None}, "row 3: the label column 'label' is empty or not a label"),
-        ({"note": "a note"}, "row 3: has no column 'text' (the text column), no column 'label' (the label column)"),
+        ({"text": "a note", "label": "attic"}, "3: its label is not in task.labels"),
+        (
+            {"text": " ", "label": LABELS[0]},
+            "3: its text is empty, or a formula without a stored value: open and save the workbook",
+        ),
+        ({"text": "a note", "label": None}, "3: the label column 'label' is empty or not a label"),
+        ({"note": "a note"}, "3: its text is empty, or a formula without a stored value: open and save the workbook"),
     ],
 )
 def test_plan_and_simulation_refuse_the_same_rows_of_every_file_at_once(tmp_path, row, said):
@@ -413,7 +421,7 @@ def test_plan_and_simulation_refuse_the_same_rows_of_every_file_at_once(tmp_path
         task_files.plan(path)
     with pytest.raises(ConfigurationError) as simulated:
         run(path, tmp_path / "out")
-    assert planned.value.problem == simulated.value.problem == "\n".join(f"{file}: {said}" for file in spoilt)
+    assert planned.value.problem == simulated.value.problem == "\n".join(f"{file}:{said}" for file in spoilt)
     assert not (tmp_path / "out").exists()
 
 

@@ -360,7 +360,7 @@ def _still_out(declared: Declared, before: Declared) -> int:
 
 
 def _naming(declared: Declared) -> tuple[object, ...]:
-    """What names the units of a data set, and so decides which side of the hold-out each record is on."""
+    """Returns the settings that name the units of a data set, and so decide the side of the hold-out of each record."""
     choice = declared.choice
     return declared.user_field, choice.same, "bases" in choice.other, dict(declared.fhir_systems)
 

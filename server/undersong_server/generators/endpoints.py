@@ -324,7 +324,7 @@ class CachedGenerator:
 
     @property
     def lost(self) -> Loss:
-        """As of the generator that is asked."""
+        """Returns the lost answers of the generator that is asked."""
         return self._asked.lost if isinstance(self._asked, PaidGenerator) else Loss()
 
     def keep_texts(self, outcomes: Iterable[tuple[GenerationRequest, bool]]) -> None:

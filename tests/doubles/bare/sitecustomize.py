@@ -9,6 +9,7 @@ HIDDEN = frozenset(
         "fastapi",
         "flwr",
         "grpc_health",
+        "httpcore",
         "httpx",
         "joserfc",
         "multipart",

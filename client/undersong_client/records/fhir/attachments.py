@@ -95,7 +95,7 @@ class Attachments:
                     yield entry.place, "Binary"
 
     def _locate(self, url: str, entry: Entry) -> tuple[Hashable, Entry | Path]:
-        """What identifies the attachment at an address, and where it is. Raises Unreadable."""
+        """Returns the key of the attachment at an address, and its place. Raises Unreadable."""
         if url.lower().startswith("urn:uuid:"):
             kind, name = entry.uuids.get(url.lower(), ("", ""))
             if kind != "Binary":

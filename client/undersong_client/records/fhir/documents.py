@@ -48,7 +48,7 @@ _DATES = ("date", "context.period.start", "effectiveDateTime", "effectivePeriod.
 
 
 class DocumentFacts(NamedTuple):
-    """What decides about a document before its text is read.
+    """Facts that decide about a document before its text is read.
 
     Attributes:
         subject: its subject.

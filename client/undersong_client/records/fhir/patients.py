@@ -64,7 +64,7 @@ class Subject(NamedTuple):
 
 
 class PersonFacts(NamedTuple):
-    """What a Patient or a Person resource says of ids.
+    """Ids that a Patient or a Person resource states.
 
     Attributes:
         links: type and target of each link.

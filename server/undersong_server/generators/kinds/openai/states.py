@@ -155,7 +155,7 @@ _KEY = re.compile(r"api[ _-]?key|authenticat|unauthori[sz]ed|invalid.{0,12}(toke
 
 @dataclass(frozen=True)
 class Exchange:
-    """What came of one attempt.
+    """Outcome of one attempt.
 
     Attributes:
         status: the HTTP status; 0 if none came.
