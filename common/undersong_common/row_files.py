@@ -412,8 +412,11 @@ def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator
 
 
 def _cell(value: Any) -> Any:
-    """A cell's value: whole numbers as such, because a sheet has no others than floats; None for an empty cell."""
-    if isinstance(value, float) and value.is_integer():
+    """A cell's value: whole numbers as such, because a sheet has no others than floats; None for an empty cell.
+
+    From 2^53 on floats stand for several whole numbers each, so that one there is no id and stays a float.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return None if value == "" else value
 

@@ -1,11 +1,13 @@
 """Invented exports of FHIR: patients, versions, deletions, statuses and attachments are decided by written rules."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from undersong_client.home import Declared
 from undersong_client.records import sources
+from undersong_common.errors import ConfigurationError
 
 CASES = Path(__file__).parent / "fhir_cases"
 SITES = {"siteA": "https://sitea.example/fhir", "siteB": "https://siteb.example/fhir"}
@@ -72,3 +74,28 @@ def test_references_are_one_patient_and_identifiers_are_asked_about():
 
 def test_one_more_status_counts_where_it_is_named():
     assert set(read("fhir_docstatus", also_status=("preliminary",)).table.texts) == {"final", "amended", "preliminary"}
+
+
+def test_a_listed_identifier_of_two_patients_stops(tmp_path):
+    folder = tmp_path / "export"
+    folder.mkdir()
+    patients = [
+        {"resourceType": "Patient", "id": name, "identifier": [{"system": "http://a.example/mrn", "value": "55"}]}
+        for name in ("e", "f")
+    ]
+    document = {
+        "resourceType": "DocumentReference",
+        "id": "d1",
+        "status": "current",
+        "subject": {"reference": "Patient/e"},
+        "content": [{"attachment": {"contentType": "text/plain", "data": "YSBub3Rl"}}],
+    }
+    lines = "".join(json.dumps(resource) + "\n" for resource in patients)
+    (folder / "Patient.ndjson").write_text(lines, encoding="utf-8")
+    (folder / "DocumentReference.ndjson").write_text(json.dumps(document) + "\n", encoding="utf-8")
+    objectors = tmp_path / "objectors.txt"
+    objectors.write_text("http://a.example/mrn|55\n", encoding="utf-8")
+    declared = Declared(str(folder), user_field="patient", exclusions=str(objectors))
+    with pytest.raises(ConfigurationError, match="several Patient resources") as refused:
+        sources.read(declared)
+    assert refused.value.code == "no-exclusions"

@@ -175,9 +175,18 @@ class Patients:
         raise NoPatient("a name alone" if subject.is_named else "missing")
 
     def patient_of(self, identity: PatientId) -> PatientId:
-        """Returns the id under which a patient's ids are joined."""
+        """Returns the id under which a patient's ids are joined.
+
+        Raises ConfigurationError for an identifier of several Patient resources: it says of none that it is meant.
+        """
         if identity.is_identifier:
             owners = {self._names.get(node, node) for node in self._owners.get((identity.system, identity.name), ())}
+            if len(owners) > 1:
+                raise ConfigurationError(
+                    "the list of objections holds an identifier that several Patient resources have",
+                    "list the id of each of these patients, or join them with --same-patient identifiers",
+                    code="no-exclusions",
+                )
             return owners.pop() if len(owners) == 1 else self._names.get(identity, identity)
         node = self._node(identity.name, identity.system)
         if node in self._names or node.system:
