@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from undersong_common import extras
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
+from undersong_common.patient_ids import LARGEST_WHOLE_FLOAT
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
 QUOTINGS = ("csv", "none")
@@ -414,9 +415,9 @@ def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator
 def _cell(value: Any) -> Any:
     """A cell's value: whole numbers as such, because a sheet has no others than floats; None for an empty cell.
 
-    From 2^53 on floats stand for several whole numbers each, so that one there is no id and stays a float.
+    A float that stands for several whole numbers stays one, and is then no id.
     """
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+    if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WHOLE_FLOAT:
         return int(value)
     return None if value == "" else value
 
