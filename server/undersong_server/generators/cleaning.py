@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -100,24 +100,35 @@ _QUOTES = {
 }
 
 
-def clean(text: str, *, prompt: str = "") -> str:
-    """The text inside a raw answer.
+class CleanAnswer(NamedTuple):
+    """An answer without thinking and without an echo of its prompt.
+
+    Attributes:
+        whole: the answer, with what surrounds its text.
+        tagged: the texts between ``<text>`` and ``</text>``.
+        text: the last of these, or the text of an answer without tags; "" if nothing with a letter or digit is left.
+    """
+
+    whole: str
+    tagged: list[str]
+    text: str
+
+
+def clean(answer: str, *, prompt: str = "") -> CleanAnswer:
+    """Finds the text inside a raw answer.
 
     Args:
-        text: the answer as the model wrote it.
+        answer: as the model wrote it.
         prompt: what the model was shown; an echo of it, or of its last line, is removed.
 
-    Returns:
-        The text without what surrounds it; "" if nothing with a letter or digit is left.
-
-    >>> clean('Sure, here is a new text:\\n\\n"1. The card was **declined**."')
+    >>> clean('Sure, here is a new text:\\n\\n"1. The card was **declined**."').text
     'The card was declined.'
-    >>> clean("<think>Short.</think><text>Note: **penicillin** allergy.</text>")
+    >>> clean("<think>Short.</think><text>Note: **penicillin** allergy.</text>").text
     'Note: **penicillin** allergy.'
     """
-    text = without_thinking(without_echo(readable(text), prompt))
-    tagged = tagged_texts(text)
-    return tagged[-1] if tagged else untagged_text(text)
+    whole = without_thinking(without_echo(readable(answer), prompt))
+    tagged = tagged_texts(whole)
+    return CleanAnswer(whole, tagged, tagged[-1] if tagged else untagged_text(whole))
 
 
 @cache

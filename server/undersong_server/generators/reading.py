@@ -11,17 +11,13 @@ from undersong_common.errors import GenerationError
 from undersong_server.generators.cleaning import (
     REMEMBERED,
     TAG,
+    clean,
     data_strings,
     duplicate_key,
     is_empty,
     phrases,
-    readable,
-    tagged_texts,
     tags_end,
     unpacked,
-    untagged_text,
-    without_echo,
-    without_thinking,
 )
 from undersong_server.generators.interface import Answer, End, GenerationRequest
 from undersong_server.generators.languages import is_other_language, is_refusal
@@ -122,14 +118,11 @@ def _read(
     if end == "filtered":
         return Reading(raw.strip(), REFUSED)
     # The last character of a cut answer may be cut, too.
-    shown = readable(raw.rstrip("\ufffd") if end == "cut" else raw)
-    answer = without_thinking(without_echo(shown, request.prompt))
+    answer, tagged, wrapped = clean(raw.rstrip("\ufffd") if end == "cut" else raw, prompt=request.prompt)
     if is_empty(TAG.sub("", answer)):
         return Reading("", EMPTY if end == "good" else CUT)
     if QUOTE in request.stop and raw[-1:].isspace() and end != "cut":
         return Reading(answer, CUT)  # the quotation mark that ended it opened a quotation inside the text
-    tagged = tagged_texts(answer)
-    wrapped = tagged[-1] if tagged else untagged_text(answer)
     if request.kind in LIST_KINDS:
         return Reading(answer, REFUSED if is_refusal(wrapped) else NO_LIST if whole and not listed(answer) else "")
     text = unpacked(wrapped)

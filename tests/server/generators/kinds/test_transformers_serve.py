@@ -58,6 +58,6 @@ def test_a_real_server_answers_with_texts_and_usage(url: str, model: Path) -> No
     answers = [answer for answer in found.values() if isinstance(answer, Answer)]
     assert len(answers) == 8
     assert len({answer.text for answer in answers}) >= 6  # it samples
-    assert all("<|" not in clean(answer.text) for answer in answers)
+    assert all("<|" not in clean(answer.text).text for answer in answers)
     assert all(0 < answer.completion_tokens <= 13 for answer in answers if "not reported" not in answer.note)
     assert generator.counts["failed"] == 0
