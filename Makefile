@@ -45,8 +45,11 @@ quick: check-light
 test: check
 	$(PYTEST)
 
+# The data sets of the papers' tables are no part of this project: `make test-all DATA=FOLDER` names their folder.
+DATA ?= ../shared/data
 test-all: check docs $(RELEASE_STAMP)
 	$(PYTEST) -m '' -o timeout=1200
+	$(if $(wildcard $(DATA)),$(BIN)/python -m benchmarks.papers --data $(DATA) --check 12,@echo "no folder $(DATA): the papers' tables were not checked")
 
 # A hostile coordinator against two copies of a party, with fresh seeds: an hour, or `make soak SOAK_S=600`.
 SOAK_S ?= 3600

@@ -19,6 +19,7 @@ PARTS = (
     "live_pool",
     "loglog",
     "next_token",
+    "paper_tables",
 )  # of others, or given files
 
 

@@ -1,65 +1,67 @@
-"""The papers' own tables at a size that one core runs in a quarter of an hour: papers.toml names every row.
+"""Measures the papers' own tables at a small size: papers.toml names every row.
 
-    python -m benchmarks.papers --data FOLDER [--papers wasp dpga dpkps discriminator] [--tables NAME ...] [--seeds N]
-                                [--fine-tuned [--encoder packaged]] [--causal FOLDER] [--quick]
-    python -m benchmarks.papers --data FOLDER --papers dpkps --shuffled 20
+    python -m benchmarks.papers [--data FOLDER] [--papers wasp dpga dpkps discriminator] [--tables NAME ...] [--seeds N]
+                                [--out FILE] [--fine-tuned [--encoder packaged]] [--causal FOLDER] [--quick]
+    python -m benchmarks.papers --adopt FILE
+    python -m benchmarks.papers [--data FOLDER] --check 12 [--draw SEED]
+    python -m benchmarks.papers [--data FOLDER] --papers dpkps --shuffled 20
     python -m benchmarks.papers --page
 
 Each row of a table is a real simulation (or a reference) of ``undersong compare`` at the preset of its paper, with
-fewer texts, judged by the panel and by the paper's own metric. A measured cell is one line of papers.jsonl and is not
-measured again. ``--shuffled`` prints what the task model scores on labels in random order. ``--page`` prints what
-tests/papers.py puts into docs/papers/. FOLDER holds the data sets, which are no part of this project. Noise comes from
-a fixed seed: the figures can be repeated, and are no private release.
+fewer texts, judged by the panel and by the paper's own metric. Rows are measured in the order of their cost, all seeds
+of one before the next, into a journal of cells, which a later run continues; ``--adopt`` puts a journal into
+papers.jsonl, from which the pages follow (tests/papers.py). ``--check`` measures drawn cells of papers.jsonl anew, at
+least one of each paper, and fails where one is farther from its row's mean than twice the interval. ``--shuffled``
+prints what the task model scores on labels in random order. FOLDER holds the data sets, which are no part of this
+project. Noise comes from fixed seeds: the figures can be repeated, and are no private release.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import judged_settings, next_token
+from benchmarks.paper_tables import (
+    FIGURES,
+    HERE,
+    PLACE,
+    Line,
+    adopt,
+    append_cell,
+    by_cell,
+    lines_of,
+    plan,
+    reach_of,
+    read_cells,
+    rows_of,
+    section,
+    shares_by_seed,
+)
 from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
-from undersong_common.intervals import over_seeds
 from undersong_common.model_files import model_folder
 from undersong_common.table import Table
 from undersong_server.evaluation import panel, task_model
 from undersong_server.evaluation.evaluate import joined, membership, sequences_of
 from undersong_server.evaluation.panel import score
 
-HERE = Path(__file__).parent
-FIGURES = HERE / "papers.jsonl"
+JOURNAL = Path("runs/papers.jsonl")
 NOISE_SEED, FRECHET_ROWS = 1, 500
 ATTACKED = 300  # members and others of a membership attack
-PLACE = ("epsilon", "parties", "records")
-
-
-def plan() -> dict[str, Any]:
-    """The papers and their tables, as papers.toml has them."""
-    return tomllib.loads((HERE / "papers.toml").read_text(encoding="utf-8"))
-
-
-def rows_of(paper: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a table, each with every key that its table or its paper gives once for all."""
-    common = {key: each[key] for each in (paper, table) for key in (*PLACE, "seeds", "setting") if key in each}
-    return [{**common, **row, "set": [*paper.get("set", []), *table.get("set", [])]} for row in table["rows"]]
-
-
-def key_of(name: str, row: Mapping[str, Any], seed: int) -> list[Any]:
-    """Place of a cell in the file of figures."""
-    return [name, row["method"], *(row.get(key) for key in ("setting", *PLACE)), row["set"], seed]
 
 
 class Papers:
@@ -204,200 +206,154 @@ def _with_keywords(task: Path, data: Path, *, labelled: bool) -> None:
         out.write('\n[[generators]]\nname = "keywords"\nkind = "replay"\npath = "keywords.jsonl"\n')
 
 
-# Page
+class Measurement:
+    """Measures cells of several papers, each paper's state made when its first cell is asked for."""
+
+    def __init__(self, data: Path, encoder: str, causal: Path | None) -> None:
+        self._data, self._encoder, self._causal = data, encoder, causal
+        self._papers: dict[str, Papers] = {}
+
+    def paper(self, name: str) -> Papers:
+        """Returns the cells of one paper."""
+        if name not in self._papers:
+            self._papers[name] = Papers(name, self._data, self._encoder, self._causal)
+        return self._papers[name]
+
+    def figures(self, line: Line, seed: int, *, fine_tuned: bool) -> dict[str, Any]:
+        """Returns the figures of a cell, those of a fine-tuned encoder or all others."""
+        paper = self.paper(line.paper)
+        return paper.fine_tuned(line.row, seed) if fine_tuned else paper.measure(line.row, seed)
 
 
-def section(name: str, figures: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The lines of a paper's page that say what was measured here; none where nothing was."""
-    paper = plan().get(name, {})
-    known = by_cell(figures)
-    lines: list[str] = []
-    for table in paper.get("tables", []):
-        rows = rows_of(paper, table)
-        found = {
-            row["name"]: {
-                seed: known[key]
-                for seed in range(row["seeds"])
-                if (key := json.dumps(key_of(name, row, seed))) in known
-            }
-            for row in rows
-        }
-        if sum(bool(_values(of, table["judged"])) for of in found.values()) > 1:  # rows that can be set side by side
-            lines += ["", f"### {table['name']}, measured here", "", table["about"], *_table(table, rows, found)]
-            lines += _claims(table, found)
-            lines += ["", said] if (said := _reversed(table, rows, found, paper.get("chance", 0.0))) else []
-    return ["", "## Measured here, small", "", paper["about"].strip(), "", RULE.strip(), *lines] if lines else []
+def measure_missing(
+    measurement: Measurement, lines: Sequence[Line], journal: Path, *, seeds: int | None, fine_tuned: bool
+) -> None:
+    """Measures the cells that the journal does not have, cheapest rows first, and adds each at once."""
+    measured = by_cell(read_cells(journal))
+    known, commit = by_cell(read_cells()) | measured, current_commit()
+    mark = "tuned" if fine_tuned else "processor"
+    for line in sorted(lines, key=lambda line: _cost(line, known)):
+        for seed in range(line.row["seeds"] if seeds is None else seeds):
+            if mark in measured.get(line.key(seed), {}) or (fine_tuned and not line.row.get("fine_tuned")):
+                continue
+            figures = measurement.figures(line, seed, fine_tuned=fine_tuned)
+            append_cell(journal, {"cell": json.loads(line.key(seed)), "commit": commit, "figures": figures})
+            measured.setdefault(line.key(seed), {}).update(figures)
+            short = {key: round(value, 3) for key, value in figures.items() if isinstance(value, int | float)}
+            print(f"{line.paper}, {line.row['name']}, seed {seed}: {short}", flush=True)
 
 
-RULE = """
-Each table ends with every pair of its rows that the paper's column orders and that stands the other way round here,
-by however little (of several seeds: by more than the interval), whether the paper speaks of the pair or not; beside
-our figure, the paper's. "k of n" counts them among all pairs that have both figures and that the paper orders: the
-other n - k stand as in the paper, or are equal, or of several seeds not resolved. Where a page names chance, a pair
-is left out and not counted if neither of our figures, or the lower one of the paper's, is above it. The drawing of
-the test texts alone gives a difference of accuracies a standard error of up to 2.6 points at 750 test texts, 3.2 at
-500 and 5 at 200; the noise and the generation of a single run come on top. For next-token accuracy it is not
-estimated."""
+def _cost(line: Line, known: Mapping[str, Mapping[str, Any]]) -> float:
+    """Returns the seconds of processor time of a row's cell: as last measured, as stated, or as its paper's others."""
+    own = [known.get(line.key(seed), {}).get("processor") for seed in range(line.row["seeds"])]
+    theirs = [cell.get("processor") for key, cell in known.items() if json.loads(key)[0] == line.paper]
+    for seconds in (own, [line.row.get("seconds")], theirs):
+        if measured := [value for value in seconds if value is not None]:
+            return float(statistics.median(measured))
+    return 0.0
 
 
-def _table(
-    table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], found: Mapping[str, Mapping[int, Any]]
-) -> list[str]:
-    shown = {name: key for name, key in table["columns"].items() if any(_values(found[r["name"]], key) for r in rows)}
-    lines = ["", "| | paper | " + " | ".join(shown) + " | texts | seeds |", "|---" * (4 + len(shown)) + "|"]
-    for row in rows:
-        if of := found[row["name"]]:
-            cells = [_figure(_values(of, key)) for key in shown.values()]
-            texts = [one["rows"] for one in of.values() if one.get("rows")]
-            cells += [f"{np.mean(texts):.0f}" if texts else "-", str(len(of))]
-            lines.append(f"| {row['name']} | {row.get('paper', '-')} | {' | '.join(cells)} |")
-    missing = [f"{row['name']} (the paper's: {row['paper']})" for row in rows if not found[row["name"]]]
-    return [*lines, "", f"Not measured yet: {'; '.join(missing)}."] if missing else lines
+def current_commit() -> str:
+    """Returns the commit of this tree, marked where tracked files differ from it."""
+    description = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty=+changes"],
+        cwd=HERE, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return description.stdout.strip() or "unknown"
 
 
-def _values(of: Mapping[int, Any], key: str) -> dict[int, float]:
-    """A figure, or one inside another ("tuned.accuracy"), by seed, in %."""
-    values: dict[int, float] = {}
-    for seed, figures in of.items():
-        value: Any = figures
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if value is not None and math.isfinite(value):
-            values[seed] = 100 * value
-    return values
+def drawn_cells(lines: Sequence[Line], figures: Mapping[str, Any], count: int, seed: int) -> list[tuple[Line, int]]:
+    """Returns rows of several measured seeds, each with one of its seeds: one of each paper first, then of all."""
+    rng = np.random.default_rng(seed)
+    several = [line for line in lines if len(_measured(line, figures)) > 1]
+    shuffled = [several[place] for place in rng.permutation(len(several))]
+    firsts = list({line.paper: line for line in shuffled}.values())
+    others = [line for line in shuffled if not any(line is first for first in firsts)]
+    chosen = [*firsts, *others][: max(count, len(firsts))]
+    return [(line, int(rng.choice(sorted(_measured(line, figures))))) for line in chosen]
 
 
-def _figure(values: Mapping[int, float]) -> str:
-    """The mean; of several seeds, half the width of its 95 % interval."""
-    if not values:
-        return "-"
-    found = over_seeds(list(values.values()))
-    return f"{found.value:.1f}" + (f" ± {(found.high - found.low) / 2:.1f}" if len(values) > 1 else "")
+def _measured(line: Line, figures: Mapping[str, Any]) -> dict[int, float]:
+    cells = {seed: figures.get(line.key(seed), {}) for seed in range(line.row["seeds"])}
+    return shares_by_seed(cells, line.judged)
 
 
-def _claims(table: Mapping[str, Any], found: Mapping[str, Mapping[int, Any]]) -> list[str]:
-    lines: list[str] = []
-    for claim in table.get("claims", []):
-        one, other = (_values(found.get(claim[side], {}), table["judged"]) for side in ("better", "than"))
-        if len(both := sorted(one.keys() & other.keys())) < 2:
-            continue
-        gain = over_seeds([one[seed] - other[seed] for seed in both])
-        verdict = "seen" if gain.low > 0 else "not seen" if gain.high < 0 else "open"
-        said = f"* {claim['better']} above {claim['than']}: {verdict}, {gain.value:+.1f} ({gain.low:+.1f} to "
-        reason = "" if verdict == "seen" else f" {claim.get('reason', '')}".rstrip()
-        lines.append(f"{said}{gain.high:+.1f}).{reason}")
-    if not lines:
-        lines.append(
-            "One seed: a difference has no interval. No claim of the paper is judged, and nothing is reproduced."
+def check(measurement: Measurement, lines: Sequence[Line], count: int, draw: int) -> int:
+    """Measures drawn cells anew and prints how far they are from their rows' means; returns how many are too far."""
+    figures, failures = by_cell(read_cells()), 0
+    for line, seed in drawn_cells(lines, figures, count, draw):
+        values = _measured(line, figures)
+        anew = measurement.figures(line, seed, fine_tuned=line.is_fine_tuned)
+        value = shares_by_seed({seed: anew}, line.judged).get(seed, float("nan"))
+        mean, reach = statistics.fmean(values.values()), reach_of(values.values())
+        right = abs(value - mean) <= reach
+        failures += not right
+        print(
+            f"{'passed' if right else 'FAILED'}: {line.paper}, {line.table}, {line.row['name']}, seed {seed}: "
+            f"{value:.1f}, the row's mean {mean:.1f}, reach {reach:.1f}",
+            flush=True,
         )
-    return ["", *lines] if table.get("claims") else []
+    return failures
 
 
-def _reversed(
-    table: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    found: Mapping[str, Mapping[int, Any]],
-    chance: float,
-) -> str:
-    """The pairs of RULE, by their lower row, and how many they are of all but those at ``chance``; "" if of none."""
-    column = list(table["columns"].values()).index(table["judged"])
-    known: dict[str, tuple[float, dict[int, float]]] = {}
-    for row in rows:
-        parts = row["paper"].split("/")  # one figure for each column, or one for the judged column
-        theirs = re.match(r"[\d.]+", parts[min(column, len(parts) - 1)].strip())
-        if theirs and (ours := _values(found[row["name"]], table["judged"])):
-            known[row["name"]] = (float(theirs[0]), ours)
-    groups: list[str] = []
-    pairs = found_reversed = 0
-    for low, (theirs_low, one) in known.items():
-        above: list[str] = []
-        for high, (theirs_high, other) in known.items():
-            both = sorted(one.keys() & other.keys())
-            if not both or theirs_low <= theirs_high or theirs_high <= chance:
-                continue
-            if all(max(one[at], other[at]) <= chance for at in both):
-                continue
-            pairs += 1
-            gain = over_seeds([one[at] - other[at] for at in both])
-            if gain.value < 0 and (len(both) < 2 or gain.high < 0):
-                above.append(f"{high} ({np.mean(list(other.values())):.1f}, paper {theirs_high:g})")
-        found_reversed += len(above)
-        if above:
-            groups.append(f"{low} ({np.mean(list(one.values())):.1f}, paper {theirs_low:g}) below {'; '.join(above)}")
-    if not pairs:
-        return ""
-    said = f"The other way round: {found_reversed} of {pairs} pairs{' above chance' if chance else ''}."
-    return f"{said} {'. '.join(groups)}." if groups else said
-
-
-def known(path: Path = FIGURES) -> list[dict[str, Any]]:
-    """The measured cells, a line each; a fine-tuned encoder's figures are a line of their own."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-
-def by_cell(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """All figures of each cell."""
-    found: dict[str, dict[str, Any]] = {}
-    for one in figures:
-        found.setdefault(json.dumps(one["cell"]), {}).update(one["figures"])
-    return found
+def print_shuffled(measurement: Measurement, names: Sequence[str], times: int) -> None:
+    """Prints the accuracy of shuffled labels of the papers' first rows: chance."""
+    for name in names:
+        row = rows_of(plan()[name], plan()[name]["tables"][0])[0]
+        for side, values in measurement.paper(name).shuffled(row, times).items():
+            shares = 100 * np.array(values)
+            print(f"{row['name']}, {side}: {shares.mean():.1f}, deviation {shares.std(ddof=1):.1f}")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measures what is missing, or prints the page."""
+    """Measures what is missing, checks what was measured, or prints the page."""
+    options = _parser().parse_args(argv)
+    if options.page:
+        print("\n".join(line for name in options.papers for line in section(name, read_cells())))
+        return 0
+    if options.adopt:
+        print(f"{adopt(read_cells(options.adopt))} cells of {options.adopt} are in {FIGURES.name}")
+        return 0
+    if not options.data.is_dir():
+        raise ConfigurationError(
+            f"--data {options.data}: no such folder", "the real text is no part of this project: name its folder"
+        )
+    measurement = Measurement(options.data, options.encoder, options.causal)
+    lines = lines_of(options.papers, options.tables or [""])
+    if options.shuffled:
+        print_shuffled(measurement, options.papers, options.shuffled)
+    elif options.check:
+        draw = int(time.time()) if options.draw is None else options.draw
+        print(f"--draw {draw}", flush=True)
+        if failures := check(measurement, lines, options.check, draw):
+            print(f"{failures} cells are farther from their rows' means than twice the interval", file=sys.stderr)
+            return 1
+    else:
+        if options.quick:
+            lines = list({(line.paper, line.table): line for line in reversed(lines)}.values())
+        seeds = 1 if options.quick else options.seeds
+        measure_missing(measurement, lines, options.out, seeds=seeds, fine_tuned=options.fine_tuned)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     names = list(plan())
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder that holds the data sets")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder that holds the data sets")
     parser.add_argument("--papers", nargs="+", choices=names, default=names)
     parser.add_argument("--tables", nargs="+", help="beginnings of the tables' names; all by default")
     parser.add_argument("--seeds", type=int, help="of each row, instead of papers.toml's")
-    parser.add_argument(
-        "--encoder", default="packaged", help="folder of the encoder that is fine-tuned, such as a BERT"
-    )
+    parser.add_argument("--encoder", default="packaged", help="folder of an encoder to fine-tune, such as a BERT")
     parser.add_argument("--causal", type=Path, help="folder of a BERT that is trained with a causal mask")
-    parser.add_argument("--out", type=Path, default=FIGURES, help="JSONL file of cells, continued where it ends")
+    parser.add_argument("--out", type=Path, default=JOURNAL, help="journal of cells, continued where it ends")
     parser.add_argument("--quick", action="store_true", help="the first row of each table, one seed")
     parser.add_argument("--fine-tuned", action="store_true", help="the encoder's figures of the rows that ask for it")
+    parser.add_argument("--adopt", type=Path, metavar="FILE", help="put the cells of a journal into papers.jsonl")
+    parser.add_argument("--check", type=int, metavar="N", help="measure N drawn cells anew")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="of the drawn cells; by default by the clock")
     parser.add_argument("--shuffled", type=int, help="trainings on shuffled labels of the papers' first rows: chance")
     parser.add_argument("--page", action="store_true", help="print the sections of docs/papers/ and measure nothing")
-    options = parser.parse_args(argv)
-    if options.page:
-        print("\n".join(line for name in options.papers for line in section(name, known(options.out))))
-        return 0
-    if options.data is None or not options.data.is_dir():
-        raise ConfigurationError("--data is missing", "the real text is no part of this project: name its folder")
-    if options.shuffled:
-        for name in options.papers:
-            row = rows_of(plan()[name], plan()[name]["tables"][0])[0]
-            found = Papers(name, options.data, options.encoder, options.causal).shuffled(row, options.shuffled)
-            for what, values in found.items():
-                shares = 100 * np.array(values)
-                print(f"{row['name']}, {what}: {shares.mean():.1f}, deviation {shares.std(ddof=1):.1f}")
-        return 0
-    done = by_cell(known(options.out))
-    for name in options.papers:
-        paper, papers = plan()[name], Papers(name, options.data, options.encoder, options.causal)
-        tables = [t for t in paper["tables"] if not options.tables or t["name"].startswith(tuple(options.tables))]
-        rows = [row for table in tables for row in rows_of(paper, table)[: 1 if options.quick else None]]
-        most = 1 if options.quick else options.seeds
-        for seed in range(max(row["seeds"] for row in rows) if most is None else most):
-            for row in rows:
-                cell = key_of(name, row, seed)
-                have = done.setdefault(json.dumps(cell), {})
-                if options.fine_tuned:
-                    if "tuned" in have or not row.get("fine_tuned") or seed:
-                        continue
-                    figures = papers.fine_tuned(row, seed)
-                else:
-                    if "processor" in have or (most is None and seed >= row["seeds"]):
-                        continue
-                    figures = papers.measure(row, seed)
-                have |= figures
-                with options.out.open("a", encoding="utf-8") as out:
-                    out.write(json.dumps({"cell": cell, "figures": figures}) + "\n")
-                short = {key: round(value, 3) for key, value in figures.items() if isinstance(value, int | float)}
-                print(f"{row['name']}, seed {seed}: {short}", flush=True)
-    return 0
+    return parser
 
 
 if __name__ == "__main__":

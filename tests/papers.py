@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import papers as measured
+from benchmarks import paper_tables as measured
 from undersong_server.methods.parts import papers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +63,7 @@ def page(method: str) -> str:
     lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
     several = any("presets" in row for row in table["elements"])
     lines += [f"| {' | '.join(_cells(row, several))} |" for row in table["elements"]]
-    ours = measured.section(method, measured.known())
+    ours = measured.section(method, measured.read_cells())
     if table.get("tables"):
         lines += ["", "## The paper's tables", "", TABLES.strip(), MEASURED if ours else NOT_MEASURED]
     for each in table.get("tables", []):
