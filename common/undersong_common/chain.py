@@ -6,6 +6,7 @@ repaired. A chain cannot show that whole lines are missing at its end. To notice
 elsewhere.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.files import FileIdentity, file_identity
+from undersong_common.machine import fault_of
 
 START = "0" * 64
 
@@ -104,20 +106,17 @@ class HashChain:
     def append(self, **content: Any) -> None:
         """Adds an entry while the file is locked; it is on the disk when this returns.
 
-        Raises PrivacyRefusal if the file cannot be written, and then leaves it as it was.
+        Raises MachineFault if the file cannot be written, and then leaves it as it was.
         """
         content |= {"entry": len(self.entries) + 1, "previous": self.head}
         line = canonical_json({**content, "hash": entry_hash(self._tag, content)}) + b"\n"
-        written, reason = 0, "the disk is full"
         try:
-            written = os.write(self._file, line)
+            if os.write(self._file, line) != len(line):  # the disk was full in the middle of the line
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.sync()
         except OSError as error:
-            written, reason = 0, os.strerror(error.errno or 0)
-        if written != len(line):
             os.ftruncate(self._file, self._read_bytes)
-            said = f"{self.path} could not be written: {reason}"
-            raise PrivacyRefusal(said, "nothing was sent; make room and resume", code="not-written")
+            raise fault_of(error, self.path) from None
         self._take(line)
 
     def _check_replaced(self) -> None:

@@ -11,10 +11,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from undersong_common import extras
-from undersong_common.errors import ConfigurationError, InternalError, UndersongError, led_to
+from undersong_common.errors import InternalError, UndersongError, led_to
 from undersong_common.library_threads import one_thread_in_program
-from undersong_common.logs import place_of
-from undersong_common.printable import json_text, printable, printable_lines
+from undersong_common.machine import fault_of
+from undersong_common.printable import json_text, printable_lines
 from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130
@@ -90,12 +90,7 @@ def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], 
 
 
 def _in_words(error: Exception) -> UndersongError:
-    if isinstance(error, UndersongError):
-        return error
-    if isinstance(error, OSError):  # no path of ours writes private data into a file name
-        problem = f"{printable(str(error.filename or ''))}: {error.strerror or 'input/output error'}".lstrip(": ")
-        return ConfigurationError(problem, "check the path and its permissions")
-    return InternalError(f"internal error: {place_of(error)}", "please report these words")
+    return fault_of(error)  # no path of ours writes private data into a file name
 
 
 def _show(traceback: str) -> None:

@@ -104,6 +104,15 @@ class GenerationError(UndersongError):
     exit_code = 7
 
 
+class MachineFault(UndersongError):
+    """The machine lacks something (room, inodes, descriptors, memory, a mounted folder): try again once it is there.
+
+    Only ``undersong_common.machine`` makes one, from the number of the system's error.
+    """
+
+    exit_code = 75
+
+
 class InternalError(UndersongError):
     """Our bug: an invariant of this program does not hold. Please report it."""
 

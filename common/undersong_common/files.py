@@ -15,6 +15,7 @@ sync_data = getattr(os, "fdatasync", os.fsync)
 
 FileState = tuple[int, int, int]
 MISSING: FileState = (-1, -1, -1)
+HIDDEN: FileState = (-2, -2, -2)  # of a file in a folder that this account may not search
 FileIdentity = tuple[int, int]
 
 ASKING_S = 0.2  # for which a process may hold a lock that only asks whether another one does
@@ -24,8 +25,10 @@ def file_state(path: str | Path) -> FileState:
     """Returns a value that changes whenever the file is written, replaced, created or removed."""
     try:
         found = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return MISSING
+    except PermissionError:
+        return HIDDEN
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
@@ -128,8 +131,11 @@ def holding(path: Path, otherwise: Exception) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Returns True if a process is in :func:`holding` with this lock file now."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    """Returns True if a process is in :func:`holding` with this lock file now; it makes no file where there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
     try:
         return not _locked(descriptor, fcntl.LOCK_SH)
     finally:

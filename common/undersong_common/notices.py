@@ -48,6 +48,20 @@ class Notice:
         return json.dumps(asdict(self)).encode("ascii")
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it might lead to any host, and its answer is an HTTPError."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def opener_for(address: str) -> urllib.request.OpenerDirector:
+    """Returns what opens an HTTP address: without redirects, and, on this machine, without a proxy."""
+    is_local = urlsplit(address).hostname in LOCAL
+    proxies = [urllib.request.ProxyHandler({})] if is_local else []
+    return urllib.request.build_opener(_NoRedirects, *proxies)
+
+
 def check_target(target: str) -> None:
     """Raises ConfigurationError for another machine's ``http://`` address, and for an empty or malformed command."""
     if target.startswith("http://") and urlsplit(target).hostname not in LOCAL:
@@ -112,7 +126,7 @@ class Notices:
 def _deliver_once(target: str, body: bytes) -> None:
     if target.startswith(("https://", "http://")):
         request = urllib.request.Request(target, body, {"Content-Type": "application/json"})  # noqa: S310 - checked
-        with urllib.request.urlopen(request, timeout=ATTEMPT_S):  # noqa: S310
+        with opener_for(target).open(request, timeout=ATTEMPT_S):
             return
     subprocess.run(  # noqa: S603 - the command of this machine's own people
         shlex.split(target),

@@ -113,6 +113,8 @@ ERRORS = [
     (ValueError("a private text"), 70),
     (FileNotFoundError(2, "No such file or directory", "here"), 2),
     (typer.BadParameter("no such choice"), 2),
+    (OSError(28, "No space left on device", "here"), 75),
+    (errors.MachineFault("here: no space left", "free space"), 75),
     (KeyboardInterrupt(), 130),
     (entry.Interruption("it goes on"), 130),
 ]
@@ -139,7 +141,8 @@ def test_every_error_has_its_exit_code_in_words_and_as_json(error, code, as_json
     assert told["exit_code"] == code
     assert told["problem"]
     assert set(told) == {"problem", "remedy", "exit_code", "code"}
-    assert told["code"] == getattr(error, "code", "")
+    codes = {2: "unreadable", 28: "enospc"}  # of errors of the system
+    assert told["code"] == getattr(error, "code", codes.get(getattr(error, "errno", 0), ""))
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (6, 6), ("words", 0)])

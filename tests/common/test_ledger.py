@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
 from tests.doubles.pace import examples
-from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal, UndersongError
 from undersong_common.privacy import accounting
 from undersong_common.privacy import spending as spending_module
 from undersong_common.privacy.accounting import DiscreteLaplace, Gaussian, Laplace, Pure
@@ -703,7 +703,9 @@ def test_a_charge_is_on_the_disk_before_it_returns(path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("short", [True, False])
-def test_a_full_disk_is_a_refusal_and_leaves_no_trace(path: Path, monkeypatch: pytest.MonkeyPatch, short: bool) -> None:
+def test_a_full_disk_is_a_machine_fault_and_leaves_no_trace(
+    path: Path, monkeypatch: pytest.MonkeyPatch, short: bool
+) -> None:
     ledger = Ledger.open(path, "f")
     before = path.read_bytes()
     import os as system
@@ -716,7 +718,7 @@ def test_a_full_disk_is_a_refusal_and_leaves_no_trace(path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("undersong_common.chain.os.write", failing)
-    with refuses("not-written"):
+    with refuses("enospc", MachineFault):
         ledger.charge(vote(1))
     monkeypatch.undo()
     assert path.read_bytes() == before

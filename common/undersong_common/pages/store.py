@@ -13,6 +13,7 @@ from pathlib import Path
 from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import open_database, transaction
+from undersong_common.machine import fault_of
 
 ACTION_KEPT_S = 24 * 3600.0
 PATIENCE_S = 30.0
@@ -48,7 +49,7 @@ class PageStore:
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.RLock()
-        path = folder / "page.sqlite"
+        path = self._path = folder / "page.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._database = open_database(path, synchronous="NORMAL", timeout_s=10.0)
@@ -58,7 +59,7 @@ class PageStore:
             if "person" not in columns:  # a page of version 0.2
                 self._database.execute("ALTER TABLE account ADD COLUMN person TEXT NOT NULL DEFAULT ''")
         except (sqlite3.Error, OSError) as error:
-            raise ConfigurationError(f"{path}: cannot be used: {error}", "check the folder and its rights") from None
+            raise fault_of(error, path) from None
 
     def close(self) -> None:
         with self._lock:
@@ -75,7 +76,7 @@ class PageStore:
                 with transaction(self._database):
                     yield self._database
             except sqlite3.OperationalError as error:
-                raise ConfigurationError(f"the page's file cannot be written: {error}", "make room") from None
+                raise fault_of(error, self._path) from None
 
     def rows(self, query: str, *values: object) -> list[sqlite3.Row]:
         """Executes one statement in a transaction of its own; returns its rows."""

@@ -1,0 +1,294 @@
+"""Faults of the machine, made from an error's number at this one place, and told for as long as they last.
+
+A machine that lacks something (room, inodes, descriptors, memory, a folder that is mounted) is nobody's mistake and
+passes. A :class:`MachineFault` says what is missing and where; whoever meets one holds its step and tries it again.
+Every other error of the system is something that a person must correct.
+"""
+
+import errno
+import json
+import logging
+import os
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from undersong_common.errors import ConfigurationError, InternalError, MachineFault, UndersongError
+from undersong_common.logs import place_of
+from undersong_common.owner import account_remedy
+from undersong_common.printable import printable
+
+log = logging.getLogger(__name__)
+
+_ROOM = "free space on that disk"
+_DESCRIPTORS = "raise the limit of open files (LimitNOFILE, ulimit -n), or close what holds them"
+# What a machine may lack, by the number of the error, with what brings it back.
+REMEDIES: Mapping[int, str] = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: "free space, or raise the account's quota",
+    errno.EFBIG: "raise the largest size of a file (LimitFSIZE, ulimit -f)",
+    errno.EIO: "look at the disk and at the system's log",
+    errno.EROFS: "mount that disk for writing: the system may have changed it after an error",
+    errno.EMFILE: _DESCRIPTORS,
+    errno.ENFILE: _DESCRIPTORS,
+    errno.ENOMEM: "free memory, or give this machine more",
+    errno.ENOLCK: "look at the file server, or raise its number of locks",
+    errno.ESTALE: "mount that folder again",
+    errno.EBUSY: "wait until nothing else holds it",
+}
+# These are faults of a machine only at a path: a socket has them too.
+REMEDIES_OF_PATHS: Mapping[int, str] = dict.fromkeys(
+    (errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENODEV, errno.ENXIO), "mount that folder again"
+)
+NO_INODES = "no free inodes on its disk"
+INODES_REMEDY = "remove files there: the disk has room, but no entries for further files"
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 10.0
+RECORD_BYTES = 4096  # of the record's file, which is allocated before anything is missing
+LONGEST_WORDS = 300  # characters of a problem or a remedy in the record
+MOST_RECORDED = 5
+
+
+def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = None) -> UndersongError:
+    """Returns the fault that an error of the system or of SQLite is: a MachineFault, else one of its configuration.
+
+    Args:
+        path: the file, where the error does not name it.
+        root: a file that was there when the program began; where it is gone, its folder cannot be reached.
+    """
+    if isinstance(error, UndersongError):
+        return error
+    place = _named(error) or str(path)
+    if root is not None and not os.path.lexists(root):
+        words = f"{printable(str(root.parent))}: cannot be reached ({_reason(error)})"
+        return MachineFault(words, "bring that folder back, by mounting its disk", code="folder-away")
+    if isinstance(error, sqlite3.Error):
+        return _database_fault(error, place)
+    if isinstance(error, OSError):
+        return _system_fault(error, place)
+    return InternalError(f"internal error: {place_of(error)}", "please report these words")
+
+
+def _named(error: Exception) -> str:
+    return str(error.filename) if isinstance(error, OSError) and error.filename else ""
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else str(error)) or "input/output error"
+
+
+def _system_fault(error: OSError, place: str) -> UndersongError:
+    number = error.errno or 0
+    where = f"{printable(place)}: " if place else ""
+    if number == errno.ENOSPC and place and not _has_inodes(Path(place)):
+        return MachineFault(f"{where}{error.strerror}: {NO_INODES}", INODES_REMEDY, code="no-inodes")
+    if number in REMEDIES or (place and number in REMEDIES_OF_PATHS):
+        remedy = REMEDIES.get(number) or REMEDIES_OF_PATHS[number]
+        return MachineFault(f"{where}{error.strerror}", remedy, code=errno.errorcode[number].lower())
+    remedy = "check the path and its permissions"
+    if number in (errno.EACCES, errno.EPERM):
+        remedy = account_remedy(Path(place)) or remedy
+    return ConfigurationError(f"{where}{_reason(error)}", remedy, code="unreadable")
+
+
+def _has_inodes(path: Path) -> bool:
+    """True unless the disk counts inodes and none is free; a disk that cannot be asked has some."""
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return True
+    return disk.f_files == 0 or disk.f_favail > 0
+
+
+def _database_fault(error: sqlite3.Error, place: str) -> UndersongError:
+    """SQLite hides the system's number, so the same folder is asked what it lacks."""
+    kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    where = f"{printable(place)}: " if place else ""
+    if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return ConfigurationError(f"{where}is damaged: {error}", "restore it from a backup", code="damaged")
+    if kind == sqlite3.SQLITE_NOMEM:
+        return _system_fault(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), place)
+    if kind == sqlite3.SQLITE_BUSY:
+        return MachineFault(f"{where}is busy: {error}", "wait until no other program uses it", code="busy")
+    lacking = _lacking(Path(place)) if place else None
+    if lacking is not None:
+        return _system_fault(lacking, place)
+    if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        number = errno.ENOSPC if kind == sqlite3.SQLITE_FULL else errno.EIO
+        return _system_fault(OSError(number, os.strerror(number)), place)
+    return ConfigurationError(f"{where}cannot be used: {error}", "check the folder and its permissions")
+
+
+def _lacking(path: Path) -> OSError | None:
+    """The error that the system answers with when the file is opened, or another one is made beside it."""
+    try:
+        os.close(os.open(path, os.O_RDWR))
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            probe.write(bytes(RECORD_BYTES))
+    except OSError as error:
+        return error
+    return None
+
+
+@contextmanager
+def named_faults(path: Path | str, *, root: Path | None = None) -> Iterator[None]:
+    """Turns an error of the system or of SQLite in the block into :func:`fault_of` it."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise fault_of(error, path, root=root) from None
+
+
+@dataclass(frozen=True)
+class HeldStep:
+    """A step of a serving program that is held up, the reason, and since when (seconds since the epoch)."""
+
+    step: str
+    problem: str
+    remedy: str
+    since_s: float
+    code: str = ""
+    of_machine: bool = True
+
+    @property
+    def says(self) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_s))
+        return f"{self.step} is held up since {when}: {self.problem}"
+
+    @property
+    def words(self) -> str:
+        return f"{self.says}; {self.remedy}"
+
+
+class HeldSteps:
+    """The steps of a serving program that are held up now. Each is tried again after a pause that grows.
+
+    They are told in a file that is allocated when the program starts and overwritten in its place, because a full disk
+    has no room for a new one.
+
+    Args:
+        file: that file; None tells nobody.
+        root: a file that is there as long as the program's folder can be reached.
+    """
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        *,
+        root: Path | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._root = root
+        self._clock = clock
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._steps: dict[str, HeldStep] = {}
+        self._again: dict[str, tuple[float, float]] = {}  # pause, and the time at which its step is tried again
+        self._file: int | None = None
+        if file is not None:
+            with suppress(OSError):
+                self._file = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+                self._record()
+
+    def attempt(self, step: str, act: Callable[[], object]) -> bool:
+        """Runs a step unless it is paused; True if it ended well. Nothing that it raises leaves this call."""
+        if not self.is_due(step):
+            return False
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - one step's fault is that step's
+            self.hold(step, error)
+            return False
+        self.release(step)
+        return True
+
+    def is_due(self, step: str) -> bool:
+        """False while the step is paused."""
+        _, due = self._again.get(step, (0.0, 0.0))
+        return self._monotonic() >= due
+
+    def hold(self, step: str, error: Exception) -> HeldStep:
+        """Notes that a step is held up by an error, logs it if that is new, and doubles the step's pause."""
+        fault = fault_of(error, root=self._root)
+        with self._lock:
+            before = self._steps.get(step)
+            pause, _ = self._again.get(step, (FIRST_PAUSE_S / 2, 0.0))
+            pause = min(LONGEST_PAUSE_S, 2 * pause)
+            self._again[step] = pause, self._monotonic() + pause
+            since = self._clock() if before is None else before.since_s
+            held = HeldStep(step, fault.problem, fault.remedy, since, fault.code, isinstance(fault, MachineFault))
+            self._steps[step] = held
+            self._record()
+        if before is None or before.problem != held.problem:
+            log.error("%s is held up: %s; %s", step, held.problem, held.remedy)
+        return held
+
+    def pause_s(self, step: str) -> float:
+        """Seconds until a step that is held up is tried again."""
+        _, due = self._again.get(step, (0.0, 0.0))
+        return max(0.0, due - self._monotonic())
+
+    def release(self, step: str) -> None:
+        """Notes that a step goes on; does nothing if it was not held up."""
+        if step not in self._steps:
+            return
+        with self._lock:
+            held = self._steps.pop(step)
+            self._again.pop(step, None)
+            self._record()
+        log.warning("%s goes on after %.0f s", step, max(0.0, self._clock() - held.since_s))
+
+    def keep_only(self, steps: set[str], prefix: str) -> None:
+        """Drops what is held below ``prefix`` of steps that there are no more."""
+        gone = [step for step in self._steps if step.startswith(prefix) and step not in steps]
+        if not gone:
+            return
+        with self._lock:
+            for step in gone:
+                self._steps.pop(step, None)
+                self._again.pop(step, None)
+            self._record()
+
+    def all(self) -> tuple[HeldStep, ...]:
+        """The steps that are held up, the oldest first."""
+        with self._lock:
+            return tuple(self._steps.values())
+
+    def close(self) -> None:
+        """Empties the record: a program that has ended holds nothing up."""
+        with self._lock:
+            self._steps.clear()
+            self._record()
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _record(self) -> None:
+        """Overwrites the record in its place, in one write of always the same length."""
+        if self._file is None:
+            return
+        shown = [_shortened(step) for step in list(self._steps.values())[:MOST_RECORDED]]
+        data = json.dumps(shown).encode("ascii")
+        with suppress(OSError):  # a disk that takes nothing at all; the log and the running program still tell it
+            os.pwrite(self._file, data.ljust(RECORD_BYTES)[:RECORD_BYTES], 0)
+
+
+def _shortened(step: HeldStep) -> dict[str, object]:
+    # Escaped, a character may take six bytes: five steps of 100 such characters in each part fit the record.
+    most = LONGEST_WORDS if (step.problem + step.remedy + step.step).isascii() else LONGEST_WORDS // 6
+    facts = asdict(step)
+    return {**facts, **{key: facts[key][:most] for key in ("step", "problem", "remedy")}}
+
+
+def held_steps(file: Path) -> tuple[HeldStep, ...]:
+    """Reads the steps that a serving program holds up; none where it has told of none."""
+    try:
+        return tuple(HeldStep(**value) for value in json.loads(file.read_bytes().decode("ascii")))
+    except (OSError, ValueError, TypeError):
+        return ()

@@ -1,0 +1,85 @@
+"""The account that a folder belongs to: a command as another account is refused before it writes."""
+
+import getpass
+import os
+import pwd
+import shlex
+import sys
+from pathlib import Path
+
+from undersong_common.errors import ConfigurationError
+
+SEARCHED_BY_SUDO = ("", "/usr/local/bin", "/usr/bin", "/bin")  # where a program needs no path
+
+
+def account_name(uid: int) -> str:
+    """Returns the name of an account, or ``#`` and its number where the machine knows no name for it.
+
+    ``sudo -u`` takes both.
+    """
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OSError):  # a container's uid need not have an account
+        return f"#{uid}"
+
+
+def person_at_terminal() -> str:
+    """Returns the name of the account at the terminal, as it logged in, or its number where it has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"user {os.getuid()}"
+
+
+def home_folder() -> Path:
+    """Returns the account's home folder; for a number without an account and without $HOME, the working folder."""
+    try:
+        return Path.home()
+    except (RuntimeError, KeyError):
+        return Path.cwd()
+
+
+def command_line(uid: int) -> str:
+    """Returns this program's command line as the account ``uid`` runs it."""
+    program = [sys.argv[0]]
+    if sys.argv[0].endswith(".py"):  # of python -m
+        program = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
+    elif os.path.dirname(sys.argv[0]) in SEARCHED_BY_SUDO:
+        program = [os.path.basename(sys.argv[0])]
+    return shlex.join(["sudo", "-u", account_name(uid), *program, *sys.argv[1:]])
+
+
+def account_remedy(path: Path) -> str:
+    """Returns what to do about a path that this account may not use; "" if it belongs to this account."""
+    owner = _owner(path)
+    if owner is None or owner == os.geteuid():
+        return ""
+    return f"run it as the account that it belongs to: {command_line(owner)}"
+
+
+def check_owner(folder: Path, marker: str = "") -> None:
+    """Raises ConfigurationError where a folder belongs to another account than the one that runs this, root too.
+
+    A file that another account writes into it could not be read by the program that serves it. A folder that does not
+    exist yet is its maker's.
+
+    Args:
+        marker: the file whose owner counts; "" takes the folder's own, which a container's volume may have from root.
+    """
+    owner = _owner(folder / marker) if os.path.lexists(folder / marker) else None
+    if owner is not None and owner != os.geteuid():
+        raise ConfigurationError(
+            f"this folder belongs to {account_name(owner)}, and you are {account_name(os.geteuid())}: {folder}",
+            f"run it as {command_line(owner)}",
+            code="other-account",
+        )
+
+
+def _owner(path: Path) -> int | None:
+    """The account of a path, or of the nearest folder above it that can be asked."""
+    for place in (path, *path.absolute().parents):
+        try:
+            return os.stat(place).st_uid
+        except OSError:
+            continue
+    return None

@@ -1,0 +1,149 @@
+"""A fault of the machine is one class, made from the system's number; what it holds up is told and tried again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from types import SimpleNamespace
+
+import pytest
+
+from tests.doubles.coded import raises
+from undersong_common import machine
+from undersong_common.errors import ConfigurationError, InternalError, MachineFault
+from undersong_common.files import open_database, transaction
+from undersong_common.machine import LONGEST_PAUSE_S, HeldSteps, fault_of, held_steps, named_faults
+
+OF_MACHINE = ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EMFILE", "ENFILE", "ENOMEM", "ESTALE")
+OF_PEOPLE = ("EACCES", "EPERM", "ENOENT", "ENOTDIR", "EISDIR", "ELOOP")
+
+
+def system_error(name, path="/srv/home/journal.sqlite"):
+    number = getattr(errno, name)
+    return OSError(number, os.strerror(number), path)
+
+
+@pytest.mark.parametrize("name", OF_MACHINE)
+def test_what_the_machine_lacks_names_file_reason_and_remedy(name):
+    fault = fault_of(system_error(name))
+    assert isinstance(fault, MachineFault)
+    assert (fault.exit_code, fault.code) == (75, name.lower())
+    assert "/srv/home/journal.sqlite" in fault.problem
+    assert os.strerror(getattr(errno, name)) in fault.problem
+    assert fault.remedy
+
+
+@pytest.mark.parametrize("name", OF_PEOPLE)
+def test_what_a_person_must_correct_is_no_fault_of_the_machine(name):
+    fault = fault_of(system_error(name))
+    assert isinstance(fault, ConfigurationError)
+    assert fault.exit_code == 2
+
+
+def test_a_socket_that_timed_out_is_no_fault_of_the_machine():
+    assert isinstance(fault_of(TimeoutError(errno.ETIMEDOUT, "timed out")), ConfigurationError)
+    assert isinstance(fault_of(TimeoutError(errno.ETIMEDOUT, "timed out", "/mnt/far")), MachineFault)
+
+
+def test_a_disk_without_free_inodes_is_told_from_a_full_one(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_files=64, f_favail=0))
+    fault = fault_of(system_error("ENOSPC", str(tmp_path / "status.json")))
+    assert fault.code == "no-inodes"
+
+
+def test_a_folder_that_is_away_is_a_fault_whatever_the_error_says(tmp_path):
+    root = tmp_path / "home" / "settings.json"
+    gone = system_error("ENOENT", str(root))
+    assert fault_of(gone, root=root).code == "folder-away"
+    root.parent.mkdir()
+    root.touch()
+    assert isinstance(fault_of(gone, root=root), ConfigurationError)
+
+
+def test_sqlite_s_full_disk_is_one_and_a_damaged_file_is_not(tmp_path):
+    path = tmp_path / "one.sqlite"
+    database = open_database(path)
+    database.execute("CREATE TABLE entry (value BLOB)")
+    database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0]}")
+    with raises(MachineFault, "enospc"), named_faults(path), transaction(database):
+        database.execute("INSERT INTO entry VALUES (?)", (bytes(100_000),))
+    database.close()
+    path.write_bytes(b"no database" * 500)
+    with raises(ConfigurationError, "damaged"), named_faults(path):
+        sqlite3.connect(path).execute("SELECT * FROM entry")
+
+
+def test_an_unforeseen_error_keeps_its_words_to_itself():
+    fault = fault_of(ValueError("a private text"))
+    assert isinstance(fault, InternalError)
+    assert "private" not in fault.problem
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def held_in(tmp_path):
+    clock = Clock()
+    return HeldSteps(tmp_path / "held.json", clock=clock, monotonic=clock), clock
+
+
+def fail(name="ENOSPC"):
+    raise system_error(name)
+
+
+def test_a_step_is_tried_again_after_pauses_that_grow(tmp_path):
+    held, clock = held_in(tmp_path)
+    pauses = []
+    for _ in range(8):
+        assert not held.attempt("writing", fail)
+        pauses.append(held.pause_s("writing"))
+        assert not held.attempt("writing", pytest.fail), "it is not tried during its pause"
+        clock.now += pauses[-1]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 1.0
+    assert pauses[-1] == LONGEST_PAUSE_S
+    assert held.attempt("writing", lambda: None)
+    assert held.all() == ()
+
+
+def test_it_is_told_since_when_and_logged_once_per_change(tmp_path, caplog):
+    held, clock = held_in(tmp_path)
+    for name in ("ENOSPC", "ENOSPC", "EIO"):
+        held.attempt("writing", lambda name=name: fail(name))
+        clock.now += LONGEST_PAUSE_S
+    (step,) = held_steps(tmp_path / "held.json")
+    assert (step.since_s, step.of_machine, step.code) == (1000.0, True, "eio")
+    assert "journal.sqlite" in step.words
+    assert len([record for record in caplog.records if "is held up" in record.message]) == 2
+    held.release("writing")
+    assert held_steps(tmp_path / "held.json") == ()
+
+
+def test_the_record_is_overwritten_in_its_place(tmp_path, monkeypatch):
+    held, _ = held_in(tmp_path)
+    path = tmp_path / "held.json"
+    before = path.stat()
+    for number in range(20):
+        held.hold(f"step {number} " + "é" * 400, system_error("ENOSPC", "/" + "ü" * 4000))
+    after = path.stat()
+    assert (after.st_ino, after.st_size, after.st_blocks) == (before.st_ino, before.st_size, before.st_blocks)
+    assert len(held_steps(path)) == machine.MOST_RECORDED
+
+
+def test_a_record_that_cannot_be_written_holds_nothing_up(tmp_path, monkeypatch):
+    held, _ = held_in(tmp_path)
+    monkeypatch.setattr(os, "pwrite", lambda *_: fail("EIO"))
+    assert not held.attempt("writing", fail)
+    assert held.all()[0].code == "enospc"
+
+
+@pytest.mark.parametrize("record", [b"", b"\0" * 4096, b"{}", b"[{}]", b"[1]", b"\xff"])
+def test_a_record_that_cannot_be_read_tells_of_nothing(tmp_path, record):
+    (tmp_path / "held.json").write_bytes(record)
+    assert held_steps(tmp_path / "held.json") == ()
