@@ -15,10 +15,12 @@
     attempts/          keys of the attempts under way in it, each destroyed when its attempt ends
     blocks/            public data of runs, named by content
     status.json        what the daemon last said about itself
+    held.json          what the machine lacks now, so that a step of the daemon is held up
 
 Files are 0600 and folders 0700; anything looser is refused, because another user of the machine could have read it.
 """
 
+import errno
 import json
 import os
 import stat
@@ -31,7 +33,9 @@ from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held, replace_file
+from undersong_common.machine import HeldStep, fault_of, held_steps, named_faults
 from undersong_common.model_files import MAX_WINDOWS
+from undersong_common.owner import account_name, check_owner
 from undersong_common.patient_ids import Choice
 from undersong_common.printable import noun, shell_path
 
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 VERSION = 2  # of the folder's files together; 1 had no number
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+SETTINGS = "settings.json"
 REFUSED_START = "the daemon refuses to start"
 VARIABLE = "env:"  # before the name of a variable that holds a database's URL
 CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinator's differ enough to be told
@@ -184,7 +189,7 @@ class PartyHome:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        if not (self.path / "settings.json").exists():
+        if not (self.path / SETTINGS).exists():
             raise ConfigurationError(
                 f"{path}: no party lives here",
                 "make one with `undersong-party enroll PACKAGE` or `init NAME`, or name it with --home",
@@ -234,6 +239,21 @@ class PartyHome:
         write_json(self.path / "settings.json", asdict(settings))
         return settings
 
+    @property
+    def is_reachable(self) -> bool:
+        """False while the folder is away, as one is whose disk is not mounted."""
+        return os.path.lexists(self._settings_file)
+
+    def check_reachable(self) -> None:
+        """Raises MachineFault while the folder is away."""
+        if not self.is_reachable:
+            gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+            raise fault_of(gone, root=self.path / SETTINGS)
+
+    @cached_property
+    def _settings_file(self) -> str:
+        return str(self.path / SETTINGS)
+
     def check_modes(self) -> None:
         """Raises ConfigurationError for the first file that is a link, is another user's, or that others may read."""
         for path in (self.path, *self._private_paths()):
@@ -243,8 +263,14 @@ class PartyHome:
                 continue  # a temporary file that has been renamed meanwhile
             if stat.S_ISLNK(found.st_mode):
                 raise ConfigurationError(f"{path}: is a link", "put the file itself there", code="is-a-link")
+            check_owner(self.path)
             if found.st_uid != os.geteuid():
-                raise ConfigurationError(f"{path}: belongs to another user", f"chown {os.geteuid()} {shell_path(path)}")
+                raise ConfigurationError(
+                    f"{path}: belongs to {account_name(found.st_uid)}, and this folder to {account_name(os.geteuid())}",
+                    f"another account has left it there: move it away, or let an administrator give it to"
+                    f" {account_name(os.geteuid())}",
+                    code="other-account",
+                )
             if stat.S_IMODE(found.st_mode) & 0o077:
                 wanted = FOLDER_MODE if stat.S_ISDIR(found.st_mode) else FILE_MODE
                 raise ConfigurationError(
@@ -281,6 +307,16 @@ class PartyHome:
     blocks = _inside("blocks")
     status = _inside("status.json")
     pause = _inside("paused")  # exists while the hospital takes part in nothing
+
+    @property
+    def held_steps_file(self) -> Path:
+        """The file in which the daemon tells what is held up."""
+        return self.path / "held.json"
+
+    @property
+    def held_steps(self) -> tuple[HeldStep, ...]:
+        """The steps of the daemon that are held up now; none where no daemon runs."""
+        return held_steps(self.held_steps_file) if self.is_running else ()
 
     def note_refused_start(self, problem: str, remedy: str, *, at: float) -> None:
         """Records why the daemon does not start, for this party's people to see with ``status``."""
@@ -334,7 +370,8 @@ def make_folder(path: Path) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    replace_file(path, json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8") + b"\n")
+    with named_faults(path):
+        replace_file(path, json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8") + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -345,6 +382,8 @@ def read_json(path: Path) -> dict[str, Any]:
             raise ValueError
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: is missing", "restore it from a backup") from None
+    except OSError as error:
+        raise fault_of(error, path) from None
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{path}: is damaged", "restore it from a backup") from None
     return value

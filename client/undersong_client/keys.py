@@ -13,6 +13,7 @@ from undersong_client.home import PartyHome
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import create_file, replace_file
+from undersong_common.machine import fault_of
 
 if TYPE_CHECKING:
     from undersong_protocol.secagg.parameters import Entropy
@@ -38,10 +39,12 @@ def secret(home: PartyHome, name: str) -> bytes:
         value = bytes.fromhex(path.read_text(encoding="ascii").strip())
         if len(value) != KEY_BYTES:
             raise ValueError
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         raise ConfigurationError(
             f"{path}: is missing or damaged", "restore the keys folder from a backup", code="key-missing"
         ) from None
+    except OSError as error:
+        raise fault_of(error, path) from None
     return value
 
 

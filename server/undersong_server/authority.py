@@ -128,6 +128,16 @@ class Authority:
         return self._read(_SERVER_KEY), self._read(_SERVER_CERTIFICATE)
 
     @property
+    def begins_at(self) -> float:
+        """Time from which the authority's own certificate is valid, seconds since the epoch."""
+        return self._certificate.not_valid_before_utc.timestamp()
+
+    @property
+    def server_begins_at(self) -> float:
+        """Time from which the server's certificate is valid, seconds since the epoch."""
+        return self._server_certificate.not_valid_before_utc.timestamp()
+
+    @property
     def server_expires_at(self) -> float:
         return self._server_certificate.not_valid_after_utc.timestamp()
 

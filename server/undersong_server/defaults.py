@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from undersong_common.owner import home_folder
+
 HOME = "coordinator"  # folder of a coordinator, below the current one
 BIND = "0.0.0.0:7443"  # host:port that a coordinator listens on
 METRICS = "127.0.0.1:9464"  # host:port of a coordinator's metrics and health
@@ -20,7 +22,7 @@ def public_cache_path(environment: Mapping[str, str]) -> Path:
     It lies below $UNDERSONG_CACHE or $XDG_CACHE_HOME, else below ~/.cache.
     """
     base = environment.get("UNDERSONG_CACHE") or environment.get("XDG_CACHE_HOME")
-    folder = Path(base) if base else Path.home() / ".cache"
+    folder = Path(base) if base else home_folder() / ".cache"
     return folder / "undersong" / "public-embeddings.sqlite"
 
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
 from undersong_common.files import open_database, transaction
+from undersong_common.machine import fault_of, named_faults
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,10 @@ FILES = (
     " PRIMARY KEY (run, name));"
 )
 _HELD = "SELECT epoch, until > :now AS held FROM lease WHERE id = 1"
+# An epoch that was taken while the clock was ahead is not gone on from: parties hear none so far ahead.
 _TAKE = (
-    "UPDATE lease SET epoch = CASE WHEN epoch + 1 >= :now THEN epoch + 1 ELSE CAST(:now AS BIGINT) END,"
+    "UPDATE lease SET epoch = CASE WHEN epoch + 1 >= :now AND epoch + 1 <= :now + ? THEN epoch + 1"
+    " ELSE CAST(:now AS BIGINT) END,"
     " until = :now + ?, holder = ? WHERE id = 1 AND (until <= :now OR until > :now + ? OR ? = 1)"
 )
 _RENEW = "UPDATE lease SET until = :now + ? WHERE id = 1 AND epoch = ?"
@@ -141,16 +144,19 @@ class Database(ABC):
         restored from a backup has a higher one than its parties have heard. Raises ConfigurationError, and takes
         nothing, where that would shut out all later holders.
         """
-        given = (lease_s if self.leased else _FOR_GOOD, holder, LONGEST_LEASE_S, int(not self.leased))
+        given = (AHEAD_S, lease_s if self.leased else _FOR_GOOD, holder, LONGEST_LEASE_S, int(not self.leased))
         with self.writing() as statements:
+            before = int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
             taken = statements.execute(self._timed(_TAKE), given)
             if not taken.rowcount:
                 return None
             epoch = int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
-            if self.leased and epoch > time.time() + AHEAD_S:
+            if epoch < before:
+                log.warning("the last epoch, %d, lies more than a day ahead and is not gone on from", before)
+            if epoch > time.time() + AHEAD_S:
                 raise ConfigurationError(
                     f"the database's epoch, {epoch}, would be more than a day ahead of this machine's clock",
-                    "correct the clock that is wrong; if neither is, in the database: UPDATE lease SET epoch = 0",
+                    "correct the clock that is wrong: this machine's, or the database's",
                     code="epoch-ahead",
                 )
             return epoch
@@ -199,7 +205,7 @@ class Sqlite(Database):
             if version and not found:
                 self._connection.execute(f"PRAGMA user_version={version}")
         except (sqlite3.Error, OSError) as error:
-            raise self._failure(error) from None
+            raise fault_of(error, path) from None
         if found not in (0, version):
             raise ConfigurationError(
                 f"{path}: registry of version {found}, this program writes {version}",
@@ -208,11 +214,11 @@ class Sqlite(Database):
             )
         if epoch is not None:
             with self.writing() as statements:  # from now on of an earlier holder nothing is kept here
-                taken = "UPDATE lease SET epoch = ?, until = ? WHERE epoch < ?"
-                statements.execute(taken, (epoch, _FOR_GOOD, epoch))
+                taken = "UPDATE lease SET epoch = ?, until = ? WHERE epoch < ? OR epoch > ?"
+                statements.execute(taken, (epoch, _FOR_GOOD, epoch, epoch + AHEAD_S))
 
     def rows(self, sql: str, values: Any = ()) -> list[Any]:
-        with self._lock:
+        with self._lock, named_faults(self.place):
             return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
@@ -223,7 +229,7 @@ class Sqlite(Database):
                 yield self._connection
                 self.fence(self._connection)
         except sqlite3.OperationalError as error:
-            raise self._failure(error) from None
+            raise fault_of(error, self.place) from None
 
     def _begin(self, stack: ExitStack) -> None:
         """Begins a transaction; this process's other threads can read while another process writes."""
@@ -252,13 +258,6 @@ class Sqlite(Database):
     def close(self) -> None:
         with self._lock:  # SQLite crashes where a thread closes the connection that another one reads from
             self._connection.close()
-
-    def _failure(self, error: sqlite3.Error | OSError) -> ConfigurationError:
-        if "full" in str(error):
-            return ConfigurationError(
-                f"{self.place}: the disk is full", "free space and run the same command again", code="disk-full"
-            )
-        return ConfigurationError(f"{self.place}: cannot be written: {error}", "check the folder and its permissions")
 
 
 class Lease:

@@ -291,17 +291,21 @@ def test_a_registry_in_postgresql_admits_and_refuses_as_in_a_file(server, tmp_pa
 
 
 @pytest.mark.slow
-def test_an_epoch_that_no_later_holder_could_reach_is_refused_before_a_party_hears_it(server, tmp_path):
+def test_an_epoch_far_ahead_in_the_database_is_not_gone_on_from(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
     database = Postgres(home.settings.storage)
     for epoch in (2**63 - 2, round(time.time() + 10 * 86400)):
         with database.writing() as statements:
-            statements.execute("UPDATE lease SET epoch = ?", (epoch,))
-        with raises(ConfigurationError, "epoch-ahead"):
-            home.take_lease("one")
-    with database.writing() as statements:
-        statements.execute("UPDATE lease SET epoch = 0")
-    assert abs(home.take_lease("one")[1] - time.time()) < 60.0
+            statements.execute("UPDATE lease SET epoch = ?, until = 0", (epoch,))
+        assert abs(home.take_lease("one")[1] - time.time()) < 60.0
+
+
+@pytest.mark.slow
+def test_a_database_whose_clock_is_far_ahead_gives_no_lease(server, tmp_path, monkeypatch):
+    home = make_home(tmp_path / "home", storage=server.database())
+    monkeypatch.setattr(Postgres, "now", f"({Postgres.now} + 864000.0)")
+    with raises(ConfigurationError, "epoch-ahead"):
+        home.take_lease("one")
 
 
 @pytest.mark.slow
@@ -600,3 +604,23 @@ def test_a_holder_stopped_at_any_step_of_a_write_until_another_writes_keeps_noth
         said, _ = process.communicate(timeout=60)
         assert said.strip() == "superseded", (step, said)
         assert Journal(Postgres(target), "run/").get("late") == b"new"
+
+
+def test_an_epoch_taken_while_the_clock_was_ahead_is_not_gone_on_from(tmp_path, caplog):
+    path, ahead = tmp_path / "registry.sqlite", int(time.time()) + 400 * 86400
+    with closing(Sqlite(path, LEASE + ENTRIES)) as place:
+        place.take("one")
+        with place.writing() as statements:
+            statements.execute("UPDATE lease SET epoch = ?", (ahead,))
+        epoch = place.take("one")
+    assert abs(epoch - time.time()) < 60.0
+    assert "is not gone on from" in caplog.text
+
+
+def test_a_journal_of_an_epoch_far_ahead_is_written_again(tmp_path):
+    path, now = tmp_path / "journal.sqlite", int(time.time())
+    for epoch in (now + 400 * 86400, now):
+        with closing(Sqlite(path, ENTRIES, epoch=epoch)) as place, place.writing() as statements:
+            statements.execute("INSERT INTO entry VALUES (?, ?)", (str(epoch), b"1"))
+    with closing(Sqlite(path, ENTRIES)) as place:
+        assert len(place.rows("SELECT key FROM entry")) == 2

@@ -24,7 +24,7 @@ from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_client.storage import datasets
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EncryptedFileCache, MemoryCache, Progress
-from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
 from undersong_common.logs import place_of
 from undersong_common.printable import printable
 from undersong_common.table import Table
@@ -210,6 +210,8 @@ def sealed_data(home: PartyHome) -> DataSet:
     """
     try:
         return datasets.load(home)
+    except MachineFault:  # zeros for this vector, and the records again for the next one
+        raise
     except UndersongError as error:
         log.error("the records cannot be read, this party answers with zeros: %s; %s", error.problem, error.remedy)
         return DataSet(Table((), (), ()), keys.secret(home, "data"))

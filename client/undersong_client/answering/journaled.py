@@ -1,28 +1,34 @@
-"""Answers requests one at a time, in one thread, and journals each reply before it can leave."""
+"""Answers requests in their order and journals each reply before it can leave. Vectors are computed meanwhile."""
 
 import logging
 import queue
+import sqlite3
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from undersong_client.answering.assemble import Assembled
-from undersong_client.answering.party import Answer
+from undersong_client.answering.party import Answer, Deferral, DeferredVector, DroppedRequest
 from undersong_client.consent import plugins, policy, trust
 from undersong_client.consent.approvals import Requests, manifest_hash
-from undersong_client.home import PartyHome
+from undersong_client.home import SETTINGS, PartyHome
 from undersong_client.storage.outbox import NOTHING, Outbox
-from undersong_common.errors import PeerFault, PrivacyRefusal, UndersongError
+from undersong_common.errors import MachineFault, PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.files import MISSING, FileState, file_state
+from undersong_common.logs import place_of
+from undersong_common.machine import HeldSteps, named_faults
 from undersong_protocol import limits
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.framing import Envelope, Outgoing
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
 KEPT_REPLIES = 64
+LONG_WAIT_S = 1.0  # a request that waited longer says so in the log
+ANSWERING = "answering the coordinator"  # the step that a fault of the machine holds up
 LOOK_AFTER_S = 3600.0
 WAITING_REQUESTS = 64
 WAITING_BYTES = 256 * 2**20  # of all requests that wait; one may always
@@ -48,41 +54,76 @@ class JournaledParty:
         self._proposals = Requests(home)
         self._runs: dict[bytes, str] = {}  # names, by the manifest's hash
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
+        self._turn = (
+            threading.Lock()
+        )  # held while one request is answered and journaled; not while vectors are computed
 
-    def answer(self, data: bytes, begun: float | None = None) -> Answer:
+    def answer(
+        self,
+        data: bytes,
+        begun: float | None = None,
+        *,
+        is_asked: Callable[[], bool] = lambda: True,
+        deferral: Deferral | None = None,
+        waited_s: float = 0.0,
+    ) -> Answer:
         """Answers one request and journals the reply.
 
         The caller must :func:`wait_for_rung` and then call ``Answer.may_leave`` before it sends the reply.
 
         Args:
             begun: time at which the request was taken up, in monotonic seconds; None takes now.
+            is_asked, deferral: as for :meth:`Party.answer`, which raises DeferredVector and DroppedRequest.
+            waited_s: time for which the request waited before, for the log.
 
-        Raises ConfigurationError if the reply cannot be journaled; it must not leave then.
+        Raises MachineFault and others if this machine has a fault, so that the reply cannot be made or journaled; it
+        must not leave then. What was journaled before stays.
         """
         begun = time.monotonic() if begun is None else begun
         self.look_after()
-        try:
-            with self._outbox.together():
-                answer = self._answer(data, begun)
-                self._journal(answer, time.monotonic() - begun)
-        except BaseException:
-            self._assembled.party.forget()
-            raise
-        return answer
+        with self._turn:
+            deferred: DeferredVector | None = None
+            try:
+                with self._outbox.together(), named_faults(self._home.path, root=self._home.path / SETTINGS):
+                    try:
+                        answer = self._answer(data, begun, is_asked, deferral)
+                    except DeferredVector as waits:
+                        deferred = waits
+                    else:
+                        self._journal(answer, time.monotonic() - begun, waited_s)
+            except BaseException:
+                self._assembled.party.forget()
+                raise
+            if deferred is not None:
+                raise deferred
+            return answer
 
-    def _answer(self, data: bytes, begun: float) -> Answer:
+    def compute(self, deferral: Deferral) -> None:
+        """Computes the vector that a deferral wants, while other requests may be answered."""
+        if deferral.wanted is not None:
+            deferral.computed = self._assembled.computation.vector(deferral.wanted, begun=deferral.begun)
+
+    def _answer(self, data: bytes, begun: float, is_asked: Callable[[], bool], deferral: Deferral | None) -> Answer:
+        self._home.check_reachable()
         try:
             self._follow_policy()
+        except MachineFault:
+            raise
         except UndersongError as error:
+            self._home.check_reachable()
             log.error("%s", error.problem)
             refusal = PrivacyRefusal("this party's policy does not let it answer", "its people must look into its log")
             refused = Answer(codec.refusal(refusal).SerializeToString(), kind="refusal")
             with suppress(PeerFault):
                 refused.request = codec.decode_request(data)
             return refused
-        answer = self._assembled.party.answer(data, begun)
+        answer = self._assembled.party.answer(data, begun, is_asked=is_asked, deferral=deferral)
+        # A file that is missing with the whole folder is no reason to refuse.
+        self._home.check_reachable()
         try:
             self._assembled.keep_checkpoints()
+        except MachineFault:
+            raise
         except UndersongError as error:
             log.error("%s", error.problem)
             answer = replace(answer, reply=codec.refusal(error).SerializeToString(), kind="refusal", stored=NOTHING)
@@ -98,15 +139,18 @@ class JournaledParty:
         seen = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
         if seen == self._looked_after:
             return
+        self._home.check_reachable()  # a coordinator's file that is missing with the folder was not left
         left = "this party has left its coordinator" if coordinator == MISSING else ""
         try:
             if self._assembled.party.end_abandoned(left):
                 self._looked_after = seen
+        except MachineFault:
+            raise
         except UndersongError as error:
             log.error("attempts that are over could not be erased: %s", error.problem)
             self._looked_after = seen
 
-    def _journal(self, answer: Answer, took_s: float) -> None:
+    def _journal(self, answer: Answer, took_s: float, waited_s: float) -> None:
         asked, run, query, attempt = self._described(answer.request)
         reply, kind = answer.reply, answer.kind
         self._outbox.record(
@@ -121,12 +165,13 @@ class JournaledParty:
         )
         self.last = (self._clock(), f"{asked} {run} {query}".strip())
         log.info(
-            "answered %s with %s%s: %d bytes, %.3f s",
+            "answered %s with %s%s: %d bytes, %.3f s%s",
             asked,
             kind,
             f" (run {run!r}{f', {query}, attempt {attempt}' if query else ''})" if run else "",
             len(reply),
             took_s,
+            f", after a wait of {waited_s:.1f} s" if waited_s >= LONG_WAIT_S else "",
         )
 
     def _described(self, request: wire.Request | None) -> tuple[str, str, str, int]:
@@ -170,15 +215,29 @@ def wait_for_rung(
             sleep(left)
 
 
-class Answering:
-    """Answers a stream's requests in a thread, one after the other, and repeats replies that were not acknowledged.
+@dataclass
+class _Asked:
+    """A request that is known here: its bytes, since when (monotonic seconds), and whether a stream asks for it now."""
 
-    The thread also waits until a masked vector may leave, because a reply in between would show when the vector was
-    done. A reply without acknowledgement is sent again on the next stream. After a crash the coordinator repeats its
-    request, and the party's journal gives the same bytes.
+    data: bytes = field(repr=False)
+    since: float
+    is_wanted: bool = True  # by the stream that stands; a new stream asks again for what the coordinator still needs
+    is_taken: bool = False  # it is being answered
+
+
+class Answering:
+    """Answers a stream's requests in order, in a thread, and repeats replies that were not acknowledged.
+
+    A masked vector is computed, and waits for the time at which it may leave, in a thread of its own: other requests
+    wait for neither. A request lives as long as somebody asks for it. If its stream is gone and no new one has asked
+    again, it is dropped before it is charged, and before its vector is journaled or sent. A fault of the machine is
+    answered by nothing, and the request is tried again, after a pause that grows, while it is asked for. After a crash
+    the coordinator repeats its request, and the party's journal gives the same bytes.
 
     Args:
         send: sends a reply on the stream, if one is open.
+        stands: returns True if the stream still stands; it may wait until it has heard of it.
+        held: where a fault of the machine is told.
         clock: returns seconds since the epoch.
         monotonic, sleep: clock and sleep function that time the rungs, in seconds.
     """
@@ -189,45 +248,50 @@ class Answering:
         assembled: Assembled,
         *,
         send: Callable[[Outgoing], None],
+        stands: Callable[[], bool] = lambda: True,
+        held: HeldSteps | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.party = JournaledParty(home, assembled, clock=clock)
         self._send = send
+        self._stands = stands
+        self._held = held or HeldSteps()
         self._monotonic = monotonic
         self._sleep = sleep
         self._jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # ids
         self._lock = threading.Lock()
-        self._wanted: dict[bytes, bytes] = {}  # what waits, by id; emptied before every new stream
-        self._current: bytes | None = None
+        self._asked: dict[bytes, _Asked] = {}  # by id
         self._replies: OrderedDict[bytes, tuple[Outgoing, Answer]] = OrderedDict()
+        self._computing: set[threading.Thread] = set()
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
     def wants(self, id_: bytes) -> bool:
-        """Returns True if no request with this id is known."""
+        """Returns True if no request with this id is known. One that is being answered is asked for again by this."""
         with self._lock:
-            return not self._known(id_)
+            if (asked := self._asked.get(id_)) is not None:
+                asked.is_wanted = True
+            return asked is None and id_ not in self._replies
 
     def request(self, envelope: Envelope) -> None:
         """Queues a request to be answered; ignores one that is queued already. Raises PeerFault if too many wait."""
         with self._lock:
-            if self._known(envelope.id):
+            if envelope.id in self._asked or envelope.id in self._replies:
                 return
-            waiting = sum(map(len, self._wanted.values()))
-            if len(self._wanted) >= WAITING_REQUESTS or (waiting and waiting + len(envelope.data) > WAITING_BYTES):
+            sizes = [len(asked.data) for asked in self._asked.values() if not asked.is_taken]
+            too_many = max(len(sizes), len(self._computing)) >= WAITING_REQUESTS
+            if too_many or (sizes and sum(sizes) + len(envelope.data) > WAITING_BYTES):
                 raise PeerFault(
                     "coordinator",
-                    f"asks faster than this party answers: {len(self._wanted)} requests of {waiting} bytes wait",
+                    f"asks faster than this party answers: {len(sizes)} requests of {sum(sizes)} bytes wait, and"
+                    f" {len(self._computing)} vectors",
                     "the coordinator sends a run's next request after the reply to the last one",
                     code="too-many-requests",
                 )
-            self._wanted[envelope.id] = envelope.data
+            self._asked[envelope.id] = _Asked(envelope.data, self._monotonic())
         self._jobs.put(envelope.id)
-
-    def _known(self, id_: bytes) -> bool:
-        return id_ in self._wanted or id_ == self._current or id_ in self._replies
 
     def acknowledged(self, id_: bytes) -> None:
         with self._lock:
@@ -236,49 +300,122 @@ class Answering:
     def stream_ended(self) -> None:
         """Drops all waiting requests before a new stream is opened; the coordinator repeats those it still needs."""
         with self._lock:
-            self._wanted.clear()
+            self._asked = {id_: asked for id_, asked in self._asked.items() if asked.is_taken}
+            for asked in self._asked.values():
+                asked.is_wanted = False
 
     def unacknowledged(self) -> list[Outgoing]:
         """Returns the replies to send again on a new stream; leaves out those that may no longer leave."""
         with self._lock:
-            kept = list(self._replies.values())
-        return [reply for reply, answer in kept if answer.may_leave()]
+            unsent_replies = list(self._replies.values())
+        return [reply for reply, answer in unsent_replies if answer.may_leave()]
 
     def stop(self, grace_s: float) -> None:
-        """Stops the thread, after waiting up to ``grace_s`` seconds for the present request."""
+        """Stops the threads, after waiting up to ``grace_s`` seconds for the requests that are being answered."""
+        until = time.monotonic() + grace_s
         with self._lock:
-            self._wanted.clear()
+            self._asked = {id_: asked for id_, asked in self._asked.items() if asked.is_taken}
+            computing = list(self._computing)
         self._jobs.put(None)
-        self._thread.join(grace_s)
+        for thread in (self._thread, *computing):
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self) -> None:
-        while True:
-            id_ = self._jobs.get()
-            if id_ is None:
-                return
+        while (id_ := self._jobs.get()) is not None:
             with self._lock:
-                data = self._wanted.pop(id_, None)
-                if data is None:
+                asked = self._asked.get(id_)
+                if asked is None or asked.is_taken:
                     continue
-                self._current = id_
-            try:
-                begun = self._monotonic()
-                answer = self.party.answer(data, begun)
-                reply = Outgoing(id_, answer.reply)
-                wait_for_rung(begun, answer.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
-                if not answer.may_leave():
-                    log.warning("a vector that was done is not sent: its people have withdrawn their consent")
-                    continue
-                with self._lock:  # from now on a new stream may send it
-                    self._replies[id_] = reply, answer
-                    while len(self._replies) > KEPT_REPLIES:
-                        self._replies.popitem(last=False)
-                self._send(reply)
-            except UndersongError as error:
-                # Nothing leaves that is not journaled; the coordinator asks again.
-                log.error("a reply could not be journaled and was not sent: %s", error.problem)
-            except Exception as error:  # noqa: BLE001 - its words may hold private data
-                log.error("internal error %s; the request stays unanswered", type(error).__name__)
-            finally:
-                with self._lock:
-                    self._current = None
+                asked.is_taken = True
+            self._answer(id_, asked, Deferral(), self._monotonic())
+
+    def _answer(self, id_: bytes, asked: _Asked, deferral: Deferral, begun: float) -> None:
+        """Answers a request as far as it can be answered without a vector."""
+        try:
+            answer = self.party.answer(
+                asked.data,
+                begun,
+                is_asked=partial(self._is_asked, asked),
+                deferral=deferral,
+                waited_s=begun - asked.since,
+            )
+        except DeferredVector:
+            thread = threading.Thread(
+                target=self._answer_with_vector, args=(id_, asked, deferral), name="vector", daemon=True
+            )
+            with self._lock:
+                self._computing.add(thread)
+            thread.start()
+            return
+        except Exception as error:  # noqa: BLE001 - its words may hold private data
+            self._unanswered(id_, asked, error)
+            return
+        self._held.release(ANSWERING)
+        self._leave(id_, asked, answer)
+
+    def _answer_with_vector(self, id_: bytes, asked: _Asked, deferral: Deferral) -> None:
+        """Computes the vector, answers the request with it, and sends it when it may leave."""
+        try:
+            self.party.compute(deferral)
+            # Before a vector is journaled: what is dropped now is computed again without a second charge.
+            answer = self.party.answer(
+                asked.data, deferral.begun, is_asked=partial(self._is_asked, asked), deferral=deferral
+            )
+            first_rung_s = max(answer.first_rung_s, deferral.first_rung_s)
+            wait_for_rung(deferral.begun, first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
+            self._held.release(ANSWERING)
+            if self._is_asked(asked):
+                self._leave(id_, asked, answer)
+            else:
+                self._drop(id_, "its vector is done and journaled, and the stream that asked is gone")
+        except DeferredVector:
+            self._drop(id_, "another vector is wanted by now")
+        except Exception as error:  # noqa: BLE001 - its words may hold private data
+            self._unanswered(id_, asked, error)
+        finally:
+            with self._lock:
+                self._computing.discard(threading.current_thread())
+
+    def _is_asked(self, asked: _Asked) -> bool:
+        """True if the stream that asked still stands, or a new one has asked again."""
+        return asked.is_wanted and self._stands() and asked.is_wanted
+
+    def _leave(self, id_: bytes, asked: _Asked, answer: Answer) -> None:
+        if not answer.may_leave():
+            log.warning("a vector that was done is not sent: its people have withdrawn their consent")
+            self._forget(id_)
+            return
+        reply = Outgoing(id_, answer.reply)
+        with self._lock:  # from now on a new stream may send it
+            self._replies[id_] = reply, answer
+            self._asked.pop(id_, None)
+            while len(self._replies) > KEPT_REPLIES:
+                self._replies.popitem(last=False)
+        self._send(reply)
+
+    def _drop(self, id_: bytes, reason: str) -> None:
+        log.warning("a request is dropped, and answered when it is asked again: %s", reason)
+        self._forget(id_)
+
+    def _forget(self, id_: bytes) -> None:
+        with self._lock:
+            self._asked.pop(id_, None)
+
+    def _unanswered(self, id_: bytes, asked: _Asked, error: Exception) -> None:
+        """Nothing leaves that is not journaled, and a fault of this machine is no refusal."""
+        if isinstance(error, DroppedRequest):
+            self._drop(id_, str(error))
+            return
+        if not isinstance(error, (UndersongError, OSError, sqlite3.Error)):
+            log.error("internal error %s; the request stays unanswered", place_of(error))
+            self._forget(id_)
+            return
+        self._held.hold(ANSWERING, error)
+        with self._lock:
+            asked.is_taken = False
+            if not asked.is_wanted:  # the coordinator repeats it
+                self._asked.pop(id_, None)
+                return
+        again = threading.Timer(self._held.pause_s(ANSWERING), self._jobs.put, (id_,))
+        again.daemon = True
+        again.start()

@@ -6,8 +6,10 @@ state are written to disk, in this order. A repeated request gets the same bytes
 
 import hashlib
 import logging
+import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,14 +17,14 @@ from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from undersong_client.answering.computation import Computation, VectorRequest
+from undersong_client.answering.computation import Computation, Computed, VectorRequest
 from undersong_client.consent.approvals import Consent
 from undersong_client.consent.policy import review
 from undersong_client.storage.attempts import Attempt, Attempts
 from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
-from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal, UndersongError
 from undersong_common.logs import place_of
 from undersong_common.printable import printable
 from undersong_common.privacy.accounting import Event
@@ -52,8 +54,47 @@ from undersong_protocol.wire.public import (
 )
 
 KEPT_REFUSALS = 10
+EPOCH_AHEAD_S = 86400  # seconds by which an epoch may lie ahead of this party's clock
 
 log = logging.getLogger(__name__)
+
+
+class DroppedRequest(Exception):
+    """Nobody asks for this reply any more: nothing is charged and nothing leaves. It is answered when asked again."""
+
+
+class DeferredVector(Exception):
+    """The request is charged and waits for its vector, which is computed while other requests are answered."""
+
+
+@dataclass
+class Deferral:
+    """A vector that is computed between two passes over its request.
+
+    Attributes:
+        wanted: the vector that the first pass asks for, begun ``begun`` (monotonic seconds).
+        computed: the vector, for the second pass.
+        suspensions: how often the coordinator had ended or suspended the run by the first pass.
+    """
+
+    wanted: VectorRequest | None = None
+    computed: Computed | None = field(default=None, repr=False)
+    suspensions: int = 0
+    begun: float = 0.0
+    first_rung_s: float = 0.0
+
+    def take(self, request: VectorRequest, begun: float) -> Computed:
+        """Returns the vector. Raises DeferredVector in the first pass, and if another one is wanted now."""
+        if self.computed is None or _key(self.wanted) != _key(request):
+            self.wanted, self.computed, self.begun = request, None, begun
+            self.first_rung_s = request.planned.first_rung_s
+            raise DeferredVector
+        return self.computed
+
+
+def _key(request: VectorRequest | None) -> tuple[object, ...] | None:
+    """The attempt and the question of a vector: its coins are drawn for one attempt."""
+    return None if request is None else (request.run, request.planned.name, request.coins, request.inputs)
 
 
 @dataclass
@@ -70,6 +111,8 @@ class Answer:
         kind: name of the reply's kind of body.
         stored: the end of the reply, if the party's journal holds it already.
         begun: time at which the request was taken up, in monotonic seconds.
+        is_asked: returns True while somebody asks for the reply.
+        deferral: takes the vector that the reply needs; None computes it while the request is answered.
     """
 
     reply: bytes = field(default=b"", repr=False)
@@ -79,6 +122,8 @@ class Answer:
     kind: str = ""
     stored: Stored = NOTHING
     begun: float = 0.0
+    is_asked: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
+    deferral: Deferral | None = field(default=None, repr=False, compare=False)
 
 
 class EmbedderFacts(Protocol):
@@ -149,6 +194,8 @@ class Party:
         self._attempts = Attempts(store, name, identity, entropy, clock, encapsulate)
         self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # of one vector: as planned, and alone
         self._resolved: tuple[tuple[Input, ...], statistics.PublicInputs] | None = None  # of the last request
+        # How often the coordinator has suspended or ended each run, by its manifest's hash.
+        self._suspensions: Counter[bytes] = Counter()
         self._checked: tuple[bytes, str] | None = None  # for which sum of which manifest they were checked
         self.cautions: dict[str, tuple[str, ...]] = {}  # what the records speak against, by run; for its own people
         self.refusals: dict[str, float] = {}  # the last words with which it refused, and when; for its own people
@@ -183,9 +230,20 @@ class Party:
 
         Of two processes that serve the coordinator, the one that was replaced is thus answered nothing any more.
         """
-        key = f"epoch/{self._coordinator}"
+        key, now_s = f"epoch/{self._coordinator}", self._clock()
+        latest = int(now_s) + EPOCH_AHEAD_S
+        if epoch > latest:
+            # One forged request would shut out the coordinator for good: its own epochs are never so far ahead.
+            raise ConfigurationError(
+                f"epoch {epoch} lies more than a day ahead of this machine's clock, {int(now_s)}",
+                "correct the clock that is wrong, at the coordinator or here",
+                code="epoch-ahead",
+            )
         if self._epoch is None:
             self._epoch = int(self._store.get(key) or 0)
+        if self._epoch > latest:
+            log.warning("the remembered epoch %d lies more than a day ahead of now and is forgotten", self._epoch)
+            self._epoch = 0
         if epoch < self._epoch:
             raise ConfigurationError(
                 f"this request is of a coordinator that was replaced: epoch {epoch}, and {self._epoch} was heard",
@@ -226,17 +284,34 @@ class Party:
         """Returns the reply of :meth:`answer` at once, for simulations, where the time reveals nothing."""
         return self.answer(data).reply
 
-    def answer(self, data: bytes, begun: float | None = None) -> Answer:
+    def answer(
+        self,
+        data: bytes,
+        begun: float | None = None,
+        *,
+        is_asked: Callable[[], bool] = lambda: True,
+        deferral: Deferral | None = None,
+    ) -> Answer:
         """Answers one request. It never raises for what a peer sent: a refusal is a reply with the reason.
 
         Args:
             begun: time at which the request was taken up, in monotonic seconds, from which rungs count; None takes now.
+            is_asked: returns True while somebody asks for the reply.
+            deferral: takes the vector that the reply needs, so that it is computed between two calls; None computes it
+                here.
+
+        Raises:
+            DroppedRequest: nobody asks for the reply any more.
+            DeferredVector: the reply needs the vector that ``deferral`` names now.
+            MachineFault, ConfigurationError, OSError, sqlite3.Error: a fault of this machine, which is no refusal.
         """
         with self._lock:
-            answer = Answer(begun=time.monotonic() if begun is None else begun)
+            answer = Answer(begun=time.monotonic() if begun is None else begun, is_asked=is_asked, deferral=deferral)
             try:
                 answer.request = codec.decode_request(data)
                 reply = self._answer(answer.request, answer)
+            except (DroppedRequest, DeferredVector, MachineFault, OSError, sqlite3.Error):
+                raise
             except UndersongError as error:
                 problem = printable(error.problem)  # it may name what the request named
                 log.warning("%s refused a request: %s", self.name, problem)
@@ -283,6 +358,7 @@ class Party:
         return self._reply(introduction=introduction)
 
     def _suspend_run(self, message: wire.SuspendRun, _answer: Answer) -> wire.Reply:
+        self._suspensions[message.manifest_hash] += 1
         self._consent.suspended(message.manifest_hash, now=True)
         return self._reply(noted=wire.Noted())
 
@@ -396,6 +472,7 @@ class Party:
 
     def _sum_step(self, message: wire.SumStep, answer: Answer) -> wire.Reply:
         manifest = self._manifest(message.manifest_hash)
+        self._check_under_way(manifest, answer)
         self._consent.check(manifest)
         attempt = self._known(manifest, message.sum, message.attempt)
         try:
@@ -419,6 +496,16 @@ class Party:
         answer.stored = self._attempts.stored(attempt, step.payload)
         return self._reply(sum_reply=wire.SumReply(payload=step.payload))
 
+    def _check_under_way(self, manifest: Manifest, answer: Answer) -> None:
+        """Raises DroppedRequest where the run was suspended or ended while its vector was computed."""
+        deferral = answer.deferral
+        if deferral is None:
+            return
+        if deferral.wanted is None:
+            deferral.suspensions = self._suspensions[manifest.hash]
+        elif deferral.suspensions != self._suspensions[manifest.hash]:
+            raise DroppedRequest(f"run {manifest.run!r} is not under way any more")
+
     def _consents(self, manifest: Manifest) -> bool:
         try:
             self._consent.check(manifest)
@@ -433,6 +520,8 @@ class Party:
 
     def _vector(self, attempt: Attempt, inputs: tuple[Input, ...], answer: Answer) -> Reply:
         self._public(attempt.manifest, attempt.query, inputs)
+        if not answer.is_asked():
+            raise DroppedRequest(f"the stream that asked for {attempt.query} is gone")
         self._pay(attempt)
         grid = self._grid(attempt.manifest, attempt.query, inputs, attempt.coins, answer)
         self._consent.check(attempt.manifest)  # again: computing may take minutes, in which people decide otherwise
@@ -482,7 +571,10 @@ class Party:
         request = VectorRequest(
             manifest.run, tuple(manifest.labels), planned, manifest.plan.privacy, public, coins, inputs, blocks
         )
-        computed = self.computation.vector(request, begun=answer.begun)
+        if answer.deferral is None:
+            computed = self.computation.vector(request, begun=answer.begun)
+        else:
+            computed = answer.deferral.take(request, answer.begun)
         self.cautions[manifest.run] = computed.cautions
         return computed.vector
 
@@ -558,6 +650,7 @@ class Party:
 
     def _close_run(self, message: wire.CloseRun, _answer: Answer) -> wire.Reply:
         """The run has ended: its attempts too, and what it cost is signed, if it was ever agreed on."""
+        self._suspensions[message.manifest_hash] += 1
         manifest = self._agreed(message.manifest_hash)
         if manifest is None:
             self._consent.ended(message.manifest_hash)

@@ -25,7 +25,7 @@ from undersong_client.cli.options import (
 )
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_input
 from undersong_common import entry, logs
-from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import MAX_WINDOWS
 from undersong_common.pages import options
@@ -240,9 +240,11 @@ def run(
 
 @app.command()
 def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
-    """Shows what the daemon is doing. Exit code 0 if it is connected or paused, otherwise 6."""
+    """Shows what the daemon is doing. Exit code 0: connected or paused; 75: its machine lacks something; else 6."""
     found = operations.daemon.status(home_of(home))
     print_result(as_json, found.to_json(), *_status_lines(found))
+    if found.held_up:
+        return MachineFault.exit_code
     return 0 if found.well else NOT_CONNECTED
 
 
@@ -250,6 +252,7 @@ def _status_lines(found: "DaemonStatus") -> Iterator[str]:
     """The daemon's own words, and what it has read of others, made printable."""
     facts = found.facts
     yield f"{found.party}: {found.state}{' (paused)' if found.paused and found.state != 'paused' else ''}"
+    yield from (f"  {printable(step.words)}" for step in found.held_up)
     changes = {printable(each["run"]): printable("; ".join(each["changes"])) for each in facts.get("changed", ())}
     offset_s = facts.get("clock_offset_s", 0.0)
     answered = f"{printable(facts.get('answered', ''))} at {local_time(facts.get('answered_s', 0.0))}"

@@ -12,6 +12,7 @@ import typer
 
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
+from undersong_common.owner import home_folder
 from undersong_common.printable import finite, json_text, with_iso_times
 
 if TYPE_CHECKING:
@@ -52,13 +53,13 @@ def home_of(given: Path | None) -> Path:
     if named := os.environ.get("UNDERSONG_PARTY_HOME"):
         return Path(named)
     base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "undersong-party"
+    return (Path(base) if base else home_folder() / ".config") / "undersong-party"
 
 
 def checkpoints_folder() -> Path:
     """The user's own folder for heads of ledgers, outside every party's folder."""
     base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "undersong" / "ledgers"
+    return (Path(base) if base else home_folder() / ".local" / "state") / "undersong" / "ledgers"
 
 
 def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:

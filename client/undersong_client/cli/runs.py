@@ -24,6 +24,7 @@ from undersong_client.cli.options import (
 from undersong_client.consent import people
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
+from undersong_common.owner import person_at_terminal
 from undersong_common.printable import counted, printable, shell_word, that_hold
 from undersong_common.rows import show_lines, show_rows
 
@@ -131,9 +132,8 @@ Reason = Annotated[str, typer.Option("--reason", help="Told to the operator.")]
 
 
 def _person(name: str, role: str, comment: str) -> people.Person:
-    import getpass
 
-    return people.Person(name or getpass.getuser(), role, comment)
+    return people.Person(name or person_at_terminal(), role, comment)
 
 
 def approve(

@@ -26,6 +26,8 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 log = logging.getLogger(__name__)
 
 WELCOME_S = 20.0
+PING_SHARE = 1.5  # of a keepalive period, after which a ping should have been sent
+PONG_S = 2.0  # in which it should have been answered
 SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
 GOODBYE_S = 2.0
 UNREAD_BYTES = 2**21  # that the coordinator may send ahead
@@ -171,6 +173,17 @@ class Connection:
         elif silent > period * (1 + self._pings):
             self._pings += 1
             self.send(wire.FromParty(ping=wire.Ping(number=self._pings)))
+
+    def stands(self, now: float) -> bool | None:
+        """True while the stream stands, False once it has ended; None if it has been silent for too long to tell.
+
+        A process that was stopped, or a machine that slept, finds its stream as it left it. So a stream counts for
+        nothing before it has been heard again.
+        """
+        if self.ended is not None or self.welcome is None:
+            return False
+        period = max(0.2, min(300.0, self.welcome.keepalive_s))
+        return True if self._opens or now - self._heard_at <= PING_SHARE * period + PONG_S else None
 
     def close(self, reason: str) -> None:
         """Sends a last frame with ``reason``, waits briefly until it has left, and ends the stream."""

@@ -4,11 +4,13 @@ import json
 import logging
 import os
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,12 +19,20 @@ from undersong_client.answering.assemble import Assembled
 from undersong_client.answering.journaled import Answering
 from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Request, Requests
-from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, WrittenByAnotherVersion, clock_words, write_json
+from undersong_client.home import (
+    CLOCK_TOLERANCE_S,
+    SETTINGS,
+    PartyHome,
+    WrittenByAnotherVersion,
+    clock_words,
+    write_json,
+)
 from undersong_client.link.connection import Connection, Ended, Listener
 from undersong_client.storage import datasets
 from undersong_client.storage.outbox import Outbox
-from undersong_common.errors import ConfigurationError, TransportError, UndersongError
+from undersong_common.errors import ConfigurationError, MachineFault, TransportError, UndersongError
 from undersong_common.files import FileState, file_state, replace_file
+from undersong_common.machine import HeldSteps
 from undersong_common.notices import EXPIRES_SOON_S, Notices
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
@@ -31,6 +41,8 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 
 log = logging.getLogger(__name__)
 
+CONNECTING = "connecting"  # the step that a fault before or in a stream holds up
+HEARD_S = 0.1  # between two looks whether a silent stream was heard
 LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
 STATUS_S = 5.0
 RENEW_LOOK_S = 3600.0
@@ -47,6 +59,7 @@ METRICS = {
     "certificate_expires_seconds": "When the certificate ends, seconds since the epoch.",
     "epsilon_budget": "The budget's epsilon over all runs.",
     "epsilon_left": "What is left of it, at the budget's delta.",
+    "held_up_seconds": "Since when this machine lacks something, seconds since the epoch; 0 if it lacks nothing.",
     "written_seconds": "When this file was written, seconds since the epoch: a daemon that is gone writes no more.",
 }
 
@@ -106,7 +119,9 @@ class Daemon(Listener):
         self._warm = warm
         self._clock = clock
         self._outbox = Outbox(home)
-        self._answering = Answering(home, assembled, send=self._send, clock=clock)
+        self._held = HeldSteps(home.held_steps_file, root=home.path / SETTINGS, clock=clock)
+        self._dialled: Connection | None = None
+        self._answering = Answering(home, assembled, send=self._send, stands=self._stands, held=self._held, clock=clock)
         self._requests = Requests(home)
         self._reassembler = framing.Reassembler("coordinator")
         self._boot = os.urandom(framing.ID_BYTES)
@@ -133,13 +148,13 @@ class Daemon(Listener):
         """Runs until :meth:`stop`. Raises ConfigurationError or PrivacyRefusal if only a person can help."""
         self._note(state="starting", pid=os.getpid(), software=SOFTWARE)
         log.info("%s starts with the party %s", SOFTWARE, self._home.settings.party)
-        self._answering.party.look_after()
+        self._attempt("looking after attempts", self._answering.party.look_after)
         if self._warm:
             threading.Thread(target=self._assembled.computation.warm, name="embeds", daemon=True).start()
         failures = 0
         try:
             while not self._stop.is_set():
-                ended = self._stream(failures)
+                ended = self._stream_or_fault(failures)
                 if self._stop.is_set():
                     break
                 failures = 0 if ended.welcomed else failures + 1
@@ -149,8 +164,51 @@ class Daemon(Listener):
             self._assembled.computation.stop()
             if self._connection is not None:
                 self._connection.close("the daemon stops")
+            self._held.close()
             self._note(state="stopped")
             log.info("stopped")
+
+    # A fault of the machine holds up one step, which is tried again; whatever a person must correct ends the daemon.
+
+    def _attempt(self, step: str, act: Callable[[], object]) -> None:
+        if not self._held.is_due(step):
+            return
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - what does not pass is raised again
+            self._held.hold(step, self._passing(error))
+        else:
+            self._held.release(step)
+
+    def _passing(self, error: Exception) -> Exception:
+        """Returns a fault of the machine; raises any other error."""
+        of_machine = isinstance(error, (MachineFault, OSError, sqlite3.Error))
+        if of_machine or (isinstance(error, UndersongError) and not self._home.is_reachable):
+            return error
+        raise error
+
+    def _stream_or_fault(self, failures: int) -> Ended:
+        try:
+            ended = self._stream(failures)
+        except Exception as error:  # noqa: BLE001 - what does not pass is raised again
+            held = self._held.hold(CONNECTING, self._passing(error))
+            with self._lock:
+                connection, self._connection = self._dialled, None
+            if connection is not None:
+                connection.close("its machine has a fault")
+            return Ended(held.problem, self._held.pause_s(CONNECTING))
+        self._held.release(CONNECTING)
+        return ended
+
+    def _stands(self) -> bool:
+        """True if the present stream stands, which a silent one shows by its next frame."""
+        connection = self._dialled
+        if connection is None:
+            return False
+        while (stands := connection.stands(time.monotonic())) is None:
+            if self._stop.wait(HEARD_S):
+                return False
+        return stands
 
     # One stream
 
@@ -174,6 +232,7 @@ class Daemon(Listener):
             listener=self,
             use_proxy=self._use_proxy,
         )
+        self._dialled = connection
         try:
             welcome = connection.wait_welcome(self._stop.is_set)
         except TransportError as error:
@@ -226,9 +285,9 @@ class Daemon(Listener):
                 return "paused by its people" if not paused else "goes on"
             if not self._trusted(coordinator):
                 return "this party's policy does not trust this coordinator any more"
-            self._tell_decisions(connection)
-            self._answering.party.look_after()
-            self._renew(connection)
+            self._attempt("looking for decisions", partial(self._tell_decisions, connection))
+            self._attempt("looking after attempts", self._answering.party.look_after)
+            self._attempt("looking after certificate and budget", partial(self._renew, connection))
             self._say()
         return connection.ended.reason
 
@@ -265,6 +324,7 @@ class Daemon(Listener):
     # What is looked after while a stream lasts
 
     def _tell_decisions(self, connection: Connection) -> None:
+        self._home.check_reachable()
         changed = self._home.requests.stat().st_mtime_ns
         if changed == self._decisions_seen:
             return
@@ -290,8 +350,8 @@ class Daemon(Listener):
         now = time.monotonic()
         if self._renewal_asked and now - self._renewal_asked < RENEW_LOOK_S:
             return
-        self._renewal_asked = now
         _, end = trust.validity(self._home)
+        self._renewal_asked = now
         self._note(certificate_until=end.isoformat())
         datasets.check_retention(self._home, self._clock())
         if end.timestamp() - self._clock() < EXPIRES_SOON_S:
@@ -311,8 +371,9 @@ class Daemon(Listener):
             return True
         try:
             trusted = trust.trusted(self._home).fingerprint == coordinator.fingerprint
-        except UndersongError:
-            return False
+        except (UndersongError, OSError) as error:
+            # Files that cannot be read now are no distrust; the party's own answers meet the same fault.
+            return isinstance(error, (MachineFault, OSError)) or not self._home.is_reachable
         if trusted:
             self._trust_seen = seen
         return trusted
@@ -360,7 +421,7 @@ class Daemon(Listener):
             log.warning("cannot connect: %s; next try in %.1f s", ended.reason, seconds)
         until = time.monotonic() + seconds
         while not self._stop.is_set() and time.monotonic() < until:
-            self._answering.party.look_after()
+            self._attempt("looking after attempts", self._answering.party.look_after)
             self._stop.wait(min(LOOK_S, max(0.0, until - time.monotonic())))
             self._say()
 
@@ -385,11 +446,9 @@ class Daemon(Listener):
         answered = {"answered_s": last[0], "answered": last[1]} if last else {}
         refused = [{"at_s": at, "problem": problem} for problem, at in refusals.items()]
         current = {"refused": refused, "cautions": dict(self._assembled.party.cautions), "written_s": self._clock()}
-        try:
-            write_json(self._home.status, {**self._facts, **answered, **current})
-            self._write_figures()
-        except OSError as error:
-            log.warning("the status cannot be written: %s: %s", error.filename, error.strerror)
+        facts = {**self._facts, **answered, **current}
+        self._attempt("writing the status", partial(write_json, self._home.status, facts))
+        self._attempt("writing the figures", self._write_figures)
 
     def _write_figures(self) -> None:
         """Writes the file for a monitor, in Prometheus's text format, which another account reads."""
@@ -406,6 +465,7 @@ class Daemon(Listener):
             "certificate_expires_seconds": None if until is None else datetime.fromisoformat(until).timestamp(),
             "epsilon_budget": None if budget is None else budget.epsilon,
             "epsilon_left": None if budget is None else self._epsilon_left(),
+            "held_up_seconds": min((step.since_s for step in self._held.all()), default=0.0),
             "written_seconds": self._clock(),
         }
         lines = (

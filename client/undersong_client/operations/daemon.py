@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undersong_client.home import REFUSED_START, PartyHome, read_json
 from undersong_common.files import replace_file
+from undersong_common.machine import HeldStep
 
 if TYPE_CHECKING:
     from undersong_client.link.checks import Finding
@@ -21,6 +22,7 @@ class DaemonStatus:
         state: "connected", "paused", "waiting" and so on; for no daemon "not running", "never started", or that it
             refuses to start.
         facts: the other values of ``status.json``.
+        held_up: the steps of the daemon that this machine's faults hold up, and since when.
     """
 
     party: str
@@ -29,6 +31,7 @@ class DaemonStatus:
     paused: bool
     drill: bool
     facts: Mapping[str, Any]
+    held_up: tuple[HeldStep, ...] = ()
 
     @property
     def well(self) -> bool:
@@ -36,7 +39,8 @@ class DaemonStatus:
         return self.running and self.state in ("connected", "paused")
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.facts, **{name: value for name, value in vars(self).items() if name != "facts"}}
+        named = {name: value for name, value in vars(self).items() if name != "facts"}
+        return {**self.facts, **named, "held_up": [asdict(step) for step in self.held_up]}
 
 
 def status(home: Path) -> DaemonStatus:
@@ -47,7 +51,7 @@ def status(home: Path) -> DaemonStatus:
     stated = running or facts.get("state") == REFUSED_START
     state = facts.get("state", "never started") if stated else "not running"
     settings = opened.settings
-    return DaemonStatus(settings.party, running, state, opened.pause.exists(), settings.drill, facts)
+    return DaemonStatus(settings.party, running, state, opened.pause.exists(), settings.drill, facts, opened.held_steps)
 
 
 def pause(home: Path) -> None:

@@ -18,6 +18,7 @@ from undersong_client.home import PartyHome
 from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.machine import fault_of
 from undersong_common.table import Table
 
 MAGIC = b"undersong data set 1\n"
@@ -122,7 +123,9 @@ def _opened(home: PartyHome, sealed: Path) -> Iterator[Any]:
         raise ConfigurationError(
             f"{sealed}: this party holds no sealed data set", _REMEDY, code="no-sealed-data"
         ) from None
-    except (OSError, InvalidTag, ValueError, KeyError, TypeError):
+    except OSError as error:
+        raise fault_of(error, sealed) from None
+    except (InvalidTag, ValueError, KeyError, TypeError):
         raise _damaged(home) from None
 
 

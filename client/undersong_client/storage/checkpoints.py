@@ -28,7 +28,7 @@ from undersong_client.home import FILE_MODE, PartyHome, make_folder, read_input,
 from undersong_client.records.private import fingerprint
 from undersong_client.storage import store
 from undersong_common.canonical import canonical_json
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.files import create_file, replace_where_possible
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, PlanPrice, RunSpending, Statement, budget_json, compressed
@@ -102,7 +102,7 @@ class LedgerCheckpoints:
     def keep(self, ledger: Ledger) -> None:
         """Stores the ledger's present head; call it before a reply leaves.
 
-        Raises PrivacyRefusal if no checkpoint file can be written.
+        Raises MachineFault if no checkpoint file can be written.
         """
         if not self._paths or ledger.head == self._last:
             return
@@ -114,7 +114,7 @@ class LedgerCheckpoints:
                         make_folder(path.parent)
             # One is enough: the data folder may be mounted read-only.
             if not replace_where_possible(self._paths, self._mark(said)):
-                raise PrivacyRefusal(
+                raise MachineFault(
                     f"the ledger's head cannot be kept outside {self._home.path}",
                     f"make {self._paths[0].parent} or {self._paths[1].parent} writable, and look at the free space",
                     code="no-checkpoint",

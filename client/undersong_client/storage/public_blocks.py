@@ -39,7 +39,7 @@ class DiskBlocks:
         path = self._path(identity)
         try:
             data = path.read_bytes()
-        except OSError:
+        except FileNotFoundError:
             return None
         if block_id(data) != identity:
             path.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import create_file, destroy_file, file_state, open_database, transaction
+from undersong_common.machine import fault_of, named_faults
 
 VERSION = 4
 # ``sent`` is the outbox: ``head`` begins a message, and the journal's entry ``reply`` ends it ("": nothing does).
@@ -252,9 +253,7 @@ class Journal:
             self.connection.execute("PRAGMA secure_delete=ON")
             self._begin()
         except (sqlite3.DatabaseError, OSError) as error:
-            raise ConfigurationError(
-                f"{path}: cannot be opened: {error}", "check the folder and its permissions"
-            ) from None
+            raise fault_of(error, path) from None
 
     def _begin(self) -> None:
         version = self.connection.execute("PRAGMA user_version").fetchone()[0]
@@ -274,7 +273,7 @@ class Journal:
 
     def read(self, query: str, values: tuple[Any, ...]) -> list[Any]:
         """The rows of a query."""
-        with self.lock:
+        with self.lock, named_faults(self._path):
             return self.connection.execute(query, values).fetchall()
 
     @contextmanager
@@ -297,7 +296,7 @@ class Journal:
             except BaseException as error:
                 self._end()
                 if isinstance(error, sqlite3.OperationalError):
-                    raise self._unwritten(error) from None
+                    raise fault_of(error, self._path) from None
                 raise
 
     @contextmanager
@@ -320,7 +319,7 @@ class Journal:
         try:
             self._end(keep=True)
         except sqlite3.OperationalError as error:
-            raise self._unwritten(error) from None
+            raise fault_of(error, self._path) from None
 
     def after_commit(self, act: Callable[[], None]) -> None:
         """Calls ``act`` once all that was written so far is on the disk: at once, or when this transaction is kept."""
@@ -347,17 +346,12 @@ class Journal:
             for act in afterwards if keep else ():
                 act()
 
-    def _unwritten(self, error: sqlite3.OperationalError) -> ConfigurationError:
-        return ConfigurationError(
-            f"{self._path}: cannot be written: {error}", "nothing was sent; free space, check permissions, run again"
-        )
-
     def empty_log(self) -> None:
         """Writes the log into the database and truncates it: older pages, deleted values among them, are gone.
 
         Where another process reads the file just then, the log stays, and ``log_left`` says so.
         """
-        with self.lock:
+        with self.lock, named_faults(self._path):
             busy, _, _ = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             self.log_left = bool(busy)
 

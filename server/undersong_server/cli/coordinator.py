@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,10 @@ import typer
 
 from undersong_common import entry, logs
 from undersong_common.entry import only_tls_1_3
-from undersong_common.errors import TransportError
+from undersong_common.errors import MachineFault, TransportError
 from undersong_common.files import replace_file
-from undersong_common.printable import counted, duration, noun, shell_path
+from undersong_common.machine import HeldStep
+from undersong_common.printable import counted, duration, noun, printable, shell_path
 from undersong_server import defaults, operations
 from undersong_server.cli.options import (
     DEFAULT_HOME,
@@ -86,6 +88,11 @@ def show(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
         f"certificate names: {', '.join(facts.certificate_names)}",
         f"certificate expires at: {day(facts.certificate_expires_at)}",
         f"served: {'yes' if facts.served else 'no'}",
+        *(
+            f"NOT YET VALID: the certificate of the {name}; look at this machine's clock"
+            for name in facts.not_yet_valid
+        ),
+        *held_lines(facts.held_up),
         as_json=as_json,
     )
 
@@ -115,12 +122,18 @@ def serve(
 
 
 @app.command()
-def healthy(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
-    """Asks the serving process for its health (exit code 0), for a container's or a monitor's health check."""
+def healthy(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: entry.Quiet = False) -> int:
+    """Asks the serving process for its health: exit code 0, or 75 while its machine lacks something.
+
+    For a container's or a monitor's health check.
+    """
     health = operations.coordinator.health(home)
     connected = counted(len(health["connected"]), "party", "parties")
+    unreadable = [f"run {run} cannot be read" for run, state in health["runs"].items() if state == "unreadable"]
     words = f"{health['status']}; {connected} connected, {counted(len(health['runs']), 'run')}"
-    print_result(health, words, as_json=as_json, quiet=quiet)
+    held = [HeldStep(**step) for step in health["held_up"]]
+    print_result(health, words, *(unreadable if not held else ()), *held_lines(held), as_json=as_json, quiet=quiet)
+    return MachineFault.exit_code if any(step.of_machine for step in held) else 0
 
 
 @app.command()
@@ -295,6 +308,11 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     )
     if rows and not as_json:
         warn_if_not_served(home)
+
+
+def held_lines(held: Sequence[HeldStep]) -> list[str]:
+    """The steps that are held up, as lines for a terminal."""
+    return [printable(step.words) for step in held]
 
 
 def _write(path: Path, data: bytes) -> Path:

@@ -14,6 +14,7 @@ import typer
 
 from undersong_common import drill
 from undersong_common.errors import ConfigurationError
+from undersong_common.owner import check_owner
 from undersong_common.printable import json_text, with_iso_times
 from undersong_common.rows import screen, show_rows
 from undersong_server import defaults, operations
@@ -42,9 +43,21 @@ RayAddress = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
+# Commands that write nothing into the coordinator's folder, so that any account that can read it may run them.
+READING_COMMANDS = frozenset(
+    (
+        *("run watch", "run list", "run show", "run compare", "run search", "run generators"),
+        *("export", "verify", "dossier", "parties"),
+        *("coordinator show", "coordinator healthy", "coordinator backup", "console audit", "console support"),
+    )
+)
+
+
 def _marked(context: typer.Context, home: Path) -> Path:
-    """Warns on standard error, before anything else, if the coordinator is a drill's."""
+    """Refuses to write into another account's folder. Says before anything else if the coordinator is a drill's."""
     if not context.resilient_parsing:
+        if " ".join(context.command_path.split()[1:]) not in READING_COMMANDS:
+            check_owner(home, "coordinator.json")
         drill.announce(home / "coordinator.json", drill.COORDINATOR_WORDS)
     return home
 

@@ -60,7 +60,7 @@ class ConsoleContext:
         return {"topic": topic, "pulse": self.pulse(topic).version}
 
 
-STATES = ("planned", "waiting", "running", "paused", "stopped", "finished", "failed")
+STATES = ("planned", "waiting", "running", "paused", "stopped", "finished", "failed", "unreadable")
 ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], str]] = {
     "start": (
         partial(runs.request, action="run"),

@@ -16,7 +16,7 @@ import grpc
 from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from undersong_common.errors import PeerFault, TransportError, UndersongError
+from undersong_common.errors import MachineFault, PeerFault, TransportError, UndersongError
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol.agreement.bounds import LONGEST_JSON
@@ -103,6 +103,7 @@ class GrpcServer:
         self._coordinator = coordinator
         self._authority = authority
         self._registry = registry
+        self._last_problem = ""  # of the registry, as it was logged
         self._transport = transport
         self._metrics = metrics
         metrics.connections.set_function(lambda: len(transport.links))
@@ -279,10 +280,10 @@ class GrpcServer:
         software = printable(hello.software, 40) or "unknown software"
         seen = f"{software}: REFUSED, transport version {hello.version}"
         now = self._clock()
-        await asyncio.to_thread(
+        await self._note(
             self._registry.seen, peer.name, now=now, software=seen, embedder="", epsilon_left=None, paused=False
         )
-        await asyncio.to_thread(self._registry.refused_start, peer.name, "version")
+        await self._note(self._registry.refused_start, peer.name, "version")
         problem = (
             f"{peer.name}: {software!r} speaks version {hello.version} of the transport, the coordinator ({SOFTWARE})"
             f" speaks {framing.VERSION}"
@@ -296,9 +297,21 @@ class GrpcServer:
             reason = wire.DoesNotStart.Name(hello.does_not_start).lower()
         except ValueError:  # a newer program has other reasons
             reason = "version"
-        await asyncio.to_thread(self._registry.refused_start, peer.name, reason)
+        await self._note(self._registry.refused_start, peer.name, reason)
         self._refusals.note(peer.source, DOES_NOT_START, f"{peer.name}: {NOT_STARTED[reason]}")
         await context.write(wire.ToParty(welcome=self._welcome()).SerializeToString())
+
+    async def _note(self, note: Callable[..., None], *facts: Any, **named: Any) -> None:
+        """Writes what the operator reads of a party. A party is served though the disk takes nothing now."""
+        try:
+            await asyncio.to_thread(note, *facts, **named)
+        except MachineFault as fault:
+            self._tell_once(fault.problem)
+
+    def _tell_once(self, problem: str) -> None:
+        if problem != self._last_problem:
+            self._last_problem = problem
+            log.error("the register could not be used (%s); it is tried again", problem)
 
     def _welcome(self, **also: Any) -> wire.Welcome:
         return wire.Welcome(
@@ -314,7 +327,7 @@ class GrpcServer:
         software = printable(hello.software, 80)
         link = Link(peer, hello.boot)
         shared = hello.HasField("epsilon_left") and math.isfinite(hello.epsilon_left)
-        await asyncio.to_thread(
+        await self._note(
             self._registry.seen,
             peer.name,
             now=self._clock(),
@@ -482,8 +495,11 @@ class GrpcServer:
                     boxes = map(self._transport.mailbox, links)
                     heard = {box.name: ago + box.heard_at for box in boxes if box.heard_at is not None}
                     await asyncio.to_thread(self._registry.touch, heard)
+                self._last_problem = ""
+            except UndersongError as error:
+                self._tell_once(error.problem)
             except Exception as error:  # noqa: BLE001 - a review that has ended would let revoked parties stay
-                log.error("the register could not be used (%s); it is tried again", type(error).__name__)
+                self._tell_once(type(error).__name__)
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]

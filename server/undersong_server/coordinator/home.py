@@ -13,6 +13,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held, replace_file
+from undersong_common.machine import HeldStep, held_steps, named_faults
 from undersong_common.version import SOFTWARE
 from undersong_protocol.agreement.enrolment import (
     MOST_ADDRESSES,
@@ -98,7 +99,14 @@ class CoordinatorHome:
                 "make one with `undersong coordinator init`, or name it with --home",
                 code="no-coordinator",
             )
-        self.settings = CoordinatorSettings(**{**value, "addresses": tuple(value["addresses"])})
+        try:
+            self.settings = CoordinatorSettings(**{**value, "addresses": tuple(value["addresses"])})
+        except (TypeError, KeyError):
+            raise ConfigurationError(
+                f"{path / 'coordinator.json'}: has other keys than this release writes",
+                "use the release that wrote it, or restore it from a backup",
+                code="damaged",
+            ) from None
 
     @classmethod
     def create(cls, path: Path, settings: CoordinatorSettings, *, now: float) -> "CoordinatorHome":
@@ -244,8 +252,9 @@ class CoordinatorHome:
     def runs(self) -> list[RunFolder]:
         """The folder of every run, sorted by name."""
         folder = self.path / "runs"
-        found = sorted(folder.iterdir()) if folder.is_dir() else []
-        return [run for run in (RunFolder(path, self.shared) for path in found) if run.exists]
+        with named_faults(folder):
+            paths = sorted(folder.iterdir()) if os.path.lexists(folder) else []
+        return [run for run in (RunFolder(path, self.shared) for path in paths) if run.exists]
 
     def invite(
         self,
@@ -366,10 +375,13 @@ class CoordinatorHome:
     @property
     def serving(self) -> Serving | None:
         """The facts that the serving process last wrote; None if no process serves this home now, on this machine."""
-        value = read_json(self.path / "serving.json")
-        if value is None or not is_held(self._lock):
+        if not is_held(self._lock):
             return None
-        return Serving(**{**value, "connected": tuple(value["connected"])})
+        value = read_json(self.path / "serving.json")
+        try:
+            return None if value is None else Serving(**{**value, "connected": tuple(value["connected"])})
+        except (TypeError, KeyError):  # of another release's process
+            return None
 
     def write_serving(self, serving: Serving) -> None:
         """Replaces ``serving.json``, which :attr:`serving` reads: process, ports, start, connected parties.
@@ -377,6 +389,16 @@ class CoordinatorHome:
         Only the serving process calls it.
         """
         replace_json(self.path / "serving.json", asdict(serving), durable=False)
+
+    @property
+    def held_steps_file(self) -> Path:
+        """The file in which the serving process tells what is held up."""
+        return self.path / "held.json"
+
+    @property
+    def held_steps(self) -> tuple[HeldStep, ...]:
+        """The steps of the serving process that are held up now; none where no process serves it on this machine."""
+        return held_steps(self.held_steps_file) if is_held(self._lock) else ()
 
     @property
     def connected(self) -> Sequence[str]:

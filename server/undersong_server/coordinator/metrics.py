@@ -7,7 +7,8 @@ refusals, and names of parties that the registry holds, so nobody who knocks at 
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -26,12 +27,14 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
-from undersong_common.errors import TransportError
+from undersong_common.errors import TransportError, UndersongError
+from undersong_common.machine import HeldStep
 from undersong_common.version import VERSION
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
+HELD_UP = "held up"  # status of a process that goes on by itself once the machine has what it lacks
 REQUEST_S = 10  # longest time for a request to arrive
 
 Health = Callable[[], dict[str, Any]]
@@ -73,14 +76,21 @@ class FolderMetrics(Collector):
     Args:
         runs: number of runs by state.
         certificates: end of each certificate by name, seconds since the epoch.
+        held: the steps that are held up now.
     """
 
-    def __init__(self, runs: Callable[[], Mapping[str, int]], certificates: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(
+        self,
+        runs: Callable[[], Mapping[str, int]],
+        certificates: Callable[[], Mapping[str, float]],
+        held: Callable[[], Sequence[HeldStep]] = tuple,
+    ) -> None:
         self._runs = runs
         self._certificates = certificates
+        self._held = held
 
     def collect(self) -> Iterable[Metric]:
-        """Returns the number of runs by state and the end of each certificate as two metrics."""
+        """Returns the number of runs by state, the end of each certificate, and since when steps are held up."""
         runs = GaugeMetricFamily("undersong_runs", "Runs by state.", labels=["state"])
         for state, count in self._runs().items():
             runs.add_metric([state], count)
@@ -89,9 +99,17 @@ class FolderMetrics(Collector):
             "When a certificate ends, seconds since the epoch.",
             labels=["name"],
         )
-        for name, end in self._certificates().items():
-            ends.add_metric([name], end)
-        return runs, ends
+        with suppress(UndersongError):  # what is missing is told by the last of these
+            for name, end in self._certificates().items():
+                ends.add_metric([name], end)
+        held = GaugeMetricFamily(
+            "undersong_held_up_seconds",
+            "Since when a step is held up, seconds since the epoch.",
+            labels=["step", "code"],
+        )
+        for step in self._held():
+            held.add_metric([step.step, step.code], step.since_s)
+        return runs, ends, held
 
 
 class Endpoint:
@@ -99,7 +117,7 @@ class Endpoint:
 
     Args:
         registry: the figures behind ``/metrics``.
-        health: returns the answer of ``/healthz``; its "status" is "ok" (code 200) or anything else (503).
+        health: returns the answer of ``/healthz``; its "status" is "ok" or "held up" (code 200) or anything else (503).
 
     Raises TransportError where the address cannot be bound.
     """
@@ -134,7 +152,9 @@ def _application(registry: CollectorRegistry, health: Health) -> Callable[..., I
             return metrics(environ, start)
         if path == "/healthz":
             state = health()
-            status = HTTPStatus.OK if state.get("status") == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
+            # A machine that lacks something gets nothing from a restart of this process.
+            well = state.get("status") in ("ok", HELD_UP)
+            status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
             return _reply(start, status, "application/json", json.dumps(state).encode())
         return _reply(start, HTTPStatus.NOT_FOUND, "text/plain", b"/metrics or /healthz\n")
 

@@ -1,19 +1,29 @@
 """Drivers of runs: each takes one run from its folder to its outputs, and tells the parties how it ended."""
 
+import contextlib
 import logging
+import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from undersong_common import embedders, extras
 from undersong_common.embedding import PublicFileCache
-from undersong_common.errors import ConfigurationError, InternalError, TransportError, UndersongError
+from undersong_common.errors import (
+    ConfigurationError,
+    InternalError,
+    MachineFault,
+    TransportError,
+    UndersongError,
+)
 from undersong_common.logs import place_of, without_numbers
+from undersong_common.machine import HeldSteps, fault_of
 from undersong_common.printable import counted
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.wire import codec
@@ -34,6 +44,7 @@ from undersong_server.runs.folder import (
     RunFolder,
     RunStatus,
     State,
+    UnreadableRun,
 )
 from undersong_server.runs.planning import Planned, build_author
 from undersong_server.storage import Away, Superseded
@@ -63,6 +74,7 @@ class RunDriver(Progress, ABC):
         expelled: returns the names of revoked parties; called again and again.
         cluster: embeds public texts where they are many, and writes what models in local folders write.
         epoch: of the serving process; nothing of the run is kept once another process has taken over.
+        held: where the run tells that the machine holds it up.
     """
 
     carrier: Transport
@@ -78,8 +90,10 @@ class RunDriver(Progress, ABC):
         expelled: Callable[[], Sequence[str]] = tuple,
         cluster: Cluster | None = None,
         epoch: int | None = None,
+        held: HeldSteps | None = None,
     ) -> None:
         self.folder = folder
+        self._held = held or HeldSteps()
         self._epoch = epoch
         self.number = number
         self._public_cache = public_cache
@@ -140,12 +154,32 @@ class RunDriver(Progress, ABC):
 
     def run(self) -> None:
         """Drives the run to its end, which the status then states, or until another process has taken over."""
+        step = f"the work of run {self.folder.name}"
         try:
-            self._run()
+            while not self._is_over(step):
+                self._await_end_of_pause(step)
         except Superseded as error:
             log.error("run %s: %s", self.folder.name, error.problem)
         except UndersongError as error:  # its status is as it was, so whoever serves drives it again
             log.error("run %s is left for now: %s", self.folder.name, error.problem)
+        finally:
+            self._held.release(step)
+
+    def _is_over(self, step: str) -> bool:
+        """Drives the run; False if the machine or the run's own files hold it up, and it is to be tried again."""
+        try:
+            self._run()
+        except (MachineFault, UnreadableRun) as fault:
+            held = self._held.hold(step, fault)
+            with contextlib.suppress(UndersongError):
+                words = f"{held.problem}; {held.remedy}; tried again by itself"
+                self._show(durable=True, state="waiting", waiting=None, phase="", done=0, total=0, message=words)
+            return self._interrupted == "running"  # the process ends, and whoever starts it again goes on
+        return True
+
+    def _await_end_of_pause(self, step: str) -> None:
+        while self._held.pause_s(step) > 0.0 and self._interrupted is None:
+            time.sleep(min(ROSTER_POLL_S, self._held.pause_s(step)))
 
     def _run(self) -> None:
         try:
@@ -159,10 +193,15 @@ class RunDriver(Progress, ABC):
                 self._end("waiting", message=message)
             else:
                 self._end(state)
-        except (Superseded, Away):
+        except (Superseded, Away, MachineFault, UnreadableRun):
             raise
         except UndersongError as error:
             self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code))
+        except (OSError, sqlite3.Error) as error:
+            fault = fault_of(error, root=self.folder.path.parent.parent / "coordinator.json")
+            if isinstance(fault, MachineFault):
+                raise fault from None
+            self._end("failed", RunFailure(fault.problem, fault.remedy, fault.exit_code))
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are kept
             problem = f"internal error: {place_of(error)}"
             self._end("failed", RunFailure(problem, "", InternalError.exit_code))
@@ -413,8 +452,9 @@ class Endings:
     A run that is finished or stopped is closed at the parties. One that has failed may go on, and is suspended there.
     """
 
-    def __init__(self, transport: GrpcTransport) -> None:
+    def __init__(self, transport: GrpcTransport, held: HeldSteps | None = None) -> None:
         self._transport = transport
+        self._held = held or HeldSteps()
         # Each run's folder, its final status, and the parties that have not answered yet, by the run's name.
         self._endings: dict[str, tuple[RunFolder, RunStatus, set[str]]] = {}
         self._stopping = threading.Event()
@@ -445,11 +485,14 @@ class Endings:
                 there = [name for name, presence in seen.items() if presence.connected]
                 if not there or self._stopping.is_set():
                     continue
-                try:
-                    answered = tell_ending(self._transport, run, status, there)
-                except Exception as error:  # noqa: BLE001 - a damaged folder must not keep the other runs' parties waiting
-                    log.warning("run %s: its parties do not know that it ended: %s", run.name, error)
-                    waiting.clear()
-                    continue
-                waiting.difference_update(answered)
-                silent |= set(there) - answered
+                # A damaged folder must not keep the other runs' parties waiting.
+                step = f"telling the parties how run {run.name} ended"
+                tell = partial(self._tell, run, status, waiting, there, silent)
+                self._held.attempt(step, tell)
+
+    def _tell(
+        self, run: RunFolder, status: RunStatus, waiting: set[str], there: Sequence[str], silent: set[str]
+    ) -> None:
+        answered = tell_ending(self._transport, run, status, there)
+        waiting.difference_update(answered)
+        silent |= set(there) - answered

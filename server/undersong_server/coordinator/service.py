@@ -9,22 +9,24 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.machine import HeldSteps
 from undersong_common.notices import EXPIRES_SOON_S, Notices
 from undersong_server.authority import SERVER_DAYS
 from undersong_server.cluster import Cluster, connected
 from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.home import CoordinatorHome, Serving, host_port
-from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metrics
+from undersong_server.coordinator.metrics import HELD_UP, Endpoint, FolderMetrics, Metrics
 from undersong_server.coordinator.parties import REVOKED
 from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
 from undersong_server.release.files import Signer
-from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, RunFolder, RunStatus
+from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, UNREADABLE, RunFolder, RunStatus
 from undersong_server.runs.planning import coordinator_task
 from undersong_server.storage import LEASE_S, Away, Database, Lease
 
@@ -35,6 +37,11 @@ REVIEW_S = 60.0
 STANDBY_S = 0.5  # between two attempts to take over
 STOP_S = 10.0  # longest wait for a run to reach its next step when the process stops
 POLL_S = 0.25
+AUTHORITY_AHEAD = (
+    "the authority's own certificate is not yet valid, so that no hospital connects: it was made while this machine's"
+    " clock was ahead, or the clock is behind now; correct the clock, or make the coordinator anew"
+)
+RUN_STEP = "run "  # begins the name of the step that tends a run
 
 
 class Coordinator:
@@ -67,13 +74,17 @@ class Coordinator:
         self._cluster = cluster
         self._stopping = stopping or threading.Event()
         self._drivers: dict[str, GrpcRunDriver] = {}
+        self._told_of_authority = False
+        self._held = HeldSteps(home.held_steps_file, root=home.path / "coordinator.json")
         self.metrics = Metrics()
-        self.metrics.registry.register(FolderMetrics(lambda: Counter(self._states().values()), self._certificates))
+        self.metrics.registry.register(
+            FolderMetrics(lambda: Counter(self._states().values()), self._certificates, self._held.all)
+        )
         self._registry = home.registry()
         self._authority = home.authority()
         self._renew_server()
         self.transport = GrpcTransport(self.metrics, epoch=home.epoch or 0)
-        self._endings = Endings(self.transport)
+        self._endings = Endings(self.transport, self._held)
         host, port = host_port(home.settings.bind)
         self.server = GrpcServer(
             host,
@@ -91,16 +102,20 @@ class Coordinator:
             self.endpoint = Endpoint(*host_port(home.settings.metrics), self.metrics.registry, self.health)
         self._notices = Notices(home.settings.notify, home.settings.name)
         self._under_way: set[str] = set()  # runs, as they were last seen
+        self._listed: list[RunFolder] = []
         self._since = time.time()
         self._written: list[str] = []
         self._write_serving([])
 
     def health(self) -> dict[str, Any]:
-        """The answer of ``/healthz``: "status", "connected" parties and the state of "runs"."""
+        """The answer of ``/healthz``: "status", "connected" parties, the state of "runs", and what is "held_up"."""
+        held = [step for step in self._held.all() if step.of_machine]
+        serving = HELD_UP if held else "ok"
         return {
-            "status": "stopping" if self._stopping.is_set() else "ok",
+            "status": "stopping" if self._stopping.is_set() else serving,
             "connected": self.server.connected,
             "runs": self._states(),
+            "held_up": [asdict(step) for step in self._held.all()],
         }
 
     def _write_serving(self, connected: Sequence[str]) -> None:
@@ -117,21 +132,12 @@ class Coordinator:
         reviewed = 0.0
         self._endings.start()
         while not self._stopping.is_set():
-            try:
-                self._home.copy_shared("plan.json", "requested.json")
-            except UndersongError as error:
-                log.error("what other machines requested could not be read: %s", error.problem)
-            for run in self._home.runs():
-                try:
-                    self._tend(run)
-                except UndersongError as error:
-                    log.error("run %s: %s", run.name, error.problem)
+            self._held.attempt("copying what other machines requested", self._copy_requests)
+            self._held.attempt("looking for runs", self._tend_all)
             if (connected := self.server.connected) != self._written:
-                self._write_serving(connected)
-            if time.monotonic() - reviewed > REVIEW_S:
+                self._held.attempt("noting who is connected", partial(self._write_serving, connected))
+            if time.monotonic() - reviewed > REVIEW_S and self._held.attempt("reviewing certificates", self._review):
                 reviewed = time.monotonic()
-                self._renew_server()
-                self._tell_of_certificates()
             self._stopping.wait(POLL_S)
         for driver in self._drivers.values():
             driver.interrupt("running")
@@ -140,9 +146,25 @@ class Coordinator:
             if thread.is_alive():  # where the database was away it has not begun
                 thread.join(max(0.0, until - time.monotonic()))
         self._endings.stop()
+        self._held.close()
         self.server.close()
         if self.endpoint is not None:
             self.endpoint.close()
+
+    def _copy_requests(self) -> None:
+        self._home.copy_shared("plan.json", "requested.json")
+
+    def _tend_all(self) -> None:
+        """Tends every run. A fault of one of them holds up that run only."""
+        runs = self._home.runs()
+        steps = {f"{RUN_STEP}{run.name}": run for run in runs}
+        for step, run in steps.items():
+            self._held.attempt(step, partial(self._tend, run))
+        self._held.keep_only(set(steps), RUN_STEP)
+
+    def _review(self) -> None:
+        self._renew_server()
+        self._tell_of_certificates()
 
     def drives(self, run: str) -> bool:
         """True while a run of that name is under way here, until its last status is written."""
@@ -198,26 +220,31 @@ class Coordinator:
             number=number,
             cluster=self._cluster,
             epoch=self._home.epoch,
+            held=self._held,
             signer=Signer(self._home.settings.name, self._authority, self._registry.identities()),
         )
 
     def _renew_server(self) -> None:
-        """Issues a new server certificate if the old one ends soon or lacks a name; later handshakes use it."""
+        """Issues a new server certificate where the old one does not serve; later handshakes use it.
+
+        It ends soon, lacks a name, or is not yet valid, because it was issued while the clock was ahead.
+        """
         now, names = time.time(), self._home.settings.server_names
         soon = self._authority.server_expires_at - now < RENEW_BEFORE_DAYS * 86400
-        if soon or sorted(self._authority.server_names) != sorted(names):
+        ahead = self._authority.server_begins_at > now
+        if soon or ahead or sorted(self._authority.server_names) != sorted(names):
             self._authority.issue_server(names, now=now, days=SERVER_DAYS)
-            log.info("the server's certificate was renewed")
+            why = ": it was not yet valid, issued while the clock was ahead" if ahead else ""
+            log.info("the server's certificate was renewed%s", why)
+        if self._authority.begins_at > now and not self._told_of_authority:
+            self._told_of_authority = True
+            log.error("%s", AUTHORITY_AHEAD)
 
     def _states(self) -> dict[str, str]:
-        """State by run; "unreadable" if the run's status file is damaged."""
-        found: dict[str, str] = {}
-        for run in self._home.runs():
-            try:
-                found[run.name] = run.status().state
-            except ConfigurationError:
-                found[run.name] = "unreadable"
-        return found
+        """State by run, of those that can be listed now."""
+        with suppress(UndersongError):
+            self._listed = self._home.runs()
+        return {run.name: _shown_state(run) for run in self._listed}
 
     def _certificates(self) -> dict[str, float]:
         """End of each certificate in use by its owner, seconds since the epoch."""
@@ -225,6 +252,13 @@ class Coordinator:
         ends = {party.name: party.certificate_expires_at for party in parties if party.state != REVOKED}
         ends["coordinator"] = self._authority.server_expires_at
         return {name: end for name, end in ends.items() if end}
+
+
+def _shown_state(run: RunFolder) -> str:
+    try:
+        return run.status().state
+    except UndersongError:
+        return UNREADABLE
 
 
 def serve(

@@ -3,7 +3,6 @@
 A drill's folder gets a small task. A backup is one file, made while the coordinator is served.
 """
 
-import getpass
 import json
 import os
 import random
@@ -25,6 +24,8 @@ from undersong_common import drill as invented_records
 from undersong_common import notices
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state, sync_folder
+from undersong_common.machine import HeldStep
+from undersong_common.owner import person_at_terminal
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
@@ -84,6 +85,8 @@ class CoordinatorFacts:
         certificate_names, certificate_expires_at: of the server's certificate; seconds since the epoch.
         served: True while a process serves it.
         drill: True for rehearsals only.
+        held_up: the steps of the serving process that are held up, and since when.
+        not_yet_valid: the certificates that begin in the future: "authority", "server".
     """
 
     home: Path
@@ -96,6 +99,8 @@ class CoordinatorFacts:
     certificate_expires_at: float
     served: bool
     drill: bool
+    held_up: tuple[HeldStep, ...] = ()
+    not_yet_valid: tuple[str, ...] = ()
 
 
 def create(
@@ -171,7 +176,16 @@ def show(home: Path) -> CoordinatorFacts:
         certificate_expires_at=authority.server_expires_at,
         served=opened.served,
         drill=settings.drill,
+        held_up=opened.held_steps,
+        not_yet_valid=_not_yet_valid(opened, time.time()),
     )
+
+
+def _not_yet_valid(home: CoordinatorHome, now: float) -> tuple[str, ...]:
+    """Owners of certificates that were issued while a clock was ahead; the serving process issues its own anew."""
+    authority = home.authority()
+    begins = {"authority": authority.begins_at, "server": authority.server_begins_at}
+    return tuple(name for name, begins_at in begins.items() if begins_at > now)
 
 
 def is_served(home: Path) -> bool:
@@ -202,11 +216,7 @@ def audit_log(home: Path) -> AuditLog:
 
 def note_command(home: Path, action: str, about: str) -> None:
     """Appends an action from a terminal to the audit log, with the name of the user's account on this machine."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may have no account of this number
-        user = f"user {os.getuid()}"
-    audit_log(home).note(f"{user} at the terminal", action, about)
+    audit_log(home).note(f"{person_at_terminal()} at the terminal", action, about)
 
 
 def serve(
@@ -256,7 +266,9 @@ def health(home: Path) -> dict[str, Any]:
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
     authority = f"[{host}]" if ":" in host else host
     try:
-        with urllib.request.urlopen(f"http://{authority}:{serving.metrics_port}/healthz", timeout=HEALTH_S) as reply:
+        # Straight to this process: a proxy of the environment reaches another machine's loopback, or none.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://{authority}:{serving.metrics_port}/healthz", timeout=HEALTH_S) as reply:
             value: dict[str, Any] = json.loads(reply.read())
     except (urllib.error.URLError, OSError):
         raise ConfigurationError(f"{home}: the serving process does not answer", "look into its log") from None
@@ -268,7 +280,7 @@ SCHEMA_VERSION = 1
 _BACKUP_NOTE = "undersong-backup.json"
 _DATABASE = b"SQLite format 3\0"
 # Files that the serving process or SQLite makes anew.
-_MADE_ANEW = re.compile(r"\..*|.*\.lock|serving\.json|.*-(wal|shm)")
+_MADE_ANEW = re.compile(r"\..*|.*\.lock|(serving|held)\.json|.*-(wal|shm)")
 
 
 @dataclass(frozen=True)

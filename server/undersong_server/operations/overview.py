@@ -3,7 +3,6 @@
 Live results of a run too (weights, sums, texts), and the generators' usage over several runs.
 """
 
-import contextlib
 import io
 import math
 import os
@@ -17,8 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.errors import UndersongError
 from undersong_common.files import file_state
+from undersong_common.machine import fault_of
 from undersong_common.printable import duration, json_text, with_iso_times
 from undersong_common.version import SOFTWARE
 from undersong_server.coordinator.home import CoordinatorHome
@@ -28,7 +28,7 @@ from undersong_server.operations.enrolment import PartyFacts
 from undersong_server.operations.enrolment import parties as every_party
 from undersong_server.operations.runs import RunSummary, is_put_away, log
 from undersong_server.pool import Sample
-from undersong_server.runs.folder import RunFailure, RunFolder, RunStatus
+from undersong_server.runs.folder import UNREADABLE, RunFailure, RunFolder, RunStatus
 from undersong_server.runs.planning import PlanFigures, Planned, plan_figures
 
 CERTIFICATE_DAYS = 30.0
@@ -41,26 +41,37 @@ UNDER_WAY = ("waiting", "running", "paused")
 
 def list_runs(home: Path) -> list[RunSummary]:
     """Returns every run of a coordinator, newest first. A run whose status has not changed is not read again."""
-    folder = CoordinatorHome(home).path / "runs"
-    found = []
-    for name in os.listdir(folder) if folder.is_dir() else ():
-        with contextlib.suppress(OSError):  # the run is being created; an unreadable one hides no other
-            status = os.stat(f"{folder}/{name}/status.json")
-            found.append(_summary(f"{folder}/{name}", status.st_mtime_ns, status.st_ino))
-    return [run for _, run in sorted(found, key=lambda each: (-each[0], each[1].run))]
+    summaries = [_summary(run.path) for run in CoordinatorHome(home).runs()]
+    return [run for _, run in sorted(summaries, key=lambda summary: (-summary[0], summary[1].run))]
+
+
+def _summary(path: Path) -> tuple[float, RunSummary]:
+    """Time of a run's plan, and its summary; of one that cannot be read, what is wrong with it."""
+    try:
+        status, planned = os.stat(f"{path}/status.json"), os.stat(f"{path}/plan.json")
+        # The time of its change tells a file whose rights alone were changed, too.
+        return _read_summary(str(path), status.st_ctime_ns, status.st_ino, planned.st_ctime_ns, planned.st_ino)
+    except (OSError, UndersongError) as error:
+        fault = error if isinstance(error, UndersongError) else _unreadable(path, error)
+        failure = RunFailure(fault.problem, fault.remedy, fault.exit_code)
+        return 0.0, RunSummary(path.name, (), RunStatus(UNREADABLE, error=failure))
+
+
+def _unreadable(path: Path, error: OSError) -> UndersongError:
+    """The words of the run's reader for an error of the system, where that reader meets it too."""
+    try:
+        RunFolder(path).planned()
+        RunFolder(path).status()
+    except UndersongError as unreadable:
+        return unreadable
+    return fault_of(error, path)
 
 
 @lru_cache(maxsize=MOST_SUMMARIES)
-def _summary(path: str, changed_ns: int, _inode: int) -> tuple[float, RunSummary]:
-    """Time of a run's plan, and its summary; one with damaged files counts as failed."""
+def _read_summary(path: str, *_versions: int) -> tuple[float, RunSummary]:
     run = RunFolder(Path(path))
-    try:
-        return (run.path / "plan.json").stat().st_mtime, RunSummary(run.name, run.planned().roster, run.status())
-    except (OSError, UndersongError, KeyError, TypeError, ValueError):
-        why = RunFailure(
-            "its files are damaged", "restore the run's folder from a backup", ConfigurationError.exit_code
-        )
-        return changed_ns / 1e9, RunSummary(run.name, (), RunStatus("failed", error=why))
+    planned_at = os.stat(run.path / "plan.json").st_mtime
+    return planned_at, RunSummary(run.name, run.planned().roster, run.status())
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,9 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
     if not facts.served:
         remedy = "start its service on its machine: `undersong coordinator serve`"
         yield Need("now", "coordinator", facts.name, "is not running", remedy)
+    for step in facts.held_up:
+        if step.of_machine:
+            yield Need("now", "coordinator", facts.name, step.says, step.remedy)
     if facts.certificate_expires_at - now < CERTIFICATE_DAYS * 86400:
         says = f"has a certificate that ends in {duration(max(0.0, facts.certificate_expires_at - now))}"
         yield Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself")
@@ -103,7 +117,9 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
         yield Need("soon", "run", run.run, f"is {reason.words}", "; ".join(remedies))
     for run in runs:
         status = run.status
-        if status.error is not None and not is_put_away(home, run.run):
+        if status.state == UNREADABLE and status.error is not None:
+            yield Need("now", "run", run.run, f"cannot be read: {status.error.problem}", status.error.remedy)
+        elif status.error is not None and not is_put_away(home, run.run):
             yield Need("now", "run", run.run, f"failed: {status.error.problem}", status.error.remedy, failed=True)
         elif status.state == "paused":
             yield Need("soon", "run", run.run, "is paused", "resume or stop it")
@@ -160,6 +176,7 @@ def spending(home: Path, runs: Sequence[RunSummary]) -> Spending:
     opened = CoordinatorHome(home)
     started = [run for run in runs if run.status.since is not None][:200]
     charged = [run for run in started if run.status.charged or run.status.state == "finished"]
+    charged = [run for run in charged if run.status.state != UNREADABLE]
     promises = [opened.run(run.run).planned().task["privacy"] for run in charged]
     used = [used for run in started for used in opened.run(run.run).usage().values()]
     return Spending(

@@ -5,7 +5,6 @@ read, and a key that stands twice in an object is an error.
 """
 
 import contextlib
-import errno
 import hashlib
 import io
 import json
@@ -23,8 +22,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.embedding import TextLengths
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.files import sync_folder
+from undersong_common.machine import fault_of
 from undersong_common.version import VERSION
 from undersong_protocol.agreement.enrolment import coordinator_fingerprint, party_fingerprint
 from undersong_protocol.secagg.keys import verified
@@ -76,11 +76,12 @@ def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
                     os.unlink(temporary)
         sync_folder(folder)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ConfigurationError(
-                f"{folder}: no space left to write the results; nothing was changed there",
-                "free some space (or set output.dir to another disk) and start the run again: it continues where it is",
-                code="disk-full",
+        fault = fault_of(error, folder)
+        if isinstance(fault, MachineFault):
+            raise MachineFault(
+                f"{fault.problem}: the results were not written, and nothing was changed there",
+                f"{fault.remedy}, or set output.dir to another disk; started again, the run continues where it is",
+                code=fault.code,
             ) from None
         raise ConfigurationError(
             f"{folder}: cannot be written: {error.strerror or error}",

@@ -9,16 +9,18 @@ import contextlib
 import json
 import os
 import re
+import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 
 from pydantic import Field, TypeAdapter
 
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.files import replace_file
+from undersong_common.machine import fault_of, named_faults
 from undersong_common.printable import printable
 from undersong_protocol.agreement.manifest import RUN_NAME
 from undersong_server.journal import Journal
@@ -26,8 +28,10 @@ from undersong_server.postgres import Postgres
 from undersong_server.runs.planning import Planned
 from undersong_server.storage import SharedFiles
 
-State = Literal["planned", "waiting", "running", "paused", "stopped", "finished", "failed"]
+Action = Literal["run", "pause", "stop"]
+State = Literal["planned", "waiting", "running", "paused", "stopped", "finished", "failed", "unreadable"]
 ENDED = ("finished", "stopped", "failed")
+UNREADABLE: Final = "unreadable"  # state of a run whose files cannot be read, and the code of the error
 FINAL = ("finished", "stopped")  # no requested action changes these any more
 STATE_AFTER: Mapping[str, State] = {"pause": "paused", "stop": "stopped"}  # state of a run after a requested action
 
@@ -58,6 +62,19 @@ class Awaited:
     goes_on_with: int
     words: str
     whom: Literal["machines", "people"] = "machines"
+
+
+class UnreadableRun(ConfigurationError):
+    """A file of a run's folder that is not what this program wrote there, whatever is wrong with it.
+
+    ``run`` and ``file`` name it, and ``reason`` says what is wrong.
+    """
+
+    def __init__(
+        self, path: Path, reason: str, remedy: str = "restore it from a backup, or move that run's folder away"
+    ) -> None:
+        super().__init__(f"run {path.parent.name}: {path}: {reason}", remedy, code=UNREADABLE)
+        self.run, self.file, self.reason = path.parent.name, path.name, reason
 
 
 @dataclass(frozen=True)
@@ -111,19 +128,46 @@ class RunStatus:
         return ": ".join(parts)
 
 
-_STATUS = TypeAdapter(RunStatus)
-NEW_LINE = re.compile(r"\s*\n\s*")
-LIVE_END_BYTES = 2**18  # in which the last usage of the generators is looked for
-LONGEST_LINE = 4096  # characters of a line of a run's log
-Action = Literal["run", "pause", "stop"]
-
-
 @dataclass(frozen=True)
 class RequestedAction:
     """The operator's last request; ``number`` counts the requests of a run from 1, and is 0 before the first."""
 
     action: Action | None
     number: int
+
+
+@dataclass(frozen=True)
+class HeardEnding:
+    """The parties that know of a run's ending, and which one that is."""
+
+    state: str
+    number: int
+    parties: tuple[str, ...]
+
+
+_STATUS = TypeAdapter(RunStatus)
+_ACTION = TypeAdapter(RequestedAction)
+_HEARD = TypeAdapter(HeardEnding)
+_PLANNED = TypeAdapter(Planned)
+Kept = TypeVar("Kept")
+NEW_LINE = re.compile(r"\s*\n\s*")
+LIVE_END_BYTES = 2**18  # in which the last usage of the generators is looked for
+LONGEST_LINE = 4096  # characters of a line of a run's log
+LOST_AND_FOUND = "lost+found"  # which a file system makes in its root
+
+
+def _written_status(value: Mapping[str, Any]) -> RunStatus:
+    status = _STATUS.validate_python(value)
+    if status.state == UNREADABLE:  # which is shown, and never written
+        raise ValueError(status.state)
+    return status
+
+
+def _planned(value: Mapping[str, Any]) -> Planned:
+    unknown = set(value) - set(Planned.__dataclass_fields__)
+    if unknown:
+        raise ValueError(unknown)
+    return _PLANNED.validate_python({**value, "roster": tuple(value["roster"])})
 
 
 class RunFolder:
@@ -142,7 +186,14 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        return (self.path / "plan.json").exists()
+        """True if a run was planned here, though this account may not be able to read it."""
+        try:
+            os.lstat(self.path / "plan.json")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return self.name != LOST_AND_FOUND
+        return True
 
     def create(self, planned: Planned) -> None:
         """Makes the folder and writes the plan. Raises ConfigurationError for a name that is invalid or taken."""
@@ -158,7 +209,8 @@ class RunFolder:
                 "choose another --name: a run's name is used once",
                 code="run-exists",
             )
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with named_faults(self.path):
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.write_status(RunStatus())
         self._replace("plan.json", asdict(planned))
 
@@ -170,7 +222,8 @@ class RunFolder:
         data = json.dumps(value, indent=1).encode("utf-8")
         if durable and self._shared is not None:
             SharedFiles(self._shared).put(self.name, {name: data})
-        replace_file(self.path / name, data, durable=durable)
+        with named_faults(self.path / name):
+            replace_file(self.path / name, data, durable=durable)
 
     def share_output(self) -> None:
         """Keeps the published files where other machines find them; does nothing in a folder of its own."""
@@ -188,7 +241,7 @@ class RunFolder:
     @property
     def has_journal(self) -> bool:
         """True if a journal was begun."""
-        return self._shared is not None or self.journal_path.exists()
+        return self._shared is not None or os.path.lexists(self.journal_path)
 
     def put_away(self, successor: str = "") -> None:
         """Notes that the run's failure needs no attention any more. Raises ConfigurationError if there is no run.
@@ -196,8 +249,8 @@ class RunFolder:
         Args:
             successor: run that replaces this one.
         """
-        self.planned()
-        with (self.path / "put-away").open("a", encoding="utf-8") as file:
+        self._check_exists()
+        with named_faults(self.path), (self.path / "put-away").open("a", encoding="utf-8") as file:
             file.write(f"{successor}\n" if successor else "")
         os.utime(file.name)
 
@@ -210,38 +263,94 @@ class RunFolder:
     def is_put_away(self) -> bool:
         """True if :meth:`put_away` was called since the run's status changed last."""
         try:
-            return os.stat(self.path / "put-away").st_mtime_ns >= os.stat(self.path / "status.json").st_mtime_ns
-        except FileNotFoundError:
+            put_away = os.stat(self.path / "put-away").st_mtime_ns
+            return put_away >= os.stat(self.path / "status.json").st_mtime_ns
+        except OSError:
             return False
 
     def planned(self) -> Planned:
-        """Reads the plan. Raises ConfigurationError if the folder holds no run."""
-        value = read_json(self.path / "plan.json")
-        if value is None:
-            raise self._missing()
-        return Planned(**{**value, "roster": tuple(value["roster"])})
+        """Reads the plan. Raises ConfigurationError if the folder holds no run, UnreadableRun if it is damaged."""
+        return self._object("plan.json", _planned) or self._missing()
 
     def request(self, action: Action) -> None:
         """Records the requested action; the serving process acts upon it within a second, or when it next starts."""
+        self._check_exists()
         shared = None if self._shared is None else SharedFiles(self._shared).get(self.name, "requested.json")
         # Another machine's request may not have been copied yet.
-        number = (self.requested().number if shared is None else int(json.loads(shared)["number"])) + 1
+        number = (self._last_number() if shared is None else int(json.loads(shared)["number"])) + 1
         self._replace("requested.json", {"action": action, "number": number})
+
+    def _last_number(self) -> int:
+        """Number of the last requested action; where that cannot be read, of the last one that was carried out."""
+        try:
+            return self.requested().number
+        except UnreadableRun:
+            return self.status().number
 
     def requested(self) -> RequestedAction:
         """Reads the action that the operator requested last."""
-        value = read_json(self.path / "requested.json")
-        return RequestedAction(None, 0) if value is None else RequestedAction(value["action"], int(value["number"]))
+        return self._object("requested.json", _ACTION.validate_python) or RequestedAction(None, 0)
 
     def status(self) -> RunStatus:
         """Reads the last status that was written. Raises ConfigurationError if the folder holds no run."""
-        if not self.exists:  # create() may have been killed after it wrote the status
-            raise self._missing()
-        value = read_json(self.path / "status.json") or {}
-        return _STATUS.validate_python(value)  # keys of a newer program are ignored
+        self._check_exists()  # create() may have been killed after it wrote the status
+        # Keys of a newer program are ignored; a state that it alone has is not.
+        return self._object("status.json", _written_status) or RunStatus()
 
-    def _missing(self) -> ConfigurationError:
-        return ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")
+    def _check_exists(self) -> None:
+        if not self.exists:
+            self._missing()
+
+    def _missing(self) -> NoReturn:
+        raise ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")
+
+    # The one reader of a run's files
+
+    def _object(self, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
+        """Returns what ``made`` makes of a JSON object; None if the file is missing. Raises UnreadableRun."""
+        data = self._read(name)
+        if data is None:
+            return None
+        path = self.path / name
+        if not data.strip(b"\0 \r\n\t"):
+            raise UnreadableRun(path, "is empty: a write was cut off" if not data else "holds nothing but zeros")
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            raise UnreadableRun(path, "is not JSON") from None
+        if not isinstance(value, dict):
+            raise UnreadableRun(path, "is not a JSON object")
+        try:
+            return made(value)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):  # pydantic's errors are ValueErrors
+            raise UnreadableRun(
+                path,
+                "has other keys or values than this release writes",
+                "use the release that wrote it, or restore it",
+            ) from None
+
+    def _read(self, name: str, most_bytes: int | None = None) -> bytes | None:
+        """A file, or its last ``most_bytes`` from the beginning of a line on; None if it is missing.
+
+        Raises UnreadableRun for whatever else is wrong, and MachineFault for what the machine lacks.
+        """
+        path = self.path / name
+        try:
+            # Not blocked by a pipe that lies in a file's place.
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise UnreadableRun(path, "is not a file", "move it away, and restore the file from a backup")
+                start = 0 if most_bytes is None else max(0, file.seek(0, os.SEEK_END) - most_bytes)
+                file.seek(start)
+                data = file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            fault = fault_of(error, path)
+            if isinstance(fault, MachineFault):
+                raise fault from None
+            raise UnreadableRun(path, error.strerror or "cannot be read", fault.remedy) from None
+        return data.partition(b"\n")[2] if start else data
 
     def write_status(self, status: RunStatus, *, durable: bool = False) -> None:
         """Writes the status with the present time; with ``durable`` it is on the disk when this returns."""
@@ -250,9 +359,9 @@ class RunFolder:
 
     def heard(self, status: RunStatus) -> set[str]:
         """Names of the parties that know of the ending that ``status`` states."""
-        value = read_json(self.path / "heard.json") or {}
-        same = [value.get("state"), value.get("number")] == [status.state, status.number]
-        return set(value["parties"]) if same else set()
+        heard = self._object("heard.json", _HEARD.validate_python)
+        same = heard is not None and (heard.state, heard.number) == (status.state, status.number)
+        return set(heard.parties) if heard is not None and same else set()
 
     def note_heard(self, status: RunStatus, parties: Iterable[str]) -> None:
         """Notes the parties that know of the ending that ``status`` states; a lost note only has them told again."""
@@ -262,7 +371,7 @@ class RunFolder:
     def say(self, line: str) -> None:
         """Adds one line to the run's own log: public words only, and whatever a party had a part in made printable."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+        with named_faults(self.path / "log.txt"), (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{stamp} {logged(line)}\n")
 
     def begin_live(self) -> None:
@@ -277,13 +386,23 @@ class RunFolder:
 
     def live(self) -> list[dict[str, Any]]:
         """The facts that :meth:`tell` added, oldest first; a line that is being written is left out."""
-        return [json.loads(line) for line in self._end_of("live.jsonl").split(b"\n")[:-1]]
+        return list(self._facts(self._end_of("live.jsonl").split(b"\n")[:-1]))
 
     def usage(self) -> dict[str, dict[str, Any]]:
         """Last reported usage of each generator, read from the end of the file, which may be long."""
         lines = self._end_of("live.jsonl", LIVE_END_BYTES).split(b"\n")[:-1]
-        facts = (json.loads(line) for line in reversed(lines) if line.startswith(b"{"))
-        return next((each["usage"] for each in facts if each["kind"] == "usage"), {})
+        facts = self._facts(reversed(lines))
+        return next((each["usage"] for each in facts if each["kind"] == "usage" and "usage" in each), {})
+
+    def _facts(self, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+        """The facts in lines of the live file; a line that a full disk has cut off is left out."""
+        for line in lines:
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, dict) and "kind" in value:
+                yield value
 
     def log(self) -> list[str]:
         """The lines that :meth:`say` wrote."""
@@ -291,14 +410,7 @@ class RunFolder:
 
     def _end_of(self, name: str, most_bytes: int | None = None) -> bytes:
         """A file from the beginning of a line on, the last ``most_bytes`` of it; empty if it is missing."""
-        try:
-            with (self.path / name).open("rb") as file:
-                start = 0 if most_bytes is None else max(0, file.seek(0, os.SEEK_END) - most_bytes)
-                file.seek(start)
-                data = file.read()
-        except FileNotFoundError:
-            return b""
-        return data.partition(b"\n")[2] if start else data
+        return self._read(name, most_bytes) or b""
 
 
 def logged(line: str) -> str:
@@ -307,16 +419,22 @@ def logged(line: str) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Reads a JSON object; None if the file is missing. Raises ConfigurationError if it is damaged."""
+    """Reads a JSON object; None if the file is missing.
+
+    Raises ConfigurationError if it is damaged or may not be read, MachineFault for what the machine lacks.
+    """
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        raise ConfigurationError(f"{path}: is not JSON", "restore it from a backup") from None
-    return value
+        with named_faults(path):
+            data = path.read_bytes() if os.path.lexists(path) else None
+        value = {} if data is None else json.loads(data)
+    except (ValueError, RecursionError):
+        raise ConfigurationError(f"{path}: is not JSON", "restore it from a backup", code="damaged") from None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{path}: is not a JSON object", "restore it from a backup", code="damaged")
+    return None if data is None else value
 
 
 def replace_json(path: Path, value: Mapping[str, Any], *, durable: bool) -> None:
     """Replaces the whole file; ``durable``: it is on the disk when this returns."""
-    replace_file(path, json.dumps(value, indent=1).encode("utf-8"), durable=durable)
+    with named_faults(path):
+        replace_file(path, json.dumps(value, indent=1).encode("utf-8"), durable=durable)

@@ -15,6 +15,8 @@ from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator import grpc_transport
 
+DAY_S = 86400
+
 
 def introduce(epoch):
     return wire.Request(version=codec.VERSION, introduce=wire.Introduce(), epoch=epoch).SerializeToString()
@@ -32,15 +34,35 @@ def heard(party, epoch):
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_lower_epoch_is_refused_and_a_higher_one_is_kept(tmp_path, restart):
     world = World(tmp_path)
-    assert [heard(world.parties["p0"], epoch) for epoch in (0, 5, 5, 2**64 - 2)] == [True] * 4
+    assert [heard(world.parties["p0"], epoch) for epoch in (0, 5, 5, DAY_S - 2)] == [True] * 4
     if restart:
         world.restart()
     party = world.parties["p0"]
-    assert [heard(party, epoch) for epoch in (0, 5, 2**64 - 3, 2**64 - 2, 2**64 - 1)] == [False] * 3 + [True] * 2
+    assert [heard(party, epoch) for epoch in (0, 5, DAY_S - 3, DAY_S - 2, DAY_S - 1)] == [False] * 3 + [True] * 2
     party.allow(Policy(largest_epsilon=1.0), "another coordinator")
     assert heard(party, 7)
     party.allow(Policy(largest_epsilon=1.0), "")
     assert not heard(party, 7)
+
+
+@pytest.mark.parametrize("epoch", [DAY_S + 1, 2**32, 2**64 - 1])
+def test_an_epoch_more_than_a_day_ahead_is_refused_and_not_remembered(tmp_path, epoch):
+    party = World(tmp_path).parties["p0"]  # whose clock shows 0
+    reply = codec.decode_reply(party.handle(introduce(epoch)), party.name)
+    assert "more than a day ahead" in reply.refusal.problem
+    assert heard(party, 1), "the coordinator's own epochs are heard as before"
+
+
+def test_an_epoch_heard_while_the_clock_was_ahead_is_forgotten(tmp_path, caplog):
+    world = World(tmp_path)
+    party = world.parties["p0"]
+    party._clock = lambda: 400.0 * DAY_S
+    assert heard(party, 400 * DAY_S)
+    party._clock = lambda: 0.0
+    assert heard(party, 1)
+    assert "is forgotten" in caplog.text
+    world.restart()
+    assert not heard(world.parties["p0"], 0), "what was heard since is remembered"
 
 
 def test_who_was_replaced_moves_no_sum(tmp_path):

@@ -81,7 +81,7 @@ class Vectors:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def answer(self, _data: bytes, _begun: float) -> Answer:
+    def answer(self, _data: bytes, _begun: float, **_: Any) -> Answer:
         return Answer(b"vector", 0.02, lambda: Vectors.consent)
 
 

@@ -22,7 +22,7 @@ from tests.doubles.party_home import HashedEmbedder, command, joined, write_note
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import HospitalComputation
-from undersong_client.answering.party import Answer
+from undersong_client.answering.party import Answer, DeferredVector, DroppedRequest
 from undersong_client.consent import trust
 from undersong_client.home import PartyHome, read_json
 from undersong_client.link.connection import Ended
@@ -63,9 +63,9 @@ class Running:
         self.handled: list[bytes] = []
         handle = self.assembled.party.answer
 
-        def counting(data: bytes, begun: float | None = None) -> Answer:
+        def counting(data: bytes, begun: float | None = None, **passed: Any) -> Answer:
             self.handled.append(data)
-            return handle(data, begun)
+            return handle(data, begun, **passed)
 
         self.assembled.party.answer = counting  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -159,10 +159,10 @@ def held(running):
     found = SimpleNamespace(gate=threading.Event(), entered=threading.Event())
     handle = running.assembled.party.answer
 
-    def slow(data: bytes, begun: float | None = None) -> Answer:
+    def slow(data: bytes, begun: float | None = None, **passed: Any) -> Answer:
         found.entered.set()
         found.gate.wait(10)
-        return handle(data, begun)
+        return handle(data, begun, **passed)
 
     running.assembled.party.answer = slow
     yield found
@@ -233,7 +233,7 @@ def test_a_large_reply_leaves_out_what_the_coordinator_holds(running, coordinato
 
     large = os.urandom(4 * CHUNK_BYTES)
     reply = fed.Reply(version=codec.VERSION, sum_reply=fed.SumReply(payload=large)).SerializeToString()
-    running.assembled.party.answer = lambda *_: Answer(reply)
+    running.assembled.party.answer = lambda *_, **__: Answer(reply)
     first = coordinator.next_stream()
     first.post(INTRODUCE)
     transfer = first.next("transfer")
@@ -258,27 +258,54 @@ def test_a_half_open_connection_is_given_up_and_dialled_anew(tmp_path, authority
             second.ask(INTRODUCE)
 
 
-def test_a_vector_leaves_at_a_rung_and_nothing_else_leaves_before_it(running, coordinator):
-    """Not even on a new stream: what waits for its rung is not among the replies that are sent again."""
-    answer, took = running.assembled.party.answer, threading.Event()
+@pytest.fixture
+def laddered(running):
+    """The first request needs a vector, which is computed between two passes; ``computed`` is set by the second one."""
+    answer, facts = running.assembled.party.answer, SimpleNamespace(first=b"", asked=threading.Event(), passes=0)
 
-    def laddered(data: bytes, begun: float | None = None) -> Answer:
-        if took.is_set():
-            return answer(data, begun)
-        time.sleep(0.3)
-        took.set()
+    def pass_over(data: bytes, begun: float | None = None, **passed: Any) -> Answer:
+        deferral = passed["deferral"]
+        facts.first = facts.first or data
+        if data != facts.first:
+            return answer(data, begun, **passed)
+        facts.passes += 1
+        facts.asked.set()
+        if not deferral.first_rung_s:
+            deferral.begun, deferral.first_rung_s = begun, 0.7
+            raise DeferredVector
+        if not passed["is_asked"]():
+            raise DroppedRequest("its stream is gone")
         return Answer(answer(data).reply, first_rung_s=0.7)
 
-    running.assembled.party.answer = laddered
+    running.assembled.party.answer = pass_over
+    return facts
+
+
+OTHER = fed.Request(version=codec.VERSION, introduce=fed.Introduce(challenge=b"other")).SerializeToString()
+
+
+def test_a_vector_leaves_at_its_rung_and_other_replies_meanwhile(running, coordinator, laddered):
     stream = coordinator.next_stream()
     begun = time.monotonic()
+    vector, other = stream.post(INTRODUCE), stream.post(OTHER)
+    assert stream.reply().id == other.id
+    assert time.monotonic() - begun < 0.6, "it waits neither for the vector nor for its rung"
+    assert stream.reply().id == vector.id
+    assert time.monotonic() - begun >= 0.7
+
+
+def test_a_vector_that_nobody_asks_for_any_more_is_dropped(running, coordinator, laddered, caplog):
+    caplog.set_level(logging.WARNING)
+    stream = coordinator.next_stream()
     vector = stream.post(INTRODUCE)
-    assert took.wait(5)
+    assert laddered.asked.wait(5)
     stream.cut()
     stream = coordinator.next_stream()
-    other = stream.post(INTRODUCE)
-    assert [stream.reply().id, stream.reply().id] == [vector.id, other.id]
-    assert 0.7 <= time.monotonic() - begun < 1.3
+    wait_for(lambda: "a request is dropped" in caplog.text)
+    other = stream.post(OTHER)
+    assert stream.reply().id == other.id
+    stream.post(INTRODUCE, vector.id)  # asked again, it is answered
+    assert stream.reply().id == vector.id
 
 
 def test_pings_are_answered_while_a_long_answer_is_computed(running, coordinator, held):
@@ -600,7 +627,7 @@ def test_what_cannot_be_journaled_is_not_sent(running, coordinator, monkeypatch,
         posted = stream.post(INTRODUCE)
         with pytest.raises(TimeoutError):
             stream.reply(timeout_s=0.7)
-        wait_for(lambda: "was not sent" in caplog.text)
+        wait_for(lambda: "is held up: journal.sqlite" in caplog.text)
     monkeypatch.undo()
     stream.post(INTRODUCE, posted.id)
     assert stream.reply().id == posted.id
@@ -648,9 +675,9 @@ def test_requests_that_come_with_the_welcome_are_answered(running, coordinator, 
         time.sleep(0.5)  # one request is being answered and one waits before this side is done with the welcome
         welcomed(*arguments)
 
-    def slow(*given):
+    def slow(*arguments, **passed):
         time.sleep(1.0)
-        return answer(*given)
+        return answer(*arguments, **passed)
 
     monkeypatch.setattr(running.daemon, "_welcomed", late)
     monkeypatch.setattr(running.daemon._answering.party, "answer", slow)

@@ -15,7 +15,7 @@ from undersong_client.home import PartyHome
 from undersong_client.operations import data
 from undersong_client.storage import checkpoints, datasets
 from undersong_common import files
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import read_table
 
@@ -130,7 +130,7 @@ def test_one_place_that_takes_nothing_is_enough_of_two_and_not_of_none(kept, mon
     assert ledger.head.encode() in kept.places[1].read_bytes()
     read_only.add(str(kept.places[1]))
     ledger.close("run 1", "00" * 32)
-    with raises(PrivacyRefusal, "no-checkpoint"):
+    with raises(MachineFault, "no-checkpoint"):
         marks.keep(ledger)
 
 

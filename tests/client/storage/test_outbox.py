@@ -18,7 +18,7 @@ from undersong_client.operations import outbox as descriptions
 from undersong_client.storage import outbox, store
 from undersong_client.storage.outbox import Outbox, Stored
 from undersong_client.storage.store import Store
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 
@@ -173,7 +173,7 @@ def test_a_full_disk_keeps_nothing_until_there_is_room(home, together):
 
     pages = journal.connection.execute("PRAGMA page_count").fetchone()[0]
     journal.connection.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(MachineFault):
         record(b"x" * 100_000)
     journal.connection.execute("PRAGMA max_page_count = 1000000")
     written = threading.Thread(target=record, args=(b"third",))  # no lock is left behind

@@ -58,7 +58,7 @@ def test_the_notice_s_command_is_named_tried_and_taken_back(home):
 
 def test_a_served_coordinator_is_well_and_counts_its_runs(home, served):
     health = operations.health(home)
-    assert health == {"status": "ok", "connected": [], "runs": {"first": "planned"}}
+    assert health == {"status": "ok", "connected": [], "runs": {"first": "planned"}, "held_up": []}
     with urllib.request.urlopen(f"http://127.0.0.1:{served.endpoint.port}/metrics", timeout=5) as reply:
         text = reply.read().decode()
     assert 'undersong_runs{state="planned"} 1.0' in text

@@ -55,12 +55,12 @@ def test_a_planned_run_is_fixed_and_listed(home, task):
     assert json.dumps(details.to_json())
 
 
-def test_a_folder_that_cannot_be_looked_into_hides_no_other_run(tmp_path, task):
+def test_a_folder_that_cannot_be_looked_into_is_listed_beside_the_others(tmp_path, task):
     home = make_home(tmp_path / "home", PARTIES).path
     runs.plan(home, task, RunOptions(name="first", seed=3))
     round_ = folder_of(home, "first").path.with_name("round")
     round_.symlink_to(round_)
-    assert [found.run for found in list_runs(home)] == ["first"]
+    assert {found.run: found.status.state for found in list_runs(home)} == {"first": "planned", "round": "unreadable"}
 
 
 def test_the_name_is_the_tasks_and_a_suffix_and_is_used_once(home, task):

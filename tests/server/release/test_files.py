@@ -8,7 +8,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.corpora import write_corpus
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_server.generators.author import Usage
 from undersong_server.pool import RESERVED_COLUMNS, Sample
 from undersong_server.release.files import charges
@@ -57,7 +57,7 @@ def test_a_full_disk_changes_nothing(tmp_path, monkeypatch, failing, code):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, failing, full)
-    with raises(ConfigurationError, "disk-full") as caught:
+    with raises(MachineFault, errno.errorcode[code].lower()) as caught:
         write_corpus(tmp_path, SAMPLES)
     assert str(tmp_path) in str(caught.value)
     assert "output.dir" in caught.value.remedy

@@ -1,0 +1,61 @@
+"""A command in another account's coordinator: who writes is refused before a file changes, who reads leaves nothing."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import typer
+
+from tests.doubles.hospitals import operator
+from tests.doubles.stream import make_home
+from undersong_common.errors import ConfigurationError
+from undersong_server.cli.app import app
+from undersong_server.cli.options import READING_COMMANDS
+
+WRITING = [
+    ("run", "plan", "task.toml", "--name", "x"),
+    ("run", "start", "x"),
+    ("invite", "alpha"),
+    ("coordinator", "serve"),
+    ("coordinator", "notify", "true"),
+    ("console", "link"),
+]
+READING = [("run", "list"), ("parties",), ("coordinator", "show")]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    made = make_home(tmp_path / "home", ("alpha",)).path
+    os.unlink(made / "serving.lock") if (made / "serving.lock").exists() else None
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def files(folder):
+    return {path.relative_to(folder): path.lstat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("command", WRITING, ids=" ".join)
+def test_who_would_write_is_refused_before_a_file_changes(home, command):
+    before = files(home.parent)
+    said = operator(*command, "--home", home, code=ConfigurationError.exit_code)
+    assert files(home.parent) == before
+    assert "chown" not in said
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_who_reads_is_let_in_and_leaves_nothing_behind(home, command):
+    before = set(files(home))
+    operator(*command, "--home", home)
+    assert set(files(home)) == before
+
+
+def test_each_command_that_only_reads_is_one_of_the_program():
+    group = typer.main.get_command(app)
+    known = set()
+    for name, command in group.commands.items():
+        known |= {f"{name} {inner}" for inner in getattr(command, "commands", {})} or {name}
+    assert known >= READING_COMMANDS

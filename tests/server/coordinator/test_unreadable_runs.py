@@ -1,0 +1,187 @@
+"""A run that cannot be read is that run's fault: it is named with file and reason, and nothing else is held up."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from tests.doubles.hospitals import operator
+from tests.doubles.loops import wait_for
+from tests.doubles.party_home import HashedEmbedder
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
+from undersong_common.embedding import Embedder
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.coordinator.run_driver import GrpcRunDriver
+from undersong_server.coordinator.service import Coordinator
+from undersong_server.defaults import RunOptions
+from undersong_server.operations import coordinator as operations
+from undersong_server.operations import runs
+from undersong_server.operations.overview import list_runs, needs
+from undersong_server.runs.folder import UnreadableRun
+
+READ_BY_SERVING = ("plan.json", "status.json", "requested.json")
+READ_BY_ENDINGS = ("heard.json",)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def replace_by_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def replace_by_loop(path):
+    path.unlink()
+    path.symlink_to(path)
+
+
+DAMAGES = {
+    "cut off": truncate,
+    "empty": lambda path: path.write_bytes(b""),
+    "zeros": lambda path: path.write_bytes(bytes(512)),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe\x00{"),
+    "a list": lambda path: path.write_text("[]"),
+    "other keys": lambda path: path.write_text('{"action": 3, "state": "sublimated", "roster": 1, "parties": {}}'),
+    "no keys": lambda path: path.write_text("{}"),
+    "nested": lambda path: path.write_text("[" * 100_000),
+    "a folder": replace_by_folder,
+    "a pipe": replace_by_pipe,
+    "a loop of links": replace_by_loop,
+}
+
+
+@pytest.fixture
+def home(tmp_path):
+    made = make_home(tmp_path / "home", ("alpha", "beta", "gamma"), metrics="127.0.0.1:0")
+    task = make_task(tmp_path / "task")
+    for name in ("first", "second"):
+        runs.plan(made.path, task, RunOptions(name=name))
+        made.run(name).request("pause")
+    return made.path
+
+
+@contextmanager
+def serving(home, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    opened = CoordinatorHome(home)
+    with opened.hold():
+        cache = home.parent / "cache.sqlite"
+        coordinator = Coordinator(opened, public_cache=cache, environment={}, keepalive_s=5.0)
+        thread = threading.Thread(target=coordinator.serve)
+        thread.start()
+        try:
+            yield coordinator
+            assert thread.is_alive()
+        finally:
+            coordinator.stop()
+            thread.join(30.0)
+
+
+def read_all(folder):
+    """Reads every file of a run as the serving process does."""
+    folder.planned(), folder.requested(), folder.heard(folder.status())
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", READ_BY_SERVING + READ_BY_ENDINGS)
+def test_whatever_is_wrong_with_a_file_has_one_outcome(home, name, damage):
+    folder = CoordinatorHome(home).run("first")
+    folder.note_heard(folder.status(), ["alpha"])
+    if (name, damage) == ("status.json", "no keys"):
+        return  # as a run is planned that has not been driven yet
+    DAMAGES[damage](folder.path / name)
+    with pytest.raises(UnreadableRun) as unreadable:
+        read_all(folder)
+    assert (unreadable.value.run, unreadable.value.file, unreadable.value.code) == ("first", name, "unreadable")
+    assert unreadable.value.reason
+    assert unreadable.value.remedy
+
+
+@pytest.mark.parametrize("name", READ_BY_SERVING)
+def test_the_list_shows_a_run_that_cannot_be_read_beside_the_others(home, name):
+    list_runs(home)
+    truncate(home / "runs" / "first" / name)
+    states = {run.run: run.status.state for run in list_runs(home)}
+    # What is requested of a run stands in no list.
+    assert states == {"first": "planned" if name == "requested.json" else "unreadable", "second": "planned"}
+    assert "first" in operator("run", "list", "--home", home)
+
+
+def test_a_folder_that_may_not_be_searched_is_listed_as_unreadable(home, monkeypatch):
+    stat = os.stat
+
+    def refusing(path, *arguments, **named):
+        if "runs/first/" in os.fspath(path):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return stat(path, *arguments, **named)
+
+    for call in ("stat", "lstat", "open"):
+        original = getattr(os, call)
+        guarded = refusing if call == "stat" else refused_below("runs/first/", original)
+        monkeypatch.setattr(os, call, guarded)
+    assert {run.run: run.status.state for run in list_runs(home)} == {"first": "unreadable", "second": "planned"}
+    wanted = needs(home, list_runs(home), [])
+    assert [need.name for need in wanted if "cannot be read" in need.says] == ["first"]
+
+
+def refused_below(part, call):
+    def refusing(path, *arguments, **named):
+        if part in os.fspath(path):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return call(path, *arguments, **named)
+
+    return refusing
+
+
+@pytest.mark.parametrize("damage", ["cut off", "no keys", "a folder"])
+def test_the_other_run_goes_on_and_this_one_too_once_it_is_mended(home, monkeypatch, damage, caplog):
+    path = home / "runs" / "first" / "requested.json"
+    whole = path.read_bytes()
+    DAMAGES[damage](path)
+    with serving(home, monkeypatch):
+        second = CoordinatorHome(home).run("second")
+        wait_for(lambda: second.status().state == "paused")
+        wait_for(lambda: "requested.json" in str(operations.health(home)["held_up"]))
+        assert operations.health(home)["status"] == "ok"
+        assert "requested.json" in operator("coordinator", "healthy", "--home", home)
+        assert "requested.json" in operator("coordinator", "show", "--home", home)
+        if path.is_dir():
+            path.rmdir()
+        path.write_bytes(whole)
+        wait_for(lambda: CoordinatorHome(home).run("first").status().state == "paused")
+        wait_for(lambda: operations.health(home)["held_up"] == [])
+    logged = [record.message for record in caplog.records if "run first is held up" in record.message]
+    assert len(logged) == 1, "it is logged once, and not at each look"
+
+
+def test_an_action_requested_anew_replaces_one_that_cannot_be_read(home):
+    path = home / "runs" / "first" / "requested.json"
+    path.write_text("{}")
+    runs.request(home, "first", "stop")
+    assert json.loads(path.read_text())["action"] == "stop"
+
+
+def test_a_run_whose_plan_is_damaged_while_it_is_driven_waits_and_goes_on(home, monkeypatch):
+    ended = []
+    monkeypatch.setattr(GrpcRunDriver, "_conduct", lambda driver: ended.append(driver.folder.planned().name))
+    path = home / "runs" / "first" / "plan.json"
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    with serving(home, monkeypatch):
+        runs.request(home, "first", "run")
+        wait_for(lambda: any("plan.json" in step["problem"] for step in operations.health(home)["held_up"]))
+        path.write_bytes(whole)
+        wait_for(lambda: CoordinatorHome(home).run("first").status().state == "finished")
+    assert ended == ["first"]
