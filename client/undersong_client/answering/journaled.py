@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from undersong_client.answering.assemble import Assembled
-from undersong_client.answering.party import Answer, Deferral, DeferredVector, DroppedRequest
+from undersong_client.answering.party import Answer, Deferral, DeferredVector, DroppedRequest, Slot
 from undersong_client.consent import plugins, policy, trust
 from undersong_client.consent.approvals import Requests, manifest_hash
 from undersong_client.home import SETTINGS, PartyHome
@@ -54,9 +54,8 @@ class JournaledParty:
         self._proposals = Requests(home)
         self._runs: dict[bytes, str] = {}  # names, by the manifest's hash
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
-        self._turn = (
-            threading.Lock()
-        )  # held while one request is answered and journaled; not while vectors are computed
+        self._turn = threading.Lock()  # held while a request is answered and journaled, not while a vector is computed
+        self._computing = threading.Lock()  # what computes holds caches of its own
 
     def answer(
         self,
@@ -100,7 +99,8 @@ class JournaledParty:
 
     def compute(self, deferral: Deferral) -> None:
         """Computes the vector that a deferral wants, while other requests may be answered."""
-        if deferral.wanted is not None:
+        assert deferral.wanted is not None
+        with self._computing:
             deferral.computed = self._assembled.computation.vector(deferral.wanted, begun=deferral.begun)
 
     def _answer(self, data: bytes, begun: float, is_asked: Callable[[], bool], deferral: Deferral | None) -> Answer:
@@ -265,6 +265,7 @@ class Answering:
         self._asked: dict[bytes, _Asked] = {}  # by id
         self._replies: OrderedDict[bytes, tuple[Outgoing, Answer]] = OrderedDict()
         self._computing: set[threading.Thread] = set()
+        self._waiting: dict[Slot, list[bytes]] = {}  # ids that wait for a vector which is computed for another request
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
@@ -340,12 +341,7 @@ class Answering:
                 waited_s=begun - asked.since,
             )
         except DeferredVector:
-            thread = threading.Thread(
-                target=self._answer_with_vector, args=(id_, asked, deferral), name="vector", daemon=True
-            )
-            with self._lock:
-                self._computing.add(thread)
-            thread.start()
+            self._begin_vector(id_, asked, deferral)
             return
         except Exception as error:  # noqa: BLE001 - its words may hold private data
             self._unanswered(id_, asked, error)
@@ -353,16 +349,34 @@ class Answering:
         self._held.release(ANSWERING)
         self._leave(id_, asked, answer)
 
+    def _begin_vector(self, id_: bytes, asked: _Asked, deferral: Deferral) -> None:
+        """Computes a slot's vector in a thread of its own; a second request for the slot waits until it may leave.
+
+        Its own computation would be timed once more, against other rungs.
+        """
+        thread = threading.Thread(
+            target=self._answer_with_vector, args=(id_, asked, deferral), name="vector", daemon=True
+        )
+        with self._lock:
+            if (waiting := self._waiting.get(deferral.slot)) is not None:
+                asked.is_taken = False
+                waiting.append(id_)
+                return
+            self._waiting[deferral.slot] = []
+            self._computing.add(thread)
+        thread.start()
+
     def _answer_with_vector(self, id_: bytes, asked: _Asked, deferral: Deferral) -> None:
-        """Computes the vector, answers the request with it, and sends it when it may leave."""
+        """Computes the vector; when it may leave, answers the request with it and sends it.
+
+        Until then nothing here tells that it is done: a vector that is journaled would answer a repeated request at
+        once, and one that is dropped earlier would be computed anew for the next.
+        """
         try:
             self.party.compute(deferral)
-            # Before a vector is journaled: what is dropped now is computed again without a second charge.
-            answer = self.party.answer(
-                asked.data, deferral.begun, is_asked=partial(self._is_asked, asked), deferral=deferral
-            )
-            first_rung_s = max(answer.first_rung_s, deferral.first_rung_s)
-            wait_for_rung(deferral.begun, first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
+            wait_for_rung(deferral.begun, deferral.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
+            is_asked = partial(self._is_slot_asked, asked, deferral.slot)
+            answer = self.party.answer(asked.data, deferral.begun, is_asked=is_asked, deferral=deferral)
             self._held.release(ANSWERING)
             if self._is_asked(asked):
                 self._leave(id_, asked, answer)
@@ -375,10 +389,21 @@ class Answering:
         finally:
             with self._lock:
                 self._computing.discard(threading.current_thread())
+                waiting = self._waiting.pop(deferral.slot)
+            for other in waiting:
+                self._jobs.put(other)
 
     def _is_asked(self, asked: _Asked) -> bool:
         """True if the stream that asked still stands, or a new one has asked again."""
         return asked.is_wanted and self._stands() and asked.is_wanted
+
+    def _is_slot_asked(self, asked: _Asked, slot: Slot) -> bool:
+        """True if this request for a slot's vector is asked for, or one that waits for the same vector."""
+        if self._is_asked(asked):
+            return True
+        with self._lock:
+            others = [other for id_ in self._waiting[slot] if (other := self._asked.get(id_)) is not None]
+        return any(self._is_asked(other) for other in others)
 
     def _leave(self, id_: bytes, asked: _Asked, answer: Answer) -> None:
         if not answer.may_leave():

@@ -56,6 +56,8 @@ from undersong_protocol.wire.public import (
 KEPT_REFUSALS = 10
 EPOCH_AHEAD_S = 86400  # seconds by which an epoch may lie ahead of this party's clock
 
+Slot = tuple[str, str, bytes]  # run, sum and the attempt's coins
+
 log = logging.getLogger(__name__)
 
 
@@ -83,18 +85,24 @@ class Deferral:
     begun: float = 0.0
     first_rung_s: float = 0.0
 
+    @property
+    def slot(self) -> Slot:
+        """What is computed once at a time: the vector of one attempt, whose coins are drawn for it."""
+        assert self.wanted is not None
+        return _slot(self.wanted)
+
     def take(self, request: VectorRequest, begun: float) -> Computed:
         """Returns the vector. Raises DeferredVector in the first pass, and if another one is wanted now."""
-        if self.computed is None or _key(self.wanted) != _key(request):
+        same = self.wanted is not None and _slot(self.wanted) == _slot(request) and self.wanted.inputs == request.inputs
+        if self.computed is None or not same:
             self.wanted, self.computed, self.begun = request, None, begun
             self.first_rung_s = request.planned.first_rung_s
             raise DeferredVector
         return self.computed
 
 
-def _key(request: VectorRequest | None) -> tuple[object, ...] | None:
-    """The attempt and the question of a vector: its coins are drawn for one attempt."""
-    return None if request is None else (request.run, request.planned.name, request.coins, request.inputs)
+def _slot(request: VectorRequest) -> Slot:
+    return request.run, request.planned.name, request.coins
 
 
 @dataclass

@@ -261,7 +261,13 @@ def test_a_half_open_connection_is_given_up_and_dialled_anew(tmp_path, authority
 @pytest.fixture
 def laddered(running):
     """The first request needs a vector, which is computed between two passes; ``computed`` is set by the second one."""
-    answer, facts = running.assembled.party.answer, SimpleNamespace(first=b"", asked=threading.Event(), passes=0)
+    answer = running.assembled.party.answer
+    facts = SimpleNamespace(first=b"", asked=threading.Event(), passes=0, computed=0, is_done=False)
+    wanted = SimpleNamespace(run="a run", planned=SimpleNamespace(name="a sum"), coins=b"coins")
+
+    def compute(*_: Any, **__: Any) -> object:
+        facts.computed += 1
+        return object()
 
     def pass_over(data: bytes, begun: float | None = None, **passed: Any) -> Answer:
         deferral = passed["deferral"]
@@ -270,14 +276,18 @@ def laddered(running):
             return answer(data, begun, **passed)
         facts.passes += 1
         facts.asked.set()
-        if not deferral.first_rung_s:
-            deferral.begun, deferral.first_rung_s = begun, 0.7
+        if facts.is_done:
+            return Answer(answer(data).reply)
+        if deferral.wanted is None:
+            deferral.wanted, deferral.begun, deferral.first_rung_s = wanted, begun, 0.7
             raise DeferredVector
         if not passed["is_asked"]():
             raise DroppedRequest("its stream is gone")
+        facts.is_done = True
         return Answer(answer(data).reply, first_rung_s=0.7)
 
     running.assembled.party.answer = pass_over
+    running.assembled.computation.vector = compute
     return facts
 
 
@@ -292,6 +302,30 @@ def test_a_vector_leaves_at_its_rung_and_other_replies_meanwhile(running, coordi
     assert time.monotonic() - begun < 0.6, "it waits neither for the vector nor for its rung"
     assert stream.reply().id == vector.id
     assert time.monotonic() - begun >= 0.7
+
+
+def test_a_slot_asked_for_twice_is_computed_once_and_leaves_at_its_rung(running, coordinator, laddered):
+    stream = coordinator.next_stream()
+    begun = time.monotonic()
+    asked = [stream.post(INTRODUCE)]
+    assert laddered.asked.wait(5)
+    time.sleep(0.2)  # the vector is done, and its rung is not reached
+    asked.append(stream.post(INTRODUCE))
+    assert stream.reply().id == asked[0].id
+    assert time.monotonic() - begun >= 0.7
+    assert stream.reply().id == asked[1].id
+    assert laddered.computed == 1
+
+
+def test_a_vector_whose_stream_is_gone_serves_who_asks_for_its_slot(running, coordinator, laddered):
+    stream = coordinator.next_stream()
+    stream.post(INTRODUCE)
+    assert laddered.asked.wait(5)
+    stream.cut()
+    stream = coordinator.next_stream()
+    again = stream.post(INTRODUCE)
+    assert stream.reply().id == again.id
+    assert laddered.computed == 1
 
 
 def test_a_vector_that_nobody_asks_for_any_more_is_dropped(running, coordinator, laddered, caplog):
