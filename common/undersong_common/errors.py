@@ -107,7 +107,7 @@ class GenerationError(UndersongError):
 class MachineFault(UndersongError):
     """The machine lacks something (room, inodes, descriptors, memory, a mounted folder): try again once it is there.
 
-    Only ``undersong_common.machine`` makes one, from the number of the system's error.
+    ``undersong_common.machine`` makes it from the number of the system's error.
     """
 
     exit_code = 75

@@ -137,9 +137,11 @@ def _lacking(path: Path) -> OSError | None:
 
 @contextmanager
 def named_faults(path: Path | str, *, root: Path | None = None) -> Iterator[None]:
-    """Turns an error of the system or of SQLite in the block into :func:`fault_of` it."""
+    """Turns an error of the system or of SQLite in the block into :func:`fault_of` it; not that it is closed."""
     try:
         yield
+    except sqlite3.ProgrammingError:
+        raise
     except (OSError, sqlite3.Error) as error:
         raise fault_of(error, path, root=root) from None
 
