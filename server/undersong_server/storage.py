@@ -56,7 +56,12 @@ Kept = TypeVar("Kept")
 
 
 class Superseded(ConfigurationError):
-    """Another process serves the coordinator now: this one keeps and sends nothing any more."""
+    """Another process serves the coordinator now: this one keeps and sends nothing any more.
+
+    Its service manager starts it again, to stand by: there is nothing that a person must correct.
+    """
+
+    exit_code = 75
 
     def __init__(self, epoch: int) -> None:
         super().__init__(

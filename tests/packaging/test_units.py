@@ -29,6 +29,10 @@ def test_a_service_is_hardened_and_runs_a_command_that_exists(path):
         assert needed in lines
     assert any(re.fullmatch(r"User=undersong(-party)?", line) for line in lines)
     assert any(line.startswith("EnvironmentFile=-") for line in lines)
+    if any(line.startswith("Restart=") for line in lines):
+        words = next(line for line in lines if line.startswith("RestartPreventExitStatus=")).partition("=")[2].split()
+        assert "2" in words
+        assert "75" not in words
     if path.stem == "undersong-coordinator":
         assert "ExecStart=/opt/undersong/bin/undersong coordinator serve --log-json" in lines
         assert {"User=undersong", "Restart=always", "WantedBy=multi-user.target"} <= set(lines)
