@@ -55,7 +55,7 @@ _FOR_GOOD = 1e18  # seconds of a lease that only a lock file ends
 Kept = TypeVar("Kept")
 
 
-class Superseded(ConfigurationError):
+class Superseded(UndersongError):
     """Another process serves the coordinator now: this one keeps and sends nothing any more.
 
     Its service manager starts it again, to stand by: there is nothing that a person must correct.

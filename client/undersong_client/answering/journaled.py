@@ -10,9 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from undersong_client.answering.assemble import Assembled
-from undersong_client.answering.party import Answer, Deferral, DeferredVector, DroppedRequest, Slot
+from undersong_client.answering.party import Answer, Deferral, DeferredVector, DroppedRequest, Slot, UnheardStream
 from undersong_client.consent import plugins, policy, trust
 from undersong_client.consent.approvals import Requests, manifest_hash
 from undersong_client.home import SETTINGS, PartyHome
@@ -27,11 +28,14 @@ from undersong_protocol.wire.framing import Envelope, Outgoing
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
 KEPT_REPLIES = 64
+HEARD_S = 0.1  # between two looks if a silent stream was heard
 LONG_WAIT_S = 1.0  # a request that waited longer says so in the log
 ANSWERING = "answering the coordinator"  # the step that a fault of the machine holds up
 LOOK_AFTER_S = 3600.0
 WAITING_REQUESTS = 64
 WAITING_BYTES = 256 * 2**20  # of all requests that wait; one may always
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +240,7 @@ class Answering:
 
     Args:
         send: sends a reply on the stream, if one is open.
-        stands: returns True if the stream still stands; it may wait until it has heard of it.
+        stands: returns True if the stream still stands, None if only its next frame can tell.
         held: where a fault of the machine is told.
         clock: returns seconds since the epoch.
         monotonic, sleep: clock and sleep function that time the rungs, in seconds.
@@ -248,7 +252,7 @@ class Answering:
         assembled: Assembled,
         *,
         send: Callable[[Outgoing], None],
-        stands: Callable[[], bool] = lambda: True,
+        stands: Callable[[], bool | None] = lambda: True,
         held: HeldSteps | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -266,6 +270,7 @@ class Answering:
         self._replies: OrderedDict[bytes, tuple[Outgoing, Answer]] = OrderedDict()
         self._computing: set[threading.Thread] = set()
         self._waiting: dict[Slot, list[bytes]] = {}  # ids that wait for a vector which is computed for another request
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
@@ -317,6 +322,7 @@ class Answering:
         with self._lock:
             self._asked = {id_: asked for id_, asked in self._asked.items() if asked.is_taken}
             computing = list(self._computing)
+        self._stopping.set()
         self._jobs.put(None)
         for thread in (self._thread, *computing):
             thread.join(max(0.0, until - time.monotonic()))
@@ -333,12 +339,15 @@ class Answering:
     def _answer(self, id_: bytes, asked: _Asked, deferral: Deferral, begun: float) -> None:
         """Answers a request as far as it can be answered without a vector."""
         try:
-            answer = self.party.answer(
-                asked.data,
-                begun,
-                is_asked=partial(self._is_asked, asked),
-                deferral=deferral,
-                waited_s=begun - asked.since,
+            answer = self._when_heard(
+                partial(
+                    self.party.answer,
+                    asked.data,
+                    begun,
+                    is_asked=partial(self._is_asked, asked),
+                    deferral=deferral,
+                    waited_s=begun - asked.since,
+                )
             )
         except DeferredVector:
             self._begin_vector(id_, asked, deferral)
@@ -375,10 +384,9 @@ class Answering:
         try:
             self.party.compute(deferral)
             wait_for_rung(deferral.begun, deferral.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
-            is_asked = partial(self._is_slot_asked, asked, deferral.slot)
-            answer = self.party.answer(asked.data, deferral.begun, is_asked=is_asked, deferral=deferral)
+            answer = self._answer_once_possible(asked, deferral)
             self._held.release(ANSWERING)
-            if self._is_asked(asked):
+            if self._when_heard(partial(self._is_asked, asked)):
                 self._leave(id_, asked, answer)
             else:
                 self._drop(id_, "its vector is done and journaled, and the stream that asked is gone")
@@ -393,17 +401,44 @@ class Answering:
             for other in waiting:
                 self._jobs.put(other)
 
+    def _answer_once_possible(self, asked: _Asked, deferral: Deferral) -> Answer:
+        """Answers with a vector that is done, again after a fault of this machine: it is not computed and timed anew.
+
+        Raises DroppedRequest once nobody asks for the slot's vector.
+        """
+        is_asked = partial(self._is_slot_asked, asked, deferral.slot)
+        answer = partial(self.party.answer, asked.data, deferral.begun, is_asked=is_asked, deferral=deferral)
+        while True:
+            try:
+                return self._when_heard(answer)
+            except (UndersongError, OSError, sqlite3.Error) as fault:
+                self._held.hold(ANSWERING, fault)
+            if self._stopping.wait(self._held.pause_s(ANSWERING)) or not self._when_heard(is_asked):
+                raise DroppedRequest("a fault of this machine lasted until the stream that asked was gone")
+
+    def _when_heard(self, act: Callable[[], T]) -> T:
+        """Returns what ``act`` returns. It holds locks, and so does not wait itself for the stream to be heard."""
+        while True:
+            try:
+                return act()
+            except UnheardStream:
+                while self._stands() is None:
+                    time.sleep(HEARD_S)
+
     def _is_asked(self, asked: _Asked) -> bool:
-        """True if the stream that asked still stands, or a new one has asked again."""
-        return asked.is_wanted and self._stands() and asked.is_wanted
+        """True if the stream that asked still stands, or a new one has asked again. Raises UnheardStream."""
+        if not asked.is_wanted:
+            return False
+        stands = self._stands()
+        if stands is None:
+            raise UnheardStream
+        return stands and asked.is_wanted
 
     def _is_slot_asked(self, asked: _Asked, slot: Slot) -> bool:
-        """True if this request for a slot's vector is asked for, or one that waits for the same vector."""
-        if self._is_asked(asked):
-            return True
+        """True if this request for a slot's vector is asked for, or one that waits for it. Raises UnheardStream."""
         with self._lock:
             others = [other for id_ in self._waiting[slot] if (other := self._asked.get(id_)) is not None]
-        return any(self._is_asked(other) for other in others)
+        return any(self._is_asked(request) for request in (asked, *others))
 
     def _leave(self, id_: bytes, asked: _Asked, answer: Answer) -> None:
         if not answer.may_leave():

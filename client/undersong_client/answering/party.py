@@ -65,6 +65,10 @@ class DroppedRequest(Exception):
     """Nobody asks for this reply any more: nothing is charged and nothing leaves. It is answered when asked again."""
 
 
+class UnheardStream(Exception):
+    """Only the next frame of the stream that asked can tell if it stands: the request is answered after that."""
+
+
 class DeferredVector(Exception):
     """The request is charged and waits for its vector, which is computed while other requests are answered."""
 
@@ -310,6 +314,7 @@ class Party:
 
         Raises:
             DroppedRequest: nobody asks for the reply any more.
+            UnheardStream: raised by ``is_asked``; nothing is charged.
             DeferredVector: the reply needs the vector that ``deferral`` names now.
             MachineFault, ConfigurationError, OSError, sqlite3.Error: a fault of this machine, which is no refusal.
         """
@@ -318,7 +323,7 @@ class Party:
             try:
                 answer.request = codec.decode_request(data)
                 reply = self._answer(answer.request, answer)
-            except (DroppedRequest, DeferredVector, MachineFault, OSError, sqlite3.Error):
+            except (DroppedRequest, UnheardStream, DeferredVector, MachineFault, OSError, sqlite3.Error):
                 raise
             except UndersongError as error:
                 problem = printable(error.problem)  # it may name what the request named

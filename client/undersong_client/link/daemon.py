@@ -42,7 +42,6 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 log = logging.getLogger(__name__)
 
 CONNECTING = "connecting"  # the step that a fault before or in a stream holds up
-HEARD_S = 0.1  # between two looks whether a silent stream was heard
 LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
 STATUS_S = 5.0
 RENEW_LOOK_S = 3600.0
@@ -200,15 +199,11 @@ class Daemon(Listener):
         self._held.release(CONNECTING)
         return ended
 
-    def _stands(self) -> bool:
-        """True if the present stream stands, which a silent one shows by its next frame."""
+    def _stands(self) -> bool | None:
+        """True if the present stream stands; None if only its next frame can tell."""
         connection = self._dialled
-        if connection is None:
-            return False
-        while (stands := connection.stands(time.monotonic())) is None:
-            if self._stop.wait(HEARD_S):
-                return False
-        return stands
+        stands = False if connection is None else connection.stands(time.monotonic())
+        return False if stands is None and self._stop.is_set() else stands
 
     # One stream
 

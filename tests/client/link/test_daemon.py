@@ -1,6 +1,7 @@
 """The daemon over real gRPC and TLS: it loses no reply, repeats none, and comes back from whatever the network does."""
 
 import contextlib
+import errno
 import json
 import logging
 import math
@@ -262,7 +263,7 @@ def test_a_half_open_connection_is_given_up_and_dialled_anew(tmp_path, authority
 def laddered(running):
     """The first request needs a vector, which is computed between two passes; ``computed`` is set by the second one."""
     answer = running.assembled.party.answer
-    facts = SimpleNamespace(first=b"", asked=threading.Event(), passes=0, computed=0, is_done=False)
+    facts = SimpleNamespace(first=b"", asked=threading.Event(), passes=0, computed=0, looks=0, is_done=False)
     wanted = SimpleNamespace(run="a run", planned=SimpleNamespace(name="a sum"), coins=b"coins")
 
     def compute(*_: Any, **__: Any) -> object:
@@ -281,6 +282,7 @@ def laddered(running):
         if deferral.wanted is None:
             deferral.wanted, deferral.begun, deferral.first_rung_s = wanted, begun, 0.7
             raise DeferredVector
+        facts.looks += 1
         if not passed["is_asked"]():
             raise DroppedRequest("its stream is gone")
         facts.is_done = True
@@ -339,6 +341,35 @@ def test_a_vector_that_nobody_asks_for_any_more_is_dropped(running, coordinator,
     other = stream.post(OTHER)
     assert stream.reply().id == other.id
     stream.post(INTRODUCE, vector.id)  # asked again, it is answered
+    assert stream.reply().id == vector.id
+
+
+def test_a_vector_that_cannot_be_journaled_at_first_is_not_computed_anew(running, coordinator, laddered, monkeypatch):
+    faults = threading.Event()
+
+    def full(*_: Any, **__: Any) -> None:
+        faults.set()
+        raise OSError(errno.ENOSPC, "No space left on device", "journal.sqlite")
+
+    stream = coordinator.next_stream()
+    monkeypatch.setattr(Outbox, "record", full)
+    vector = stream.post(INTRODUCE)
+    assert faults.wait(5)
+    monkeypatch.undo()
+    assert stream.reply().id == vector.id
+    assert laddered.computed == 1
+
+
+def test_others_are_answered_while_a_vector_waits_for_its_silent_stream(running, coordinator, laddered, monkeypatch):
+    stream = coordinator.next_stream()
+    vector = stream.post(INTRODUCE)
+    assert laddered.asked.wait(5)
+    monkeypatch.setattr(running.daemon._answering, "_stands", lambda: None)
+    wait_for(lambda: laddered.looks > 0)
+    other = stream.post(OTHER)
+    assert stream.reply().id == other.id
+    assert not laddered.is_done
+    monkeypatch.undo()
     assert stream.reply().id == vector.id
 
 
