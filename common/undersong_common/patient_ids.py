@@ -15,18 +15,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from undersong_common.errors import ConfigurationError
 
 LARGEST_WHOLE_FLOAT = 2**53  # from here on, neighbouring whole numbers are one float
 LONGEST_NUMBER = 400  # digits of an id that is a number
+HALF_CHARACTER = "half of a character (a lone surrogate) stands in it"
 REFERENCE_REMEDY = "name the column of the id itself, for example --user-field patient.reference"
 CAST_REMEDY = "write the id as text or as a whole number, for example by a cast in the query"
 
 # The Unicode property White_Space. `str.split` also splits at U+001C to U+001F, which are controls.
 _WHITE_SPACE = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _UUID = re.compile(r"(?:urn:uuid:)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.IGNORECASE)
 _REFERENCE = re.compile(r"(?:(.*)/)?Patient/([^/?#]*)(?:/_history(?:/[^/?#]*)?)?/?(?:[?#].*)?")
 _BY_IDENTIFIER = re.compile(r"(?:.*/)?Patient/?\?(?:.*&)?identifier(?::exact)?=([^&]*)(?:&.*)?")
@@ -61,6 +63,9 @@ class PatientId(NamedTuple):
         return f"{self.system}|{self.name}" if self.is_identifier and self.system else self.name
 
 
+Pair: TypeAlias = tuple[tuple[PatientId, str], tuple[PatientId, str]]  # two patients, each with a place
+
+
 def patient_id(value: Any) -> PatientId | None:
     """Turns a value of a source into a patient's id; None for a missing value.
 
@@ -83,6 +88,11 @@ def is_missing_word(text: str) -> bool:
     return word in _MISSING or _SHEET_ERROR.fullmatch(word) is not None
 
 
+def has_half_character(text: str) -> bool:
+    """Returns True for a text with a lone surrogate, which JSON can hold and no other form of text can."""
+    return not text.isascii() and _SURROGATE.search(text) is not None
+
+
 def is_database_null(text: str) -> bool:
     """Returns True for a word for a missing value that nobody writes: NULL, \\N, NaN, <NA>, a spreadsheet's error."""
     word = text.strip()
@@ -96,8 +106,10 @@ def _id_text(value: Any) -> str | None:
     kind = type(value).__name__
     if value is None or kind in ("NAType", "NaTType"):  # pandas' missing values
         return None
-    if kind in ("datetime64", "timedelta64") and value != value:  # numpy's missing times
-        return None
+    if kind in ("datetime64", "timedelta64"):  # numpy counts the latter among the whole numbers
+        if value != value:  # a missing time
+            return None
+        raise _refusal(value)
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
@@ -132,6 +144,8 @@ def _refusal(value: Any) -> ConfigurationError:
 @lru_cache(maxsize=2**16)
 def _read_id(text: str) -> PatientId | None:
     text = clean_text(text)
+    if has_half_character(text):
+        raise ConfigurationError(HALF_CHARACTER, "write the id as whole characters of Unicode", code="no-id")
     if named := _BY_IDENTIFIER.fullmatch(text):
         system, bar, value = unquote(named[1]).rpartition("|")
         identifier = PatientId(clean_text(value), system if bar else "", is_identifier=True)
@@ -299,15 +313,20 @@ class LookAlikes:
         kinds: the kinds that together make the difference.
         count: number of such ids.
         places: place of each such id, after the place of an id that it resembles.
+        is_shared: True for Patient resources that have the identifier of another one.
     """
 
     kinds: tuple[str, ...]
     count: int
     places: tuple[tuple[str, str], ...]
+    is_shared: bool = False
 
     @property
     def sentence(self) -> str:
         """The finding as a sentence without an id."""
+        if self.is_shared:
+            subject = "1 Patient resource has" if self.count == 1 else f"{self.count} Patient resources have"
+            return f"{subject} an identifier of another one"
         if self.kinds == ("identifiers",):
             subject = "1 id is an identifier" if self.count == 1 else f"{self.count} ids are identifiers"
             return f"{subject}, and other ids are those of Patient resources"
@@ -325,15 +344,13 @@ def difference_words(kinds: Iterable[str]) -> str:
     return " and ".join(_KINDS[kind].words for kind in kinds)
 
 
-def find_look_alikes(
-    places: Mapping[PatientId, str], choice: Choice, pairs: Iterable[tuple[PatientId, PatientId]] = ()
-) -> list[LookAlikes]:
+def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Iterable[Pair] = ()) -> list[LookAlikes]:
     """Finds the ids about which ``choice`` decides nothing and which may be one patient or two.
 
     Args:
         places: first place of each id in the source.
         choice: what a person has decided already.
-        pairs: ids of two Patient resources with one identifier; they count as of the kind "identifiers".
+        pairs: two Patient resources with one identifier; they count as of the kind "identifiers".
     """
     findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     undecided = [kind for kind in KINDS if kind not in choice.same | choice.other and kind != "identifiers"]
@@ -351,12 +368,15 @@ def find_look_alikes(
     for group in _groups(units, (*choice.same, *undecided)):
         for kinds, first, other in _differences(group, choice.same, undecided):
             findings[kinds].append((units[first], units[other]))
+    shared: list[tuple[str, str]] = []
     if "identifiers" not in choice.same | choice.other:
         findings[("identifiers",)] += _mixed(places)
-        findings[("identifiers",)] += [
-            (places[first], places[other]) for first, other in pairs if first in places and other in places
+        shared = [
+            (places.get(first, first_place), places.get(other, other_place))
+            for (first, first_place), (other, other_place) in pairs
         ]
-    return [LookAlikes(kinds, len(found), tuple(found)) for kinds, found in findings.items() if found]
+    alike = [LookAlikes(kinds, len(found), tuple(found)) for kinds, found in findings.items() if found]
+    return alike + ([LookAlikes(("identifiers",), len(shared), tuple(shared), is_shared=True)] if shared else [])
 
 
 def look_alike_kinds(one: str, other: str, choice: Choice) -> tuple[str, ...]:

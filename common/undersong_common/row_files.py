@@ -241,7 +241,7 @@ class _Object(dict[str, Any]):
 def json_object(line: str | bytes, place: str, columns: Collection[str] = ()) -> dict[str, Any]:
     """Reads one JSON object. Raises ConfigurationError if it is none, or if a declared key stands twice."""
     try:
-        row = json.loads(line, object_pairs_hook=_Object.of)
+        row = json.loads(line, object_pairs_hook=_Object.of, parse_int=_whole_number)
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{place} is not JSON", "write one JSON object a line", code="no-json") from None
     if not isinstance(row, _Object):
@@ -251,6 +251,14 @@ def json_object(line: str | bytes, place: str, columns: Collection[str] = ()) ->
             f"{place}: the key {name!r} stands twice", "remove the one that does not count", code="name-twice"
         )
     return row
+
+
+def _whole_number(digits: str) -> int | float:
+    """A whole number of JSON; infinity for one with more digits than Python reads, which is no id and no label."""
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
 
 
 def _speaks_of(content: str, key: str) -> bool:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import PatientId, is_database_null, patient_id
+from undersong_common.patient_ids import HALF_CHARACTER, PatientId, has_half_character, is_database_null, patient_id
 from undersong_common.row_files import UTF_8, FileForm, Row, read_rows
 
 LARGEST_TEXT_BYTES = 4 * 2**20
@@ -120,7 +120,7 @@ def read_record(row: Row, columns: Columns) -> Record:
     user = None if columns.user is None else read_user(row, columns.user)
     text = _text(row, columns.text)
     label = "" if columns.label is None else _label(row, columns.label)
-    attributes = {name: _attribute(row.values[column]) for name, column in columns.attributes.items()}
+    attributes = {name: _attribute(row, column) for name, column in columns.attributes.items()}
     return Record(text, label, user, attributes)
 
 
@@ -153,12 +153,19 @@ def _label(row: Row, column: str) -> str:
     written = "" if value is None else str(value).strip()
     if isinstance(value, bool | float | bytes | Mapping | list) or not written or is_database_null(written):
         raise RefusedRow(row.place, f"the label column {column!r} is empty or not a label", "fill the row")
-    return written
+    return _whole_characters(written, row, column)
 
 
-def _attribute(value: object) -> str:
+def _attribute(row: Row, column: str) -> str:
     """A further value as text; "" for a missing one. A data frame's missing number is no number."""
-    return "" if value is None or value != value else " ".join(str(value).split())
+    value = row.values[column]
+    return "" if value is None or value != value else _whole_characters(" ".join(str(value).split()), row, column)
+
+
+def _whole_characters(written: str, row: Row, column: str) -> str:
+    if has_half_character(written):
+        raise RefusedRow(row.place, f"the column {column!r}: {HALF_CHARACTER}", "write whole characters of Unicode")
+    return written
 
 
 class TableBuilder:

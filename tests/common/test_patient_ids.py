@@ -172,8 +172,13 @@ def test_identifiers_beside_references_are_asked():
 
 def test_two_patients_with_one_identifier_are_asked():
     ids = places("1", "2")
-    (found,) = find_look_alikes(ids, Choice(), [tuple(ids)])
+    first, other = ids
+    (found,) = find_look_alikes(ids, Choice(), [((first, "Patient:1"), (other, "Patient:2"))])
     assert (found.kinds, found.places) == (("identifiers",), (("row 1", "row 2"),))
+    assert found.sentence == "1 Patient resource has an identifier of another one"
+    del ids[other]  # which has no record, and may be whom an objection means
+    (found,) = find_look_alikes(ids, Choice(), [((first, "Patient:1"), (other, "Patient:2"))])
+    assert found.places == (("row 1", "Patient:2"),)
 
 
 def test_an_objectors_look_alike_is_named_by_what_is_undecided():

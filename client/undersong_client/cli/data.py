@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 data_app = typer.Typer(help="This party's data set. None of these commands sends anything.", no_args_is_help=True)
 
-ROWS_NAMED = 3  # of those that were not read, for each reason
-
 AbandonRuns = Annotated[
     bool,
     typer.Option(
@@ -231,6 +229,7 @@ def add(
 
 def _survey_lines(found: "Survey", user_field: str) -> Iterator[str]:
     from undersong_client.records.objections import exclusion_sentence
+    from undersong_client.records.sources import by_reason, first_places
 
     empty = counted(found.empty, "without text is", "without text are")
     people, filtered = unit_word("user", user_field, found.users or 0), found.filter_rows or (0, 0)
@@ -257,11 +256,8 @@ def _survey_lines(found: "Survey", user_field: str) -> Iterator[str]:
         *((True, f"{look_alikes.sentence}") for look_alikes in found.look_alikes),
         (found.held_out, f"held out: {counted(found.held_out, 'record')}; no run is answered from them"),
     )
-    for why in dict.fromkeys(each.why for each in found.skipped):
-        rows = [each.where for each in found.skipped if each.why == why]
-        named = ", ".join(printable(row, 120) for row in rows[:ROWS_NAMED])
-        further = f" and {len(rows) - ROWS_NAMED} more (--json names all)" if len(rows) > ROWS_NAMED else ""
-        yield f"not read: {len(rows)}, because {why}: {named}{further}"
+    for why, rows in by_reason(found.skipped):
+        yield f"not read: {len(rows)}, because {why}: {first_places(rows, ' (--json names all)')}"
 
 
 def _look_lines(look: "Look", user_field: str) -> Iterator[str]:

@@ -24,7 +24,6 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.model_files import PACKAGED
 from undersong_common.patient_ids import patient_id
-from undersong_common.printable import counted
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, RunCost, budget_json
@@ -139,11 +138,7 @@ def look(home: Path, declared: Declared, *, rows_read: Callable[[int], None] = l
 
 def _faults(home: PartyHome, reading: sources.Reading) -> Iterator[tuple[str, str]]:
     """Yields (problem, remedy) of each reason for which :func:`add` would not seal these records."""
-    if reading.refused:
-        yield (
-            f"{counted(reading.refused, 'row has', 'rows have')} no label or no patient id",
-            "fill these rows in, or leave them out (--filter, a WHERE of the query)",
-        )
+    yield from reading.refusals
     try:
         reading.check_patients()
     except ConfigurationError as error:

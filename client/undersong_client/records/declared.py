@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import PatientId
+from undersong_common.patient_ids import Pair, PatientId
 from undersong_common.row_files import NO_GZIP, Row, gzip_lines
 
 Cause: TypeAlias = Literal["lost", "refused", "hospital", "resource"]
@@ -20,17 +20,25 @@ class Skipped:
     Attributes:
         cause: "lost" for a row or document that could have been a record, "refused" for one at which ``data add``
             stops, "hospital" for one that the hospital leaves out itself, "resource" for what is no document.
+        beside: place of the row or resource that the reason speaks of; "" for none.
+        remedy: what to do about a refused one.
     """
 
     where: str
     why: str
     cause: Cause = "lost"
+    beside: str = ""
+    remedy: str = ""
+
+    @property
+    def places(self) -> str:
+        return f"{self.where} ({self.beside})" if self.beside else self.where
 
 
 class Skip(Protocol):
     """Notes the place and the reason of a row that is not read."""
 
-    def __call__(self, where: str, why: str, cause: Cause = "lost", /) -> None: ...
+    def __call__(self, where: str, why: str, cause: Cause = "lost", *, beside: str = "", remedy: str = "") -> None: ...
 
 
 def _same_id(identity: PatientId) -> PatientId:
@@ -43,12 +51,12 @@ class OpenedSource:
 
     Attributes:
         patient_of: returns the id under which the source joins a patient's ids, for an id of a record or of a list.
-        pairs: ids of two patients that the source gives one identifier; read after the rows.
+        pairs: two patients that the source gives one identifier, each with a place; read after the rows.
     """
 
     rows: Iterator[Row]
     patient_of: Callable[[PatientId], PatientId] = _same_id
-    pairs: Callable[[], Iterable[tuple[PatientId, PatientId]]] = tuple
+    pairs: Callable[[], Iterable[Pair]] = tuple
 
 
 def value_at(node: Any, parts: list[str]) -> Any:

@@ -7,8 +7,8 @@ ids of patients, and the list of patients to leave out.
 
 import json
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,15 @@ from undersong_common.patient_ids import (
     is_database_null,
     is_missing_word,
 )
-from undersong_common.printable import counted
+from undersong_common.printable import counted, printable
 from undersong_common.row_files import FileForm, Row, is_folder_of_parts, read_rows
 from undersong_common.table import EMPTY, Columns, NoText, RefusedRow, Table, TableBuilder, read_record
 
 ANY_LABEL = "*"  # in a label map: every label that it does not name
 LONGEST_EXAMPLE = 100  # characters of a masked example
 LOST_SHARE = 20  # a source with more than one lost row in this many is sealed only after a person confirms
-PLACES_NAMED = 3  # of look-alikes of one kind
+PLACES_NAMED = 3  # of look-alikes of one kind, and of rows that were not read for one reason
+LONGEST_PLACES = 240  # characters of the places of a row
 ROWS_A_NOTE = 1000  # read between two calls of the progress
 
 
@@ -74,6 +75,12 @@ class Reading:
         return sum(row.cause == "refused" for row in self.skipped)
 
     @property
+    def refusals(self) -> Iterator[tuple[str, str]]:
+        """The reasons for which rows are refused, with their counts and first places, and the remedy of each."""
+        for why, rows in by_reason(row for row in self.skipped if row.cause == "refused"):
+            yield f"{counted(len(rows), 'row', 'rows')}: {why} ({first_places(rows)})", rows[0].remedy
+
+    @property
     def lost(self) -> int:
         """Number of rows and documents that could have been records and were not read."""
         return sum(row.cause == "lost" for row in self.skipped)
@@ -105,11 +112,25 @@ class Reading:
         cautions = []
         records = len(self.table) + (self.objections.records if self.objections else 0)
         if self.lost * LOST_SHARE > self.lost + records:
-            reasons = Counter(row.why for row in self.skipped if row.cause == "lost")
-            said = "; ".join(f"{count}: {why}" for why, count in reasons.most_common())
+            reasons = by_reason(row for row in self.skipped if row.cause == "lost")
+            said = "; ".join(f"{len(rows)}: {why}" for why, rows in reasons)
             rows = counted(self.lost + records, "row or document", "rows or documents")
             cautions.append(f"{self.lost} of {rows} cannot be read ({said})")
         return cautions + (self.objections.cautions(present_before) if self.objections else [])
+
+
+def by_reason(skipped: Iterable[Skipped]) -> list[tuple[str, list[Skipped]]]:
+    """Returns rows that were not read by their reason, the most frequent reason first."""
+    reasons: dict[str, list[Skipped]] = defaultdict(list)
+    for row in skipped:
+        reasons[row.why].append(row)
+    return sorted(reasons.items(), key=lambda reason: -len(reason[1]))
+
+
+def first_places(rows: Sequence[Skipped], further: str = "") -> str:
+    """Returns the first places of rows in words; ``further`` says where the others stand."""
+    places = ", ".join(printable(row.places, LONGEST_PLACES) for row in rows[:PLACES_NAMED])
+    return f"{places} and {len(rows) - PLACES_NAMED} more{further}" if len(rows) > PLACES_NAMED else places
 
 
 def _look_alike_words(found: LookAlikes) -> str:
@@ -170,10 +191,11 @@ class _Reader:
     def _unit(self, identity: PatientId) -> str:
         return self._choice.unit(self._source.patient_of(identity))
 
-    def _skip(self, where: str, why: str, cause: Cause = "lost", /) -> None:
+    def _skip(self, where: str, why: str, cause: Cause = "lost", *, beside: str = "", remedy: str = "") -> None:
+        skipped = Skipped(where, why, cause, beside, remedy)
         if cause == "refused" and not self._dry:
-            raise ConfigurationError(f"{where}: {why}", "leave out what does not count", code="refused-row")
-        self._skipped.append(Skipped(where, why, cause))
+            raise RefusedRow(skipped.places, why, remedy)
+        self._skipped.append(skipped)
 
     def _filtered(self) -> Iterator[Row]:
         rows = self._source.rows
@@ -190,9 +212,7 @@ class _Reader:
             self._skip(row.place, error.reason)
             return
         except RefusedRow as error:
-            if not self._dry:
-                raise
-            self._skip(row.place, error.reason, "refused")
+            self._skip(row.place, error.reason, "refused", remedy=error.remedy)
             return
         user = None
         if record.user is not None:

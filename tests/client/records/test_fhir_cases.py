@@ -1,10 +1,12 @@
 """Invented exports of FHIR: patients, versions, deletions, statuses and attachments are decided by written rules."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.client.records.test_sources import attachment, document, write_lines
+from tests.doubles.coded import raises
 from undersong_client.home import Declared
 from undersong_client.records import sources
 from undersong_common.errors import ConfigurationError
@@ -76,26 +78,67 @@ def test_one_more_status_counts_where_it_is_named():
     assert set(read("fhir_docstatus", also_status=("preliminary",)).table.texts) == {"final", "amended", "preliminary"}
 
 
-def test_a_listed_identifier_of_two_patients_stops(tmp_path):
+MRN = {"system": "http://a.example/mrn", "value": "55"}
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """An export of two Patients with one identifier, of whom one has a note."""
     folder = tmp_path / "export"
     folder.mkdir()
-    patients = [
-        {"resourceType": "Patient", "id": name, "identifier": [{"system": "http://a.example/mrn", "value": "55"}]}
-        for name in ("e", "f")
-    ]
-    document = {
-        "resourceType": "DocumentReference",
-        "id": "d1",
-        "status": "current",
-        "subject": {"reference": "Patient/e"},
-        "content": [{"attachment": {"contentType": "text/plain", "data": "YSBub3Rl"}}],
-    }
-    lines = "".join(json.dumps(resource) + "\n" for resource in patients)
-    (folder / "Patient.ndjson").write_text(lines, encoding="utf-8")
-    (folder / "DocumentReference.ndjson").write_text(json.dumps(document) + "\n", encoding="utf-8")
-    objectors = tmp_path / "objectors.txt"
-    objectors.write_text("http://a.example/mrn|55\n", encoding="utf-8")
-    declared = Declared(str(folder), user_field="patient", exclusions=str(objectors))
-    with pytest.raises(ConfigurationError, match="several Patient resources") as refused:
+    patients = [{"resourceType": "Patient", "id": name, "identifier": [MRN]} for name in ("e", "f")]
+    write_lines(folder / "Patient.ndjson", patients)
+    note = attachment("text/plain", b"a note")
+    write_lines(folder / "DocumentReference.ndjson", [document(1, note, patient="Patient/e")])
+    return folder
+
+
+def test_a_listed_identifier_of_two_patients_stops(tmp_path, shared):
+    (tmp_path / "objectors.txt").write_text("http://a.example/mrn|55\n", encoding="utf-8")
+    declared = Declared(str(shared), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
+    with raises(ConfigurationError, "no-exclusions"):
         sources.read(declared)
-    assert refused.value.code == "no-exclusions"
+
+
+@pytest.mark.parametrize("subject", [{"reference": "Patient/e"}, {"identifier": MRN}])
+def test_patients_with_one_identifier_are_asked_about_where_one_has_a_note(shared, subject):
+    note = document(1, attachment("text/plain", b"a note")) | {"subject": subject}
+    write_lines(shared / "DocumentReference.ndjson", [note])
+    declared = Declared(str(shared), user_field="patient")
+    (found,) = sources.read(declared).look_alikes
+    assert (found.kinds, found.is_shared) == (("identifiers",), True)
+    assert found.places[0][1] == "Patient.ndjson:2"
+    for choice in ("same_patient", "other_patient"):
+        assert sources.read(replace(declared, **{choice: ["identifiers"]})).look_alikes == ()
+
+
+def test_patients_with_one_identifier_and_no_note_are_not_asked_about(shared):
+    other = document(1, attachment("text/plain", b"a note"), patient="Patient/g")
+    write_lines(shared / "DocumentReference.ndjson", [other])
+    assert sources.read(Declared(str(shared), user_field="patient")).look_alikes == ()
+
+
+def test_an_objection_to_one_of_two_joined_patients_keeps_out_the_other(tmp_path, shared):
+    (tmp_path / "objectors.txt").write_text("f\n", encoding="utf-8")
+    declared = Declared(str(shared), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
+    assert len(sources.read(replace(declared, other_patient=["identifiers"])).table) == 1
+    assert len(sources.read(replace(declared, same_patient=["identifiers"])).table) == 0
+
+
+def test_a_version_that_does_not_count_is_named_beside_the_newer_one(tmp_path):
+    rows = [document(1, attachment("text/plain", b"a note"), meta={"versionId": str(n)}) for n in (1, 2)]
+    write_lines(tmp_path / "a.ndjson", rows)
+    (skipped,) = sources.read(Declared(str(tmp_path), user_field="patient")).skipped
+    assert (skipped.where, skipped.beside) == ("a.ndjson:1", "a.ndjson:2")
+
+
+def test_different_lines_without_a_version_stop_with_both_places(tmp_path):
+    rows = [document(1, attachment("text/plain", text)) for text in (b"a note", b"another")]
+    write_lines(tmp_path / "a.ndjson", rows)
+    declared = Declared(str(tmp_path), user_field="patient")
+    with raises(ConfigurationError, "refused-row") as refused:
+        sources.read(declared)
+    assert refused.value.problem.startswith("a.ndjson:1 (a.ndjson:2): another resource has its id")
+    ((reason, remedy),) = sources.read(declared, dry=True).refusals
+    assert reason.startswith("2 rows: another resource has its id, and neither has a version (a.ndjson:1 (a.ndjson:2),")
+    assert "meta.versionId" in remedy

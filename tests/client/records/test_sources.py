@@ -174,7 +174,7 @@ def test_a_dry_run_names_every_row_that_would_stop_by_the_sheets_own_number(tmp_
     assert (len(found.table), found.rows, found.empty, found.refused) == (2, 4, 0, 2)
     why = "the user column 'Fall' is empty or not an id"
     assert [(each.where.rpartition(": ")[2], each.why) for each in found.skipped] == [("row 3", why), ("row 5", why)]
-    assert "2 rows have no label or no patient id" in said
+    assert "2 rows: the user column 'Fall' is empty or not an id" in said
     assert "Zebedee" not in said
     assert "row 3: the user column" in command(*add, code=2)
 

@@ -8,7 +8,7 @@ stands in it (:mod:`text`). Every resource is read, or named with the reason; no
 from undersong_client.home import Declared
 from undersong_client.records.declared import OpenedSource, Skip
 from undersong_client.records.fhir.attachments import Attachments
-from undersong_client.records.fhir.documents import Documents, read_document
+from undersong_client.records.fhir.documents import ONE_VERSION, Documents, read_document
 from undersong_client.records.fhir.patients import Patients, read_person
 from undersong_client.records.fhir.resources import DOCUMENTS, PEOPLE, Conflict, Entry, Listing
 from undersong_common.patient_ids import Choice
@@ -34,11 +34,8 @@ def open_export(declared: Declared, choice: Choice, skip: Skip) -> OpenedSource:
             people.append(newest)
         except Conflict as conflict:
             first, second, *_ = conflict.entries
-            skip(
-                f"{first.place}, differs at {second.place}",
-                "its links or identifiers have no newest version",
-                "refused",
-            )
+            why = "its links or identifiers have no newest version"
+            skip(first.place, why, "refused", beside=second.place, remedy=ONE_VERSION)
             people += conflict.entries
     documents = Documents(declared, resources, skip)
     patients = Patients(resources, people, documents.newest, choice)

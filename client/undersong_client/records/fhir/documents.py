@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from undersong_client.home import Declared
-from undersong_client.records.declared import Skip, objects, value_at
+from undersong_client.records.declared import Cause, Skip, objects, value_at
 from undersong_client.records.fhir.attachments import Attachments
 from undersong_client.records.fhir.patients import NoPatient, Patients, Subject, read_subject
 from undersong_client.records.fhir.resources import DOCUMENTS, Conflict, Entry, Resources
@@ -143,9 +143,9 @@ class Documents:
             if entry is newest:
                 continue
             if newest is not None and entry.digest == newest.digest:
-                self._skip(f"{entry.place}, again at {newest.place}", "the same line stands twice", "resource")
+                self._skip(entry.place, "the same line stands twice", "resource", beside=newest.place)
             elif newest is not None:
-                self._skip(f"{entry.place}, newer at {newest.place}", "a newer version counts", "resource")
+                self._skip(entry.place, "a newer version counts", "resource", beside=newest.place)
             else:
                 self._skip(entry.place, "it is an older version of a document that does not count", "resource")
 
@@ -153,8 +153,9 @@ class Documents:
         """Yields one row per note; names every document that is not read."""
         for entry in self.newest:
             try:
-                owner: Hashable = patients.patient_of(patients.resolve(entry.facts.subject, entry))
-                self._patients[id(entry)] = patients.resolve(entry.facts.subject, entry)
+                identity = patients.subject_of(entry)
+                owner: Hashable = patients.patient_of(identity)
+                self._patients[id(entry)] = identity
             except NoPatient as error:
                 owner = None  # an attachment that it names is not surely one patient's
                 self._faults[id(entry)] = f"its subject is no patient: {error}"
@@ -204,12 +205,12 @@ class Documents:
             self._skip(entry.place, str(error))
             return None
         except _Repeated as repeated:
-            cause = "resource" if repeated.why == SAME_NOTE else "lost"
-            self._skip(f"{entry.place}, at {repeated.place}", repeated.why, cause)  # type: ignore[arg-type]
+            cause: Cause = "resource" if repeated.why == SAME_NOTE else "lost"
+            self._skip(entry.place, repeated.why, cause, beside=repeated.place)
             return None
         if id(entry) in self._conflicts:
             others = [other.place for other in self._conflicts[id(entry)] if other is not entry]
-            self._skip(f"{entry.place}, differs at {others[0]}", TWO_VERSIONS, "refused")
+            self._skip(entry.place, TWO_VERSIONS, "refused", beside=others[0], remedy=ONE_VERSION)
             return None
         self._notes.add(patient, targets, entry, text, days)
         values |= {"text": text, "patient": self._patients[id(entry)]}
@@ -240,6 +241,7 @@ class Documents:
 SAME_NOTE = "the same note stands in another resource"
 WITHDRAWN = "the same note was entered in error in another resource"
 TWO_VERSIONS = "another resource has its id, and neither has a version"
+ONE_VERSION = "export versions (meta.lastUpdated or meta.versionId), or leave the line out that does not count"
 
 
 class _Repeated(Exception):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from undersong_client.records.declared import objects
 from undersong_client.records.fhir.resources import Address, Entry, Resources, read_address
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import Choice, PatientId, clean_text, patient_id
+from undersong_common.patient_ids import Choice, Pair, PatientId, clean_text, patient_id
 
 # Types that a subject may have. Another word before a slash may be content, and is not shown.
 _OTHERS = frozenset(
@@ -130,10 +130,13 @@ class Patients:
                 bases.add(address.base)
         # Of a single base, the relative and the absolute references are those of one system.
         self._is_one_system = len(bases) <= 1 or "bases" in choice.same
+        self._places: dict[PatientId, str] = {}
+        self._named: set[PatientId] = set()  # patients that a document names
         people = [entry for entry in entries if entry.kind == "Patient"]
         for entry in people:
+            node = self._node(entry.name, entry.system)
+            self._places.setdefault(node, entry.place)
             for identifier in entry.facts.identifiers:
-                node = self._node(entry.name, entry.system)
                 if node not in self._owners[identifier]:
                     self._owners[identifier].append(node)
         for entry in entries:
@@ -144,8 +147,14 @@ class Patients:
                     self._join(owners[0], owner)
         self._names = self._name_patients()
         self._by_name: dict[str, set[PatientId]] = defaultdict(set)
-        for node in (self._node(entry.name, entry.system) for entry in people):
+        for node in self._places:
             self._by_name[node.name].add(self._names.get(node, node))
+
+    def subject_of(self, document: Entry) -> PatientId:
+        """Returns the id that a document's subject names. Raises NoPatient."""
+        identity = self.resolve(document.facts.subject, document)
+        self._named.add(self.patient_of(identity))
+        return identity
 
     def resolve(self, subject: Subject, entry: Entry) -> PatientId:
         """Returns the id that a reference of a resource names. Raises NoPatient."""
@@ -194,18 +203,31 @@ class Patients:
         patients = self._by_name.get(node.name, set())
         return next(iter(patients)) if len(patients) == 1 else node
 
-    def pairs(self) -> Iterator[tuple[PatientId, PatientId]]:
-        """Yields two patients where two Patient resources that are not joined have one identifier."""
+    def pairs(self) -> Iterator[Pair]:
+        """Yields two patients where Patient resources that are not joined have one identifier, and documents name one.
+
+        An objection to the patient without a document may be meant for the other one.
+        """
         for owners in self._owners.values():
-            first, *others = sorted({self._names.get(node, node) for node in owners})
-            yield from ((first, other) for other in others)
+            places: dict[PatientId, str] = {}
+            for node in owners:
+                places.setdefault(self._names.get(node, node), self._places[node])
+            first, *others = sorted(places.items())
+            if not self._named.isdisjoint(places):
+                yield from ((first, other) for other in others)
 
     def _node(self, name: str, system: str) -> PatientId:
-        identity = patient_id(f"Patient/{name}")
+        try:
+            identity = patient_id(f"Patient/{name}")
+        except ConfigurationError:  # of a Patient whom no document can name
+            identity = None
         return PatientId(name if identity is None else identity.name, "" if self._is_one_system else system)
 
     def _checked(self, name: str, system: str) -> PatientId:
-        identity = patient_id(name)
+        try:
+            identity = patient_id(name)
+        except ConfigurationError as error:
+            raise NoPatient(error.problem) from None
         if identity is None:
             raise NoPatient("missing")
         return self._node(identity.name, system)
@@ -229,7 +251,9 @@ class Patients:
 
     def _identified(self, system: str, value: str) -> PatientId:
         owners = self._owners.get((system, value), [])
-        if len({self._names.get(node, node) for node in owners}) > 1:
+        patients = {self._names.get(node, node) for node in owners}
+        if len(patients) > 1:
+            self._named |= patients
             raise NoPatient("an identifier that two Patient resources have")
         return owners[0] if owners else PatientId(value, system, is_identifier=True)
 

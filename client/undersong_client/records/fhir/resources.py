@@ -370,7 +370,7 @@ class Listing:
 
     def _list_resource(self, resource: dict[str, Any], entry: Entry, url: Any = None) -> bool:
         kind = resource.get("resourceType")
-        if kind not in self._facts:
+        if not isinstance(kind, str) or kind not in self._facts:
             if kind == "Bundle":
                 self._skip(entry.place, "a Bundle within a Bundle is not read")
             else:
@@ -379,7 +379,7 @@ class Listing:
             return False
         url = url.strip() if isinstance(url, str) else ""
         address = None if url.lower().startswith("urn:") else read_address(url)
-        entry.kind = str(kind)
+        entry.kind = kind
         entry.name = id_of(resource)
         if not entry.name and url.lower().startswith("urn:uuid:"):
             entry.name = url.lower().removeprefix("urn:uuid:")
