@@ -20,6 +20,7 @@ VERDICTS = {
 }
 BY_HAND = "\n## One small model, live"  # from here on the page is not the tables'
 HEAD = ("where in the paper", "element", "here", "`preset` sets", "code", "verdict", "test")
+PUBLISHED = "the published code"  # heading of a column that a page without such code does not have
 INTRODUCTION = """# The papers, element by element
 
 Each page below is written from one table in the program (`server/undersong_server/methods/papers/METHOD.toml`): an
@@ -37,6 +38,11 @@ real cost. Defaults, task file, preset, command line: the later one wins, and pl
 preset replaced and each that the command line took back. Inside [method], a key that the file has beside `preset` is a
 change too; where the command line names another method than the file's and a preset, none of the file's options of its
 method counts.
+
+The column "the published code" says where the authors' program does otherwise than their paper or than this project,
+as far as it was read. Figures of a paper may come from it, and a fault of it is in no preset. DP-KPS names no code;
+Song's was not read.
+
 Without a preset the defaults are the product's: less noise at equal epsilon, and prompts with hints.
 `METHOD@GENERATOR` in `undersong compare` runs a method with one generator alone.
 
@@ -60,9 +66,10 @@ def page(method: str) -> str:
         if steps := [f"{row[key]}." for row in table["elements"] if key in row]:
             lines += [f"**{said.capitalize()}.** {' '.join(step[0].upper() + step[1:] for step in steps)}", ""]
     lines += [f"Verdicts: {'; '.join(f'*{verdict}*, {meaning}' for verdict, meaning in VERDICTS.items())}.", ""]
-    lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
+    head = [*HEAD[:3], *([PUBLISHED] if _is_compared(table) else []), *HEAD[3:]]
+    lines += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     several = any("presets" in row for row in table["elements"])
-    lines += [f"| {' | '.join(_cells(row, several))} |" for row in table["elements"]]
+    lines += [f"| {' | '.join(_cells(row, several, _is_compared(table)))} |" for row in table["elements"]]
     ours = measured.section(method, measured.read_cells())
     if table.get("tables"):
         lines += ["", "## The paper's tables", "", TABLES.strip(), MEASURED if ours else NOT_MEASURED]
@@ -121,13 +128,19 @@ def pages() -> dict[Path, str]:
     }
 
 
-def _cells(row: Mapping[str, Any], several: bool) -> list[str]:
+def _is_compared(table: Mapping[str, Any]) -> bool:
+    """Whether a page says what the authors' program does otherwise."""
+    return any("published" in row for row in table["elements"])
+
+
+def _cells(row: Mapping[str, Any], several: bool, compared: bool) -> list[str]:
     """The cells of an element's line; its presets are named where the page has ``several``."""
     given = [f"`{key.removeprefix('method.')} = {_toml(value)}`" for key, value in row.get("set", {}).items()]
     names = [f"({', '.join(row.get('presets', [papers.PAPER]))})"] if given and several else []
     here = row["here"] + "".join(f" **{said.capitalize()}.**" for key, said in papers.NOT_PRIVATE.items() if key in row)
     code, test = (f"`{row[key]}`" if key in row else "" for key in ("code", "test"))
-    cells = [row["where"], row["element"], here, ", ".join(given) + "".join(f" {name}" for name in names)]
+    published = [row.get("published", "")] if compared else []
+    cells = [row["where"], row["element"], here, *published, ", ".join(given) + "".join(f" {name}" for name in names)]
     return [cell.replace("|", "\\|") for cell in [*cells, code, row["verdict"], test]]
 
 

@@ -9,6 +9,7 @@ term twice, densities are sharpened before they are drawn from, and structures h
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -18,7 +19,7 @@ from pydantic import Field
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import read_table
 from undersong_protocol.statistics.terms import FourierFeatures, matcher
-from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
+from undersong_server.methods.interface import Method, Order, PublicTexts, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import Densities, VocabularyOptions, private_keyphrases
 from undersong_server.methods.parts.selection import balanced_labels
 
@@ -118,6 +119,20 @@ def notes(options: Options, setting: Setting) -> list[str]:
     return [f"Budget ({of}): {first} vocabulary, {second} densities of sequences of {options.length} keyphrases."]
 
 
+def warnings(options: Options, setting: Setting, public_texts: PublicTexts) -> list[str]:
+    """Returns a warning where a sequence is longer than the terms of a public text: of the shots, examples or tests."""
+    shots = [text for texts in _shots(options, setting, np.random.default_rng(0)).values() for text, _ in texts]
+    texts = shots or options.examples or public_texts()
+    terms = matcher(options.terms(setting)) if texts else None
+    counts = [len(terms.of(text)) for text in texts] if terms else []
+    if not counts or options.length <= (median := statistics.median(counts)):
+        return []
+    return [
+        f"method.length is {options.length}, and half of the public texts have at most {median:g} terms of the"
+        " vocabulary: further places of a sequence are filler, so set a length that most texts have"
+    ]
+
+
 def generator_calls(options: Options, setting: Setting) -> int:
     return options.texts(setting)
 
@@ -204,4 +219,5 @@ METHOD = Method(
     asks_first=lambda _options, _setting: True,
     hides_labels=lambda options, _setting: not options.class_in_prompt,
     notes=notes,
+    warnings=warnings,
 )

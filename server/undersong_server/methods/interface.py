@@ -32,6 +32,7 @@ __all__ = [
     "Order",
     "Plan",
     "Privacy",
+    "PublicTexts",
     "Quorum",
     "Records",
     "RunContext",
@@ -45,6 +46,7 @@ EXPECTED_RECORDS = 300  # where nobody declares how many there are
 PROMISE, ONE_PARTY = Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0)  # of a Setting that a method's test makes
 Watch = Callable[[str, Callable[[], Any]], Any]
 Observe = Callable[[str, Mapping[str, Any]], None]  # told what a run obtains: its kind, and its public facts
+PublicTexts = Callable[[], Sequence[str]]  # public texts of the task's kind; none where none are at hand
 Records = Mapping[str, Sequence[tuple[int, Any]]]  # what a method recorded, by name: the round and the value
 
 
@@ -134,6 +136,7 @@ class Method(Generic[_Options]):
         measures_lengths: True if its own plan measures the lengths of texts, whatever the task asks.
         packages: top-level modules that a run needs at the coordinator and that its install may lack; none by default.
         notes: sentences for whoever plans a run of it; none by default.
+        warnings: choices of the options that promise little, a sentence each without its full stop; none by default.
         paper_figures: the noise that the method's paper would add in a plan with a finite epsilon: "sigma" (natural
             units), "epsilon_really_spent" with it, and further figures; empty by default, if the paper charges nothing.
         figures: figures of a finished run for ``undersong compare``, as plain JSON values, from the run's records, a
@@ -152,6 +155,7 @@ class Method(Generic[_Options]):
     measures_lengths: bool = False
     packages: Callable[[_Options], Sequence[str]] = lambda _options: ()
     notes: Callable[[_Options, Setting], Sequence[str]] = lambda _options, _setting: ()
+    warnings: Callable[[_Options, Setting, PublicTexts], Sequence[str]] = lambda _options, _setting, _texts: ()
     paper_figures: Callable[[_Options, Plan], Mapping[str, float]] = lambda _options, _plan: {}
     figures: Callable[[Records, Embed, Sequence[str], Int64], Mapping[str, Any]] = (
         lambda _records, _embed, _test, _labels: {}

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from undersong_common import configuration, extras, plugins
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.printable import counted, printable
+from undersong_common.table import read_table
 from undersong_protocol import statistics
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
@@ -46,6 +48,7 @@ _START_S = (6.0, 20.0)  # libraries, models, the corpus's report and test
 _WORD_S = (0.00015, 0.0005)  # per word of a text that is embedded
 _PAIR_S = (0.0004, 0.0012)  # per pair of parties that share masks, and sum
 _SCORE_S = (1e-8, 4e-8)  # per record and coordinate of a sum
+_MOST_PUBLIC_TEXTS = 500  # that a plan reads
 _MOST_NEIGHBOURS = 200  # per party; with more parties the graph is not complete
 
 
@@ -393,8 +396,18 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         cost=_expected_cost(run),
         method_notes=(*method.notes(run.task.options, run.setting), *batch_notes(run)),
         paper=paper or None,
-        weak=(*bounds.weak_plan(run.plan), *cap_warnings(run)),
+        weak=(
+            *bounds.weak_plan(run.plan),
+            *method.warnings(options, run.setting, partial(_public_texts, run.task)),
+            *cap_warnings(run),
+        ),
     )
+
+
+def _public_texts(task: Task) -> Sequence[str]:
+    """Returns the first texts of the public test file; none where there is no such file yet."""
+    path = task.locate(task.evaluation.test) if task.evaluation.test else None
+    return read_table(path, task.data.text).texts[:_MOST_PUBLIC_TEXTS] if path and path.exists() else ()
 
 
 def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:

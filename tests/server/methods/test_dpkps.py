@@ -1,5 +1,6 @@
 """DP-KPS: its plan's figures, what a run asks and writes, and bad input refused by name."""
 
+import json
 import math
 
 import numpy as np
@@ -43,6 +44,26 @@ def test_the_split_divides_mu_squared_and_an_ensemble_costs_the_root_of_its_stru
     assert options(sampler="iterative", length=10).lengths() == (1, 2, 4, 8, 16)
     assert options(sampler="iterative", length=8).lengths() == (1, 2, 4, 8)
     assert options(sampler="iterative", length=1).lengths() == (1,)
+
+
+@pytest.mark.parametrize(("length", "warned"), [(1, False), (2, False), (3, True)])
+def test_a_sequence_longer_than_public_texts_is_warned_of(tmp_path, length, warned):
+    task = write_task(tmp_path, length=length)
+    task = task.model_copy(update={"evaluation": task.evaluation.model_copy(update={"test": "public.jsonl"})})
+    test = [{"text": text, "label": "a"} for text in ("apple", "apple and avocado", "apricot, banana, avocado")]
+    path = task.locate("public.jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in test), encoding="utf-8")
+    sentences = [sentence for sentence in plan_figures(plan_run(task)).weak if "method.length" in sentence]
+    assert len(sentences) == warned
+    assert all("at most 2 terms" in sentence for sentence in sentences)
+    path.unlink()
+    assert not any("method.length" in sentence for sentence in plan_figures(plan_run(task)).weak)
+
+
+def test_own_examples_come_before_the_test_file_in_the_warning(setting):
+    sentences = dpkps.warnings(options(length=2, examples=("an apple",)), setting, lambda: ["apple, apricot, pie"])
+    assert len(sentences) == 1
+    assert not dpkps.warnings(options(length=2), setting, lambda: ["apple, apricot, pie"])
 
 
 def write_task(folder, records=300, generators=1, terms=None, **method):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from dataclasses import replace
 from statistics import NormalDist
 from types import SimpleNamespace
@@ -92,6 +93,8 @@ def test_presets_hold_the_papers_values():
         assert (genetic.population, genetic.elite, genetic.rounds, genetic.sampling) == (10_000, 2_000, 10, 0.8)
         assert (genetic.length_bins, genetic.keywords_per_label, genetic.keyword_answers) == (100, 50, 1)
         assert [round(8_000 * part) for part in genetic.operators] == [2000] * 4
+    with_curator, federated = (dpga.Options(preset=preset).model_dump() for preset in ("paper", "federated"))
+    assert {key for key in with_curator if with_curator[key] != federated[key]} == {"preset", "curator"}
     wiki, mimic = dpkps.Options(preset="paper"), dpkps.Options(preset="mimic")
     assert (wiki.sampler, wiki.texts(Setting(tuple("abc"), ("one",)))) == ("iterative", 3000)
     assert (mimic.sampler, mimic.texts(Setting(tuple("ab"), ("one",)))) == ("independent", 3000)
@@ -104,6 +107,22 @@ def test_presets_hold_the_papers_values():
     assert papers.sections("discriminator", "paper")["federation"] == {"parties": 15}
     for module in (pretext, fusegen):
         assert (module.Options(preset="paper").samples, module.Options(preset="paper").rounds) == (6000, 5)
+
+
+def test_a_coordinator_takes_dpga_without_its_curator(tmp_path):
+    path = make_task(tmp_path)
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    data["method"] = {"name": "dpga", "preset": "federated", "population": 60, "elite": 12}
+    roster = ("alder", "beech", "cedar")
+    data["federation"] = {"parties": 3}
+    plan = plan_run(coordinator_task(data, tmp_path, roster)).plan
+    by_name = {planned.name: planned for planned in plan.sums}
+    assert [by_name[name].law for name in ("length range", "metadata/length")] == ["laplace", "laplace"]
+    assert all(planned.sigma > 0.0 for planned in plan.sums)
+    assert plan.privacy.epsilon == data["privacy"]["epsilon"]
+    data["method"]["preset"] = "paper"
+    with pytest.raises(ConfigurationError, match="not private here"):
+        coordinator_task(data, tmp_path, roster)
 
 
 @pytest.mark.parametrize("name", ["wasp", "dpga", "dpkps", "discriminator", "augpe", "pretext", "fusegen"])
