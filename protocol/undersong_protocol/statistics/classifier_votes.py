@@ -277,11 +277,39 @@ class CorpusComparison(Statistic, question="classifiers"):
 
         def compute(asked: Int64) -> Float64:
             x, read, own = embeddings[asked].astype(np.float64), [texts[row] for row in asked], labels[asked]
-            gain = np.zeros(len(asked))
-            for sign, head, by_word in zip((-0.5, 0.5), heads, by_words, strict=True):
+            right = np.zeros((2, len(asked)))
+            for corpus, (head, by_word) in enumerate(zip(heads, by_words, strict=True)):
                 answers = ((x @ head[:-1] + head[-1]).argmax(axis=1), word_labels(by_word, read))
-                gain += sign * np.sum([answer == own for answer in answers], axis=0)
-            gain *= own >= 0
-            return np.stack([gain, SQUARE * gain**2], axis=1)
+                right[corpus] = np.mean([answer == own for answer in answers], axis=0)
+            return self._row(*right) * (own >= 0)[:, None]
 
         return Rows(compute, records.units)
+
+    def _row(self, first: Float64, second: Float64) -> Float64:
+        """The rows of records on which the corpora's classifiers are right by so much, float64 [m, dimension]."""
+        gain = second - first
+        return np.stack([gain, SQUARE * gain**2], axis=1)
+
+
+@register
+@dataclass(frozen=True)
+class ScoredComparison(CorpusComparison):
+    """Compares two public corpora as :class:`CorpusComparison` does, and tells how good both of them are.
+
+    With a and b the means over both kinds of classifier of (right by the second corpus) and (right by the first), a
+    record's row is (d, s, SQUARE d^2), d = a - b and s = a + b - 1. Since |d| + |s| <= 1, the longest row is that of
+    |d| = 1 and s = 0, as without s: the accuracy costs nothing. Of m records the second corpus's classifiers label
+    (1 + S / m + D / m) / 2 rightly, S and D being the sums.
+    """
+
+    name: ClassVar[str] = "scored_comparison"
+    whole: ClassVar[bool] = False
+    consent: ClassVar[str] = "by how well two public corpora teach to label your records, and by how much one is better"
+
+    @property
+    def dimension(self) -> int:
+        return 3
+
+    def _row(self, first: Float64, second: Float64) -> Float64:
+        gain = second - first
+        return np.stack([gain, first + second - 1.0, SQUARE * gain**2], axis=1)

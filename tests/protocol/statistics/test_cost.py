@@ -36,9 +36,11 @@ from undersong_protocol.statistics.classifier_votes import (
     ClassifierVotes,
     ClassifierVotesInBlocks,
     CorpusComparison,
+    ScoredComparison,
 )
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.histogram import AttributeMarginals, MetadataHistograms
+from undersong_protocol.statistics.support import LARGEST_GENERATORS, SupportVotes
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram
 from undersong_protocol.statistics.votes import EqualVotes
@@ -85,6 +87,14 @@ def equal_votes(size: int) -> tuple[Statistic, PublicInputs]:
     return EqualVotes(min(size, 30), size), public
 
 
+def support_votes(size: int) -> tuple[Statistic, PublicInputs]:
+    generators = min(size, LARGEST_GENERATORS)
+    public = PublicInputs(
+        {"candidates": embedded(size)}, {"authors": (np.arange(size) % generators).astype(np.float64)}
+    )
+    return SupportVotes(generators, size), public
+
+
 def attribute_marginals(size: int) -> tuple[Statistic, PublicInputs]:
     lists = (2,) * min(size, 30)
     values = LabelledEmbeddings(CLOUD[: sum(lists)], np.repeat(np.arange(len(lists)), lists))
@@ -97,10 +107,10 @@ def classifier_votes(size: int, kind: type[ClassifierVotes] = ClassifierVotes) -
     return kind(classifiers, labels), PublicInputs({}, public)
 
 
-def corpus_comparison(size: int) -> tuple[Statistic, PublicInputs]:
+def corpus_comparison(size: int, kind: type[CorpusComparison] = CorpusComparison) -> tuple[Statistic, PublicInputs]:
     labels = min(size, 16)
     public = {"heads": numbers(2, WIDTH + 1, labels), "word classifiers": numbers(2, BUCKETS + 1, labels)}
-    return CorpusComparison(labels), PublicInputs({}, public)
+    return kind(labels), PublicInputs({}, public)
 
 
 def fourier_features(size: int, *, averaged: bool) -> tuple[Statistic, PublicInputs]:
@@ -132,6 +142,8 @@ PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     "label_histogram": lambda size: (LabelHistogram(min(size, LARGEST_LABELS)), PublicInputs()),
     "length_histogram": lambda size: (LengthHistogram(tuple(range(min(size, 1024)))), PublicInputs()),
     "metadata_histograms": metadata,
+    "scored_comparison": lambda size: corpus_comparison(size, ScoredComparison),
+    "support_votes": support_votes,
     "teacher_votes": teacher_votes,
     "term_histogram": lambda size: (
         TermHistogram(2 * size, size),
