@@ -23,6 +23,9 @@ HEAD = ("where in the paper", "element", "here", "`preset` sets", "code", "verdi
 PUBLISHED = "the published code"  # heading of a column that a page without such code does not have
 INTRODUCTION = """# The papers, element by element
 
+> Figures of the method `undersong` on this page were measured at commit b88cc16b, before it set texts aside, wrote
+> missing ones anew and followed its verdict at half a standard error.
+
 Each page below is written from one table in the program (`server/undersong_server/methods/papers/METHOD.toml`): an
 element of the paper, where it stands there, what is done here, the file that does it, a verdict, and the test that
 checks it. What an element sets under `preset = "paper"` stands in the same row, beside what the paper says of it; where

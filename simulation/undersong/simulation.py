@@ -31,20 +31,17 @@ from undersong_common.embedding import (
     TextLengths,
 )
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import PACKAGED
 from undersong_common.table import Table, concatenate
 from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.cluster import Cluster, spread
-from undersong_server.evaluation.evaluate import NO_PRIVACY, evaluate_tables
-from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.panel import FIGURES, Trained
+from undersong_server.evaluation.evaluate import NO_PRIVACY
 from undersong_server.federation.driver import STAGE_TIMEOUT_S, Transport
 from undersong_server.methods import mixture
-from undersong_server.operations.tasks import read_test_file
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.release.files import JSONL_NAME, SimulationSigner, publish, report_data
-from undersong_server.report.data import Accuracy, Measure, ReportData, measures_of
+from undersong_server.report import usefulness
+from undersong_server.report.data import ReportData
 from undersong_server.runs import planning
 from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.planning import RunPlan, build_author
@@ -52,7 +49,6 @@ from undersong_server.runs.task import Task
 
 FLOWER_TIMEOUT_S = 3600.0
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
-OURS = "synthetic"
 MIXTURE = "zero-shot mixture, no private data"
 
 
@@ -259,6 +255,8 @@ class Delivered:
             "weights": [list(row) for row in self.report.weights],
             "epsilon_after": list(self.report.privacy.epsilon_after),
             "private": self.report.privacy.is_private,
+            "score": None if self.report.score is None else self.report.score.to_json(),
+            "set_aside": self.report.set_aside,
             "accuracy": {
                 row.data: row.accuracy for row in reversed(self.report.accuracy)
             },  # the panel's, which is first
@@ -290,7 +288,7 @@ def deliver(
     for remark in (*task.remarks, *planning.cap_warnings(run_plan)):
         progress.say(remark)
     tables = private_tables(task, seed)
-    test = read_test_file(task)
+    test = usefulness.read_test_file(task)
     planning.require_packages(run_plan)
     arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
     if engine != "inprocess":
@@ -345,59 +343,24 @@ def _evaluated(
     environment: Mapping[str, str],
     seed: int,
     progress: Progress,
-) -> tuple[tuple[Accuracy, ...], tuple[Measure, ...]]:
+) -> usefulness.Figures:
     """This corpus beside its two ends, private records without privacy and no private records at all; and its figures.
 
     The figures are of the corpus and the public test file alone; a task without labels has these, and no task model.
     """
-    settings = run_plan.task.evaluation
-    corpora = {OURS: table_of(simulated.outcome.samples)}
-    if test.labels is None:
-        report = evaluate_tables(
-            OURS, corpora[OURS], EvaluationOptions(test=test, seed=seed), embed=simulated.embed_any
-        )
-        return (), measures_of(report)
-    if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
-        corpora[MIXTURE] = table_of(_mixture(run_plan, workspace, simulated, environment, seed, progress))
-    corpora[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
-    options = EvaluationOptions(
-        test=test,
-        head=settings.head,
-        bert=None if settings.encoder is None else _encoder(run_plan.task, settings.encoder),
-        epochs=settings.epochs,
-        batch=settings.batch,
-        learning_rate=settings.learning_rate,
-        max_tokens=settings.max_tokens,
-        repeats=settings.repeats,
+    corpora = {usefulness.OURS: table_of(simulated.outcome.samples)}
+    if test.labels is not None:
+        if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
+            corpora[MIXTURE] = table_of(_mixture(run_plan, workspace, simulated, environment, seed, progress))
+        corpora[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
+    return usefulness.figures(
+        run_plan.task,
+        corpora,
+        test,
+        embed=simulated.embed_any,
         seed=seed,
+        shown=lambda done, total: progress.update("training the task models", done, total),
     )
-    rows: list[Accuracy] = []
-    measures: tuple[Measure, ...] = ()
-    for number, (data, corpus) in enumerate(corpora.items()):
-        progress.update("training the task models", number, len(corpora))
-        if len(set(corpus.labels or ())) < 2:
-            continue
-        report = evaluate_tables(data, corpus, options, embed=simulated.embed_any, only_task_models=data != OURS)
-        if data == OURS:
-            measures = measures_of(report)
-        rows += [_accuracy(data, each, panel=each is report.trained[0]) for each in report.trained]
-    return tuple(rows), measures
-
-
-def _accuracy(data: str, trained: Trained, *, panel: bool) -> Accuracy:
-    figures = {name: trained.interval(name) for name in FIGURES}
-    return Accuracy(
-        data,
-        **{name: figure.value for name, figure in figures.items()},
-        ours=data == OURS and panel,
-        reads_private=data == NO_PRIVACY,
-        model=trained.description,
-        interval=figures["accuracy"] if len(trained.runs) > 1 else None,
-    )
-
-
-def _encoder(task: Task, encoder: str) -> Path:
-    return Path(encoder) if encoder == PACKAGED else task.locate(encoder)
 
 
 def _mixture(

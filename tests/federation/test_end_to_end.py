@@ -13,11 +13,20 @@ pytestmark = pytest.mark.slow
 
 SEED = 7
 REDUCED = ["--set", "method.samples=60", "--set", "method.rounds=3"]
+TESTED = ["--set", f"evaluation.test={CLINIC / 'data' / 'test.jsonl'}"]
 
 
 @pytest.mark.timeout(1200)
 def test_five_hospitals_enrol_approve_run_export_and_verify_as_the_simulation_does(clinic, tmp_path):
-    check(clinic, clinic.task, REDUCED, tmp_path, 600.0)
+    check(clinic, clinic.task, [*REDUCED, *TESTED], tmp_path, 600.0)
+    card = (tmp_path / "published" / "README.md").read_text(encoding="utf-8")
+    ours = json.loads((tmp_path / "simulated" / "manifest.json").read_text())["files"]
+    assert ours.keys() == json.loads((tmp_path / "published" / "manifest.json").read_text())["files"].keys()
+    alone = (tmp_path / "simulated" / "README.md").read_text(encoding="utf-8")
+    for start in ("**A classifier trained on these texts", "| synthetic |"):
+        (line,) = (line for line in card.splitlines() if line.startswith(start))
+        (same,) = (line for line in alone.splitlines() if line.startswith(start))
+        assert line.partition(" On ")[0] == same.partition(" On ")[0]
 
 
 @pytest.mark.timeout(2400)

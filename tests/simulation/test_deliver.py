@@ -33,12 +33,13 @@ from undersong_server.generators.kinds.ngram import NgramGenerator, NgramSetting
 from undersong_server.operations import tasks as task_files
 from undersong_server.progress import Silent
 from undersong_server.release.files import OUTPUT_NAMES, charges
+from undersong_server.report import usefulness
 from undersong_server.runs import task as tasks
 
 pytestmark = pytest.mark.heavy
 
 MARKER = "zyzzyva-4711"
-OF_ONE_METHOD = ("sequences.jsonl", "adapters.zip")
+OF_ONE_METHOD = ("set-aside.jsonl", "sequences.jsonl", "adapters.zip")
 WRITTEN = tuple(name for name in OUTPUT_NAMES if name not in OF_ONE_METHOD)
 
 
@@ -372,7 +373,7 @@ def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_t
     delivered = run(path, tmp_path / "out")
     rows = [(row.data, row.model.partition(" (")[0].partition(":")[0]) for row in delivered.report.accuracy]
     kinds = ("panel", "linear head", "fine-tuned bert")
-    corpora = (simulation.OURS, simulation.MIXTURE, simulation.NO_PRIVACY)
+    corpora = (usefulness.OURS, simulation.MIXTURE, simulation.NO_PRIVACY)
     assert rows == [(data, kind) for data in corpora for kind in kinds]
     assert [row.ours for row in delivered.report.accuracy] == [True, *[False] * 8]
     assert all(row.interval is not None for row in delivered.report.accuracy)
@@ -387,7 +388,7 @@ def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_t
     assert "over 2 seeds" in page
     assert simulation.NO_PRIVACY not in page
     assert set(delivered.to_json()["accuracy"]) == set(corpora)
-    assert delivered.to_json()["accuracy"][simulation.OURS] == delivered.report.accuracy[0].accuracy
+    assert delivered.to_json()["accuracy"][usefulness.OURS] == delivered.report.accuracy[0].accuracy
 
 
 def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(tmp_path):
@@ -432,6 +433,7 @@ def test_private_files_are_read_once(tmp_path, monkeypatch):
         read.append(path.name)
         return read_table(path, *arguments, **options)
 
-    monkeypatch.setattr("undersong_server.operations.tasks.read_table", counted)
+    for module in ("operations.tasks", "report.usefulness"):
+        monkeypatch.setattr(f"undersong_server.{module}.read_table", counted)
     run(make_task(tmp_path), tmp_path / "out")
     assert sorted(read) == ["site-0.jsonl", "site-1.jsonl", "site-2.jsonl", "test.jsonl"]

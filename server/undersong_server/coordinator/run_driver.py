@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common import embedders, extras
-from undersong_common.embedding import PublicFileCache
+from undersong_common.embedding import Embed, PublicFileCache
 from undersong_common.errors import (
     ConfigurationError,
     InternalError,
@@ -25,6 +25,7 @@ from undersong_common.errors import (
 from undersong_common.logs import place_of, without_numbers
 from undersong_common.machine import HeldSteps, fault_of
 from undersong_common.printable import counted
+from undersong_common.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
@@ -34,7 +35,8 @@ from undersong_server.federation.driver import Transport, decode
 from undersong_server.journal import Journal
 from undersong_server.progress import Progress
 from undersong_server.release.files import Signer, publish, report_data
-from undersong_server.runs.execution import execute
+from undersong_server.report import usefulness
+from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.folder import (
     FINAL,
     STATE_AFTER,
@@ -46,7 +48,7 @@ from undersong_server.runs.folder import (
     State,
     UnreadableRun,
 )
-from undersong_server.runs.planning import Planned, build_author
+from undersong_server.runs.planning import Planned, RunPlan, build_author
 from undersong_server.storage import Away, Superseded
 
 log = logging.getLogger(__name__)
@@ -219,6 +221,9 @@ class RunDriver(Progress, ABC):
         planned = self._planned = self.folder.planned()
         self.say("prepares the run; the parties are asked once it is ready, which may take minutes")
         run_plan = planned.load()
+        test = usefulness.read_test_file(run_plan.task)  # before the parties are asked for anything
+        if test is not None:
+            extras.require("sklearn", *(["torch"] if test.labels is not None else []))
         quorum = run_plan.plan.quorum
         self._needed = quorum.parties - quorum.tolerated_dropouts
         self._reply_bytes = run_plan.plan.largest_reply_bytes
@@ -264,9 +269,30 @@ class RunDriver(Progress, ABC):
             self._interrupted = STATE_AFTER.get(self.folder.requested().action or "", self._interrupted)
             self.check()
             insecure, created = planned.insecure_noise_seed is not None, time.strftime("%Y-%m-%d %H:%M")
-            report = report_data(run_plan, outcome, embedder.lengths, created=created, insecure_noise=insecure)
+            accuracy, measures = self._figures(run_plan, outcome, test, embed)
+            report = report_data(
+                run_plan,
+                outcome,
+                embedder.lengths,
+                created=created,
+                insecure_noise=insecure,
+                accuracy=accuracy,
+                measures=measures,
+                seeds=run_plan.task.evaluation.repeats,
+                test_set=Path(run_plan.task.evaluation.test or "").name,
+            )
             publish(self.folder.output, outcome, report, signer=self._signer)
             self.folder.share_output()
+
+    def _figures(self, run_plan: RunPlan, outcome: Outcome, test: Table | None, embed: Embed) -> usefulness.Figures:
+        """Figures of the corpus beside the task's public test file, for the card that is signed; none without one."""
+        if test is None:
+            return (), ()
+        self._show(phase="training the task models", done=0, total=1)
+        samples = outcome.samples
+        corpus = Table(tuple(each.text for each in samples), tuple(each.label for each in samples), None)
+        assert self._planned is not None
+        return usefulness.figures(run_plan.task, {usefulness.OURS: corpus}, test, embed=embed, seed=self._planned.seed)
 
     def _observe(self, kind: str, facts: Mapping[str, Any]) -> None:
         if kind == "asks":

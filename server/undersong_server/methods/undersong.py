@@ -1,13 +1,15 @@
 """Undersong: the records say who writes, what is written, and which texts stay; docs/method.md has the pseudo-code.
 
-A private sum is asked only for a choice, and a choice stands only if the records' verdict finds it better than all
-texts, cleaned, by two standard errors. Otherwise those are the corpus: a label goes only if embeddings and words
-contradict it, where the method ``cleaned-mixture`` asks embeddings alone. One generator leaves nobody to choose: there,
-and where more is written than published, the records judge the labels of the texts, by where those of each label lie.
+A text that the records do not support is not published, and what is missing is written anew. A choice stands if the
+records' verdict finds it better than all texts that are left, cleaned, by half a standard error. Otherwise those are
+the corpus: a label goes only if embeddings and words contradict it, where the method ``cleaned-mixture`` asks
+embeddings alone. One generator leaves nobody to choose: there, and where more is written than published, the records
+judge the labels of the texts, by where those of each label lie. The verdict's sum also tells how good the corpus is.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
@@ -26,12 +28,13 @@ from undersong_protocol.statistics.classifier_votes import (
     SQUARE,
     ClassifierVotesInBlocks,
     CorpusComparison,
+    ScoredComparison,
     word_features,
 )
 from undersong_protocol.statistics.histogram import COLUMNS, VALUES, AttributeMarginals, LabelHistogram
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
-from undersong_server.evaluation import task_model
+from undersong_server.evaluation import private_score, task_model
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
 from undersong_server.methods.interface import (
     Input,
@@ -44,9 +47,14 @@ from undersong_server.methods.interface import (
     Setting,
     SumRequest,
 )
-from undersong_server.methods.parts import shares
+from undersong_server.methods.parts import shares, support
 from undersong_server.methods.parts.metadata import shares_of_counts
-from undersong_server.methods.parts.selection import highest, largest_remainder, sample_without_replacement
+from undersong_server.methods.parts.selection import (
+    highest,
+    largest_remainder,
+    places_by_label,
+    sample_without_replacement,
+)
 
 
 class Options(MethodOptions):
@@ -56,15 +64,22 @@ class Options(MethodOptions):
         samples: texts published, at most.
         written: texts ordered for each text published. It multiplies the calls and their price.
         rounds: of writing, of equally many texts. After each but the last, generators or examples are chosen.
+        score: measures on the records how good the corpus is, in the verdict's sum.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
     written: Annotated[int, Field(ge=1, le=20)] = 1
     rounds: Annotated[int, Field(ge=2)] = 3
+    score: bool = True
 
     def per_round(self) -> list[int]:
         """Number of texts to order in each round."""
         return [int(n) for n in largest_remainder(np.ones(self.rounds), self.samples * self.written)]
+
+    def most_anew(self, generators: int) -> int:
+        """Largest number of texts to order in place of those that are set aside, dropped or never came."""
+        share = TUNING.anew_of_several if generators > 1 else TUNING.anew_of_one
+        return round(share * self.samples)
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
@@ -79,6 +94,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         located = EmbeddingSum(embedders.dimension(setting.embedder), labels)
         asked.append(SumRequest("centres", located, TUNING.part_centres))
     for t, size in enumerate(np.cumsum(options.per_round())[:-1].tolist()):
+        if not t and generators > 1:
+            asked.append(SumRequest("support", support.statistic(setting, size), TUNING.part_support))
         if several and size >= TUNING.texts_judged * generators * labels:
             judged = ClassifierVotesInBlocks(generators, labels)
             asked.append(SumRequest(f"who/{t + 1}", judged, TUNING.part_who / (options.rounds - 1)))
@@ -86,8 +103,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             part = TUNING.part_examples / (options.rounds - 1)
             q = max(1, min(TUNING.votes, size // TUNING.texts_per_vote))
             asked.append(SumRequest(f"votes/{t + 1}", EqualVotes(q=q, candidates=size, labels=labels), part))
-    if labels > 1 and len(asked) > 1:  # there is a choice to judge
-        asked.append(SumRequest("verdict", CorpusComparison(labels), TUNING.part_verdict))
+    if labels > 1 and (options.score or len(asked) > 1):  # there is a corpus to score, or a choice to judge
+        compared = ScoredComparison(labels) if options.score else CorpusComparison(labels)
+        asked.append(SumRequest("verdict", compared, TUNING.part_verdict))
     return asked
 
 
@@ -99,20 +117,26 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     state.open_centres()
     for t, count in enumerate(options.per_round()):
         # 2. Write: all generators alike first, later the chosen ones, with examples where votes were asked.
-        state.write(t, count)
+        run.record("weights", t, (state.weights @ state.shares).tolist())
+        state.write(f"round {t + 1}", t, count)
+        # 2.4. Support: generators whose texts lie where no record lies write no more, and their texts are set aside.
+        if not t and "support" in state.asked:
+            state.ask_support()
         # 3. Who: the generators that the records cannot tell from the best.
         if f"who/{t + 1}" in state.asked:
             state.choose_generators(f"who/{t + 1}")
         # 4. Which, for the next round: examples that the records vote for, where there are no labels.
         if f"votes/{t + 1}" in state.asked:
             state.choose_examples(f"votes/{t + 1}")
-    # 5. Public cleaning of everything: this run's mixture.
-    mixture = state.at_most(state.cleaned(np.arange(len(run.pool))))
-    # 6. Which, for the corpus: the chosen generators' texts, under the labels that the records' centres find likeliest.
-    ours = state.chosen_texts()
-    # 7. The verdict: the choice stands if it is better than all texts, cleaned, by two standard errors.
+    # 5., 6. Which, for the corpus: the chosen generators' texts, under the labels that the records' centres find
+    # likeliest, or cleaned in public. What is missing is written anew.
+    ours = state.completed()
+    # 5. Public cleaning of everything that is not set aside: this run's mixture.
+    mixture = state.at_most(state.cleaned(state.not_aside()))
+    # 7. The verdict: the choice stands if it is better than all texts that are left, cleaned.
     if "verdict" in state.asked:
         ours = state.by_verdict(mixture, ours)
+    state.report_set_aside(ours)
     return state.samples(ours)
 
 
@@ -148,6 +172,9 @@ class State:
         self.spent: Bools = np.zeros((generators, labels), dtype=np.bool_)
         self.examples: list[list[str]] = [[] for _ in range(labels)]
         self.centres: NoisySum | None = None
+        self.support: support.Support | None = None
+        self._reasons: list[str] = []  # of the texts of the pool when they were last judged
+        self.records_error = 0.0  # standard deviation of the estimated number of records
 
     def count_labels(self) -> None:
         """Opens the histogram of labels, and of attributes beside it."""
@@ -161,6 +188,7 @@ class State:
             self.shares = shares.label_shares(counts)
             self.rare = self.shares < TUNING.rare / labels
             self.records = shares.records_shares(self.shares) * shares.records_of(counts)
+            self.records_error = float(counts.sigma * np.sqrt(labels))
             self.run.record("label shares", 0, self.shares.tolist())
 
     def open_centres(self) -> None:
@@ -168,13 +196,12 @@ class State:
         if "centres" in self.asked:
             self.centres = self.run.private_sum("centres", [])
 
-    def write(self, t: int, count: int) -> None:
+    def write(self, step: str, t: int, count: int) -> None:
         """Orders ``count`` texts in round ``t``, so that all texts come near to the shares of labels and generators."""
-        run, published = self.run, self._table() * self.chosen
-        self.run.record("weights", t, (self.weights @ self.shares).tolist())
+        run, published = self.run, self._table(self.not_aside()) * self.chosen
         wanted = shares.to_write(published, self.weights, self._shares_with_rare(published, count), self.spent, count)
-        before, rng = self._table(), run.rng(f"round {t + 1}")
-        run.generate(f"round {t + 1}", t, self._orders(wanted, rng))
+        before, rng = self._table(), run.rng(step)
+        run.generate(step, t, self._orders(wanted, rng))
         self.spent |= shares.spent(wanted, self._table() - before)
         if not len(run.pool):
             raise ConfigurationError("the generators wrote no text in the first round", "look at their counts above")
@@ -199,6 +226,55 @@ class State:
                 orders.append(Order(generator, kind, name, good=good, terms=terms, attributes=named))
         return orders
 
+    def ask_support(self) -> None:
+        """Opens the votes for each generator's texts; those of whom the records support nothing write no more."""
+        self.support = support.ask(self.run, "support", self.records / self.records.sum())
+        self._drop(~self.support.unsupported[:, None])
+
+    def _drop(self, stays: Bools) -> None:
+        """Keeps the chosen generators that stay, bool [K, C] or [K, 1], with equal weights; of none, all of them."""
+        left = self.chosen & stays
+        self.chosen = np.where(left.any(axis=0), left, self.chosen)
+        self.weights = self.chosen / self.chosen.sum(axis=0)
+
+    def reasons(self) -> list[str]:
+        """Reason for which each text is set aside, "" where it is not."""
+        if self.support is None:
+            return [""] * len(self.run.pool)
+        if len(self._reasons) != len(self.run.pool):
+            x, _, author = self._texts()
+            self._reasons = support.reasons(self.support, x, author)
+        return self._reasons
+
+    def not_aside(self) -> Int64:
+        """Positions of the texts that are not set aside."""
+        return np.array([row for row, reason in enumerate(self.reasons()) if not reason], dtype=np.int64)
+
+    def completed(self) -> Rows:
+        """The chosen texts; where they are fewer than ``samples``, the chosen generators write what is missing."""
+        ours, left = self.chosen_texts(), self.options.most_anew(len(self.chosen))
+        turn = 0
+        while left > 0 and (missing := self.options.samples - len(ours.position)) > 0:
+            turn += 1
+            before, count = len(self.run.pool), min(left, missing + turn)  # a few of the new ones are dropped too
+            self.write(f"anew {turn}", self.options.rounds - 1, count)
+            if len(self.run.pool) == before:
+                break
+            ours, left = self.chosen_texts(), left - count
+        return self.at_most(ours)
+
+    def report_set_aside(self, ours: Rows) -> None:
+        """Records the texts that are set aside, with their reasons, and what is missing, for the files and the card."""
+        reasons, pool = self.reasons(), self.run.pool.samples
+        aside = [(sample, reason) for sample, reason in zip(pool, reasons, strict=True) if reason]
+        if aside and self.support is not None:
+            counts = Counter(sample.generator for sample, _ in aside)
+            self.run.record(support.RECORD, 0, [[*astuple(sample)[:5], reason] for sample, reason in aside])
+            self.run.record("remarks", 0, support.remark(self.support, counts, self.run.setting.generators))
+        if (missing := self.options.samples - len(ours.position)) > 0:
+            why = "the generators gave no more different texts that fit"
+            self.run.record("remarks", 0, f"{missing} of {self.options.samples} texts are missing: {why}.")
+
     def choose_generators(self, name: str) -> None:
         """Opens how often each generator's classifier is right on the records; drops those clearly below the best.
 
@@ -211,8 +287,7 @@ class State:
         inputs = [run.publish_numbers("classifiers", heads), run.publish_numbers("blocks", block_of.astype(float))]
         found = usefulness(run.private_sum(name, inputs), block_of, self.records, self._table())
         self.by_label = found.by_label
-        self.chosen &= found.chosen(self.chosen)
-        self.weights = self.chosen / self.chosen.sum(axis=0)
+        self._drop(found.chosen(self.chosen))
 
     def choose_examples(self, name: str) -> None:
         """Opens votes for all texts so far and chooses examples by them, and weights of generators."""
@@ -229,6 +304,7 @@ class State:
             weights = np.maximum(
                 rate.mean() + shares.shrink_to_mean(rate, float(opened.sigma / np.sqrt(written.mean()))), 0.0
             )
+            weights *= self.chosen[:, 0]
             if weights.sum() > 0:
                 self.weights = (weights / weights.sum())[:, None]
 
@@ -239,12 +315,13 @@ class State:
         """
         position = self.published()
         if self.centres is None:
-            return self.at_most(self.cleaned(position))
+            return self.cleaned(position)
         x, label_of, _ = self._texts(position)
         judged = by_centres(self.centres, self.records, x, label_of, self.rare)
         kept = np.arange(len(position))
         if len(position) > self.options.samples:
-            most = largest_remainder(self.shares, self.options.samples)
+            there = np.bincount(judged.label_of, minlength=len(self.shares))
+            most = places_by_label(there, self.shares, self.options.samples)
             of_label = [np.flatnonzero(judged.label_of == label) for label in range(len(most))]
             likeliest = [highest(judged.probability, own, size) for own, size in zip(of_label, most, strict=True)]
             kept = np.sort(np.concatenate(likeliest))
@@ -262,23 +339,30 @@ class State:
             self.run.publish_numbers("heads", COEFFICIENTS.quantised(np.stack(heads))),
             self.run.publish_numbers("word classifiers", COEFFICIENTS.quantised(np.stack(by_words))),
         ]
-        gain = gain_of(self.run.private_sum("verdict", inputs), float(self.records.sum()))
+        opened, records = self.run.private_sum("verdict", inputs), float(self.records.sum())
+        gain = gain_of(opened, records)
         self.run.record("verdict", 0, {"gain": gain.value, "error": gain.error, "taken": gain.certain()})
+        if self.options.score:
+            measured = private_score.score_of(opened, records, self.records_error, second=gain.certain())
+            self.run.record(private_score.RECORD, 0, measured.to_json())
         self.run.record("remarks", 0, self._remark(gain))
         return ours if gain.certain() else mixture
 
     def _remark(self, gain: "Gain") -> str:
         """Notes for the report: the change that the private records made, beside its noise."""
         inside: Bools = self.chosen.max(axis=1)
-        out = [name for name, kept in zip(self.run.setting.generators, inside.tolist(), strict=True) if not kept]
-        left = f"left out {', '.join(out)}" if out else "left out no generator"
+        names = [name for name, chosen in zip(self.run.setting.generators, inside.tolist(), strict=True) if chosen]
+        choice = f"the texts of {support.joined(names)}"
         if not (self.chosen == inside[:, None]).all():
-            left += " and chose others label by label"
+            choice += ", chosen label by label"
         if self.centres is not None:
-            left += " and judged the texts' labels"
-        taken = "The chosen texts are published" if gain.certain() else "All texts, cleaned, are published"
-        points = f"{100 * gain.value:+.1f} points, standard error {100 * gain.error:.1f}"
-        return f"The private records {left}; by their verdict the chosen texts gain {points}. {taken}."
+            choice += ", under the labels that the records find likeliest"
+        points, error = 100 * gain.value, 100 * gain.error
+        published = choice if gain.certain() else "all texts that are not set aside, cleaned"
+        return (
+            f"Published: {published}. On the hospitals' records, {choice} teach {abs(points):.1f} points"
+            f" {'better' if points >= 0 else 'worse'} than all texts, with a standard error of {error:.1f}."
+        )
 
     def at_most(self, rows: Rows) -> Rows:
         """Returns as many of the rows as may be published (``samples``), drawn by chance, in ascending order."""
@@ -289,13 +373,14 @@ class State:
 
     def published(self) -> Int64:
         """Positions of the chosen generators' texts; a rare label has others too, up to the mixture's number."""
-        _, label_of, author = self._texts()
+        left = self.not_aside()
+        _, label_of, author = self._texts(left)
         inside = self.chosen[author, label_of]
         found = [np.flatnonzero(inside)]
         for label in np.flatnonzero(self.rare):
             missing = round(self.shares[label] * len(inside)) - int((inside & (label_of == label)).sum())
             found.append(np.flatnonzero(~inside & (label_of == label))[: max(0, missing)])
-        return np.sort(np.concatenate(found))
+        return left[np.sort(np.concatenate(found))]
 
     def cleaned(self, position: Int64) -> Rows:
         """The texts at ``position`` with their labels after public cleaning; without labels, all of them."""
@@ -317,14 +402,18 @@ class State:
         at = np.arange(len(pool)) if position is None else position
         return self.run.embeddings(pool.samples)[at], pool.label_of[at], pool.generator_of[at]
 
-    def _table(self) -> Int64:
-        return shares.table(self.run.pool.generator_of, self.run.pool.label_of, *self.chosen.shape)
+    def _table(self, position: Int64 | None = None) -> Int64:
+        pool = self.run.pool
+        rows = np.arange(len(pool)) if position is None else position
+        return shares.table(pool.generator_of[rows], pool.label_of[rows], *self.chosen.shape)
 
 
 METHOD = Method(
     Options=Options,
     plan=plan,
-    generator_calls=lambda options, _setting: options.samples * options.written,
+    generator_calls=lambda options, setting: (
+        options.samples * options.written + options.most_anew(len(setting.generators))
+    ),
     run=run,
     reads_attributes=True,
     asks_first=lambda _options, setting: bool(setting.labels),
@@ -391,6 +480,7 @@ class Tuning:
     part_labels: float = _constant(2.0, "part of the budget", "label shares need little precision")
     part_who: float = _constant(5.0, "part of the budget", "several generators only; its noise is spread over labels")
     part_verdict: float = _constant(3.0, "part of the budget", "noise below the chance of 300 records' answers")
+    part_support: float = _constant(2.0, "part of the budget", "a quarter of a generator's share is far from none")
     part_examples: float = _constant(2.0, "part of the budget, over all rounds", "examples only steer the prompts")
     part_centres: float = _constant(6.0, "part of the budget", "its noise is spread over coordinates")
     axes: int = _constant(80, "directions", "of a live model's texts; 40 gave a point less, 20 three")
@@ -412,7 +502,9 @@ class Tuning:
     by_label_variance: float = _constant(
         0.1, "of accuracy", "choices label by label tie a label to a style; 0.02 to 0.03 where that harmed"
     )
-    certainty: float = _constant(2.0, "standard errors of the gain", "below it the cleaned mixture stays")
+    certainty: float = _constant(0.5, "standard errors of the gain", "below it all texts stay, cleaned")
+    anew_of_several: float = _constant(0.5, "of `samples`", "most texts written anew, of several generators")
+    anew_of_one: float = _constant(0.1, "of `samples`", "most texts written anew, of one generator")
     kept_share: float = _constant(0.3, "of the texts", "examples are drawn from; the best share in a live prototype")
     rare: float = _constant(0.5, "of an equal share", "a label below it loses no text to the choice")
     examples: int = _constant(4, "texts in a prompt", "fits the context of a small model")
@@ -578,6 +670,6 @@ def word_classifier(rows: Any, label_of: Int64, labels: int) -> Float64:
 
 def gain_of(opened: NoisySum, records: float) -> Gain:
     """Estimates the gain from the opened comparison; its error is from the noise and from ``records`` as a sample."""
-    value, square = opened.natural / records
+    value, square = opened.natural[[0, -1]] / records
     among = max(0.0, float(square) / SQUARE - float(value) ** 2) / records
     return Gain(float(value), float(np.sqrt((opened.sigma / records) ** 2 + among)))

@@ -35,7 +35,7 @@ from undersong_server.runs.planning import coordinator_task
 from undersong_server.runs.task import DEFAULT_PARTIES, AttributeSection, Task
 
 MOST_DRAFTS = 200  # the oldest beyond these are removed
-WORD_SECTIONS = ("task", "publication", "evaluation", "output")  # sections without files that a coordinator's run reads
+WORD_SECTIONS = ("task", "publication", "output")  # sections without files that a coordinator's run reads
 # Keys of a generator that decide which secret is sent where.
 DESTINATION = ("kind", "base_url", "api_key_env", "proxy", "endpoints")
 IGNORED = ("data", "output", "evaluation")  # sections that a coordinator's run ignores, or that name no choice of a run

@@ -40,6 +40,7 @@ from undersong_server.generators.interface import (
 )
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.generators.reading import read
+from undersong_server.report.usefulness import read_test_file
 from undersong_server.runs.planning import (
     PlanFigures,
     build_prompts,
@@ -383,23 +384,6 @@ def read_private_files(task: Task) -> list[Table]:
             faults.append((error.problem, error.remedy))
     ConfigurationError.raise_together(faults)
     return tables
-
-
-def read_test_file(task: Task) -> Table | None:
-    """Reads the public test file, with labels if the task has labels; None if the task names no test file.
-
-    Raises ConfigurationError, with file and row, if the file cannot be read or used.
-    """
-    if task.evaluation.test is None:
-        return None
-    path = task.locate(task.evaluation.test)
-    if not path.exists():
-        raise ConfigurationError(f"{path}: no such file (evaluation.test)", "check the path")
-    if not task.task.labels:  # no task model, but every figure of the texts beside the test file's
-        return read_table(path, task.data.text)
-    if task.data.label is None:
-        raise ConfigurationError("evaluation.test needs data.label", "name the label column, or leave the test out")
-    return read_table(path, task.data.text, task.data.label, labels=task.task.labels)
 
 
 def task_faults(task: Task, plan: Plan | None = None) -> Iterator[tuple[str, str]]:

@@ -30,6 +30,9 @@ from undersong_protocol.agreement.enrolment import coordinator_fingerprint, part
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.secagg.parameters import Member
 from undersong_server.authority import Authority
+from undersong_server.evaluation import private_score
+from undersong_server.evaluation.private_score import PrivateScore
+from undersong_server.methods.parts import support
 from undersong_server.pool import RESERVED_COLUMNS, Sample
 from undersong_server.report.data import Accuracy, GeneratorUse, Measure, PrivacyStatement, ReportData
 from undersong_server.report.html import render_card, render_html
@@ -41,10 +44,11 @@ PARQUET_NAME = "synthetic.parquet"
 MANIFEST_NAME = "manifest.json"
 CARD_NAME = "README.md"
 REPORT_NAME = "report.html"
+SET_ASIDE_NAME = "set-aside.jsonl"  # texts that the records do not support, each with a reason; only if there are any
 SEQUENCES_NAME = "sequences.jsonl"  # of a method that writes from keyphrases only
 ADAPTERS_NAME = "adapters.zip"  # of a method that tunes its generators only
 CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
-HASHED_NAMES = (*CORPUS_NAMES, CARD_NAME, REPORT_NAME)  # the manifest holds their hashes
+HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, CARD_NAME, REPORT_NAME)  # the manifest holds their hashes
 # Everything a finished run leaves in its folder for its user.
 OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME)
 
@@ -355,12 +359,19 @@ def report_data(
         version=VERSION,
         plan_hash=outcome.manifest.hash.hex(),
         embedder=outcome.manifest.embedder,
+        score=_score(outcome),
+        set_aside=sum(len(recorded) for _, recorded in outcome.records.get(support.RECORD, ())),
         remarks=(
             *task.remarks,
             *(str(remark) for _, remark in outcome.records.get("remarks", ())),
             *filter(None, [lengths(texts).words]),
         ),
     )
+
+
+def _score(outcome: Outcome) -> PrivateScore | None:
+    recorded = outcome.records.get(private_score.RECORD, ())
+    return PrivateScore(**recorded[-1][1]) if recorded else None
 
 
 def publish(
@@ -381,6 +392,7 @@ def publish(
     report = replace(report, publisher=signer.publisher)
     hashed = {
         **corpus_files(outcome.samples),
+        **_set_aside(outcome),
         **_sequences(outcome),
         **_adapters(outcome),
         CARD_NAME: render_card(report),
@@ -421,6 +433,16 @@ def _privacy_statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatem
         plan.epsilon_if_all_others_collude() if private and plan.sums else None,
         insecure_noise,
     )
+
+
+def _set_aside(outcome: Outcome) -> dict[str, bytes | str]:
+    """The texts that a method set aside, as rows of the corpus with a reason; no file if there are none."""
+    rows = [row for _, recorded in outcome.records.get(support.RECORD, ()) for row in recorded]
+    if not rows:
+        return {}
+    names = (*RESERVED_COLUMNS, "reason")
+    lines = (json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows)
+    return {SET_ASIDE_NAME: "".join(f"{line}\n" for line in lines)}
 
 
 def _sequences(outcome: Outcome) -> dict[str, bytes | str]:

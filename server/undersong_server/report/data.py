@@ -17,6 +17,7 @@ from undersong_common.intervals import Interval, over_seeds
 from undersong_common.privacy import impact
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport
+from undersong_server.evaluation.private_score import PrivateScore
 from undersong_server.generators.author import Usage
 from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
 from undersong_server.generators.reading import CUT, REFUSED
@@ -173,6 +174,8 @@ class ReportData:
         publication: statements of its makers to those who receive the data set.
         publisher: name and fingerprint of the coordinator that signs it; "" for both if none does.
         remarks: sentences about this run that its reader should see.
+        score: how good the corpus is, measured on the private records by a private sum; None if it was not measured.
+        set_aside: number of texts that the records do not support, which are not in the corpus.
     """
 
     run: str
@@ -196,6 +199,8 @@ class ReportData:
     plan_hash: str = ""
     embedder: str = ""
     remarks: tuple[str, ...] = ()
+    score: PrivateScore | None = None
+    set_aside: int = 0
     publication: PublicationSection = field(default_factory=PublicationSection)
     publisher: tuple[str, str] = ("", "")
 
@@ -203,6 +208,11 @@ class ReportData:
     def published_accuracy(self) -> tuple[Accuracy, ...]:
         """The accuracies that may stand in a file: those of models that were not trained on private records."""
         return tuple(each for each in self.accuracy if not each.reads_private)
+
+    @property
+    def own_accuracy(self) -> Accuracy | None:
+        """The panel's accuracy of the corpus itself; None if no test file was evaluated."""
+        return next((each for each in self.published_accuracy if each.ours), None)
 
     @property
     def repeats(self) -> int:

@@ -138,6 +138,7 @@ def render_card(data: ReportData) -> str:
     written = environment.get_template("card.md.j2").render(
         data=data,
         privacy=data.privacy,
+        ours=data.own_accuracy,
         said=data.publication,
         spdx=re.fullmatch(r"[A-Za-z0-9.+-]+", data.publication.licence),
         texts=len(data.samples),

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from undersong_common.printable import counted, duration, noun
+from undersong_server.evaluation.private_score import PrivateScore
 from undersong_server.report.data import PrivacyStatement, ReportData, number
 
 BAR = 12  # columns of a bar
@@ -23,9 +24,11 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
     rows.add_row("written", _written(data))
     accuracy = _accuracy(data)
     if len(data.generators) > 1 and data.weights:
-        rows.add_row("weights", _weights(data, LINES - 4 - len(accuracy)))
+        rows.add_row("weights", _weights(data, LINES - 4 - len(accuracy) - (data.score is not None)))
     if accuracy:
         rows.add_row("panel", Group(*accuracy))
+    if data.score is not None:
+        rows.add_row("score", _score(data.score))
     rows.add_row("privacy", _privacy(data.privacy))
     rows.add_row("look at", Text(str(folder / "report.html"), style="bold"))
     title = Text.assemble((data.task, "bold"), f"  {data.method}", style="")
@@ -39,6 +42,7 @@ def _written(data: ReportData) -> Text:
     words += f", {counted(labels, 'label')}" if labels else ""
     words += f", {counted(data.rounds, 'round')}"
     words += f", {data.privacy.quorum.parties} parties" if data.privacy.quorum.parties > 1 else ""
+    words += f"; {number(data.set_aside)} set aside" if data.set_aside else ""
     words += f"; {number(dropped)} dropped (no text of their own)" if dropped else ""
     spent = sum(each.count.price_usd + each.count.lost_usd for each in data.usage)
     seconds = sum(seconds for _, seconds in data.seconds)
@@ -69,6 +73,14 @@ def _accuracy(data: ReportData) -> list[Text]:
         figure = (f"{100 * each.accuracy:5.1f} %", "bold green" if each.ours else "bold")
         lines.append(Text.assemble(figure, f"  {each.data}{note}  ", (each.model.partition(": ")[2], "dim")))
     return lines
+
+
+def _score(score: PrivateScore) -> Text:
+    return Text.assemble(
+        (f"{100 * score.value:5.1f} %", "bold"),
+        f"  of the hospitals' own records labelled right ({100 * score.low:.0f} to {100 * score.high:.0f}), measured"
+        " privately",
+    )
 
 
 def _privacy(privacy: PrivacyStatement) -> Text:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-PARTS = {"labels": 2, "who": 5, "verdict": 3, "votes": 2, "centres": 6}
+PARTS = {"labels": 2, "support": 2, "who": 5, "verdict": 3, "votes": 2, "centres": 6}
 TEXTS_JUDGED, TIE, ANSWER_VARIANCE, TRAINING_VARIANCE, BY_LABEL_VARIANCE = 3, 1, 0.12, 0.08, 0.1
-CERTAINTY, RARE, STRENGTH, AXES, TRUST = 2, 0.5, 3, 80, 0.5
+CERTAINTY, RARE, STRENGTH, AXES, TRUST = 0.5, 0.5, 3, 80, 0.5
 BUCKETS = 2**14
 
 
@@ -51,12 +51,14 @@ def plan(case: Case) -> dict[str, float]:
     if c > 1 and (k == 1 or case.written > 1):
         asked["centres"] = float(PARTS["centres"])
     for number in range(1, t):
+        if number == 1 and k > 1:
+            asked["support"] = float(PARTS["support"])
         ordered = sum(largest_remainder(np.full(t, case.texts / t))[:number])
         if k > 1 and c > 1 and ordered >= TEXTS_JUDGED * k * c:
             asked[f"who/{number}"] = PARTS["who"] / (t - 1)
         if c < 2:
             asked[f"votes/{number}"] = PARTS["votes"] / (t - 1)
-    if c > 1 and any(name != "labels" for name in asked):
+    if c > 1:
         asked["verdict"] = PARTS["verdict"]
     return asked
 
@@ -92,13 +94,17 @@ def shared(missing: Any, texts: int) -> Any:
     return largest_remainder(texts * missing / missing.sum())
 
 
-def orders(case: Case, number: int, p: Any, texts: Texts, chosen: Any, spent: Any) -> Any:
-    """Steps 2.1 and 2.2: texts of round ``number`` (from 0), int [K, C]; ``chosen`` and ``spent`` are bool [K, C]."""
-    size = largest_remainder(np.full(case.rounds, case.texts / case.rounds))[number]
-    gave = tally(case, texts)
+def round_size(case: Case, number: int) -> int:
+    """Step 2: texts of round ``number`` (from 0)."""
+    return int(largest_remainder(np.full(case.rounds, case.texts / case.rounds))[number])
+
+
+def orders(case: Case, size: int, p: Any, texts: Texts, aside: Any, chosen: Any, spent: Any) -> Any:
+    """Steps 2.1 and 2.2: ``size`` texts more, int [K, C]; ``aside`` is bool [n], ``chosen`` and ``spent`` [K, C]."""
+    gave = tally(case, texts.where(~aside))
     published = gave * chosen
     rare = p < RARE / case.labels
-    q = np.where(rare, p * (gave.sum() + size) / (published.sum() + size), p)
+    q = np.where(rare, p * (len(texts.x) + size) / (published.sum() + size), p)
     q[~rare] *= (1 - q[rare].sum()) / q[~rare].sum()
     found = np.zeros_like(gave)
     for label, count in enumerate(shared(q * (published.sum() + size) - published.sum(axis=0), size)):
@@ -133,6 +139,34 @@ def linear(x: Any, y: Any, labels: int, strength: float, weights: Any = None) ->
         return found
 
     return probabilities
+
+
+def support(case: Case, answer: Any, sigma: float, m: Any, texts: Texts) -> tuple[Any, Any]:
+    """Step 2.4: which generators are unsupported, and which supported, bool [K] each."""
+    total = max(answer.sum(), sigma * math.sqrt(case.generators), 1.0)
+    of_label = tally(case, texts) / np.maximum(tally(case, texts).sum(axis=0), 1)
+    share = of_label @ (m / m.sum())
+    expected = total * share / share.sum()
+    part = np.clip(answer / total, 1 / total, 1)
+    error = np.sqrt(sigma**2 + total * part * (1 - part)) / expected
+    low, high = answer / expected + 2 * error, answer / expected - 2 * error
+    return (low < 0.25) & ~(low < 0.25).all(), high > 0.75
+
+
+def set_aside(texts: Texts, unsupported: Any, supported: Any) -> Any:
+    """Step 2.5: which texts are set aside, bool [n]."""
+    bad, good = unsupported[texts.generator], supported[texts.generator]
+    found = bad.copy()
+    if bad.any() and good.any():
+        taught = bad | good
+        weights = np.where(good, 1 / good.sum(), 1 / bad.sum())[taught]
+        chance = linear(texts.x[taught], good[taught].astype(int), 2, STRENGTH, weights * len(weights) / weights.sum())(
+            texts.x
+        )[:, 1]
+        found |= ~bad & ~good & (chance < max(0.5, np.quantile(chance[good], 0.02)))
+        doubtful = np.flatnonzero(good & (chance < 0.5))
+        found[doubtful[np.argsort(chance[doubtful], kind="stable")[: int(0.02 * good.sum())]]] = True
+    return found
 
 
 def judges(case: Case, p: Any, texts: Texts) -> list[Any]:
@@ -203,7 +237,7 @@ def cleaned(case: Case, texts: Texts, fold: Any) -> Any:
 
 
 def of_chosen(case: Case, p: Any, texts: Texts, chosen: Any) -> Any:
-    """Step 5: which texts are of chosen generators, bool [n], with the further texts of rare labels."""
+    """Step 5: which texts, of those not set aside, are of chosen generators, bool [n], with those of rare labels."""
     found = chosen[texts.generator, texts.label]
     for label in np.flatnonzero(p < RARE / case.labels):
         further = np.flatnonzero(~found & (texts.label == label))
@@ -246,10 +280,19 @@ def by_centres(case: Case, sums: Any, sigma: float, p: Any, m: Any, texts: Texts
     if len(found) <= case.samples:
         return found
     kept, own = np.full(len(found), -1), chance[np.arange(len(found)), found]
-    for label, count in enumerate(largest_remainder(case.samples * p)):
+    for label, count in enumerate(places(case, found, p)):
         rows = np.flatnonzero(found == label)
         kept[rows[np.argsort(-own[rows], kind="stable")[:count]]] = label
     return kept
+
+
+def places(case: Case, label: Any, p: Any) -> Any:
+    """Step 6.4: how many texts of each label stay, int [C]."""
+    there, found = np.bincount(label, minlength=case.labels), np.zeros(case.labels, dtype=int)
+    while found.sum() < case.samples:
+        free = np.where(found < there, p, 0.0)
+        found = np.minimum(found + shared(free, case.samples - found.sum()), there)
+    return found
 
 
 def word_classifier(words: list[Any], label: Any, labels: int) -> Any:
@@ -279,5 +322,16 @@ def verdict(answer: Any, sigma: float, m: Any) -> tuple[float, float, bool]:
     """Step 7: the gain, its standard error, and whether the choice is published."""
     total = m.sum()
     gain = answer[0] / total
-    error = math.sqrt((sigma / total) ** 2 + max(0.0, 2 * answer[1] / total - gain**2) / total)
+    error = math.sqrt((sigma / total) ** 2 + max(0.0, 2 * answer[2] / total - gain**2) / total)
     return gain, error, bool(gain > CERTAINTY * error)
+
+
+def score(answer: Any, sigma: float, m: Any, counted: float, taken: bool) -> tuple[float, float, float]:
+    """Step 7: the published corpus's score, and the ends of its interval; ``counted`` is the noise of m."""
+    total = m.sum()
+    excess = (answer[1] + (answer[0] if taken else -answer[0])) / total
+    value = min(1.0, max(0.0, (1 + excess) / 2))
+    noise = (sigma**2 / 2 + (excess / 2 * counted) ** 2) / total**2
+    smooth = (value * total + 0.5) / (total + 1)
+    error = math.sqrt(noise + smooth * (1 - smooth) / total)
+    return value, max(0.0, value - 1.96 * error), min(1.0, value + 1.96 * error)

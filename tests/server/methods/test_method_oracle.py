@@ -172,16 +172,23 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
     chosen, spent, blocks = np.ones(one, dtype=bool), np.zeros(one, dtype=bool), True
     samples: list[Any] = []
     texts = oracle.Texts(np.zeros((0, 64)), np.zeros(0, dtype=int), np.zeros(0, dtype=int), [])
+    aside = np.zeros(0, dtype=bool)
+    judged = (np.zeros(case.generators, dtype=bool),) * 2
     for t, (orders, written) in enumerate(run.waves):
         asked = np.zeros(one, dtype=int)
         for order in orders:
             asked[setting.generators.index(order.generator), setting.labels.index(order.label)] += 1
-        assert asked.tolist() == oracle.orders(case, t, p, texts, chosen, spent).tolist()
+        size = oracle.round_size(case, t) if t < case.rounds else len(orders)  # later ones are written anew
+        assert asked.tolist() == oracle.orders(case, size, p, texts, aside, chosen, spent).tolist()
         assert not any(order.good for order in orders)
         before = oracle.tally(case, texts)
         samples += [each for each in written if each is not None]
         texts = texts_of(samples, run)
         spent |= 2 * (oracle.tally(case, texts) - before) < asked
+        if t == 0 and case.generators > 1:
+            judged = oracle.support(case, opened["support"].natural, opened["support"].sigma, m, texts)
+            chosen &= ~judged[0][:, None]
+        aside = oracle.set_aside(texts, *judged)
         if (who := f"who/{t + 1}") in planned:
             for program, own in zip(run.public[who].numbers["classifiers"], oracle.judges(case, p, texts), strict=True):
                 if abs(program[-1]).max() < 1000:  # a judge of one label has seen nothing to tell
@@ -192,19 +199,25 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
     equal_weights = chosen / chosen.sum(axis=0)
     assert run.records["weights"][-1][1] == pytest.approx((equal_weights @ p).tolist())
 
-    permutations = [drawn for _, draw, drawn in run.drawn if draw == "permutation"]
-    cleaned = oracle.cleaned(case, texts, permutations.pop(0) % 5)
-    mixture = np.flatnonzero(cleaned >= 0)
-    if len(mixture) > case.samples:
-        mixture = np.sort(mixture[permutations.pop(0)[: case.samples]])
-    inside = np.flatnonzero(oracle.of_chosen(case, p, texts, chosen))
+    # The choice is cleaned after each turn of writing anew, and the last one counts; the mixture is cleaned after it.
+    folds = [drawn for step, _, drawn in run.drawn if step == "folds"]
+    cuts = [drawn for step, _, drawn in run.drawn if step == "corpus"]
+    left = np.flatnonzero(~aside)
+    inside = left[oracle.of_chosen(case, p, texts.where(left), chosen)]
     labels = np.full(len(samples), -1)
     if "centres" in planned:
         centres = opened["centres"]
         labels[inside] = oracle.by_centres(case, centres.natural, centres.sigma, p, m, texts.where(inside))
     else:
-        labels[inside] = oracle.cleaned(case, texts.where(inside), permutations.pop(0) % 5)
+        labels[inside] = oracle.cleaned(case, texts.where(inside), folds[-2] % 5)
     choice = np.flatnonzero(labels >= 0)
+    if len(choice) > case.samples:
+        choice = np.sort(choice[cuts.pop(0)[: case.samples]])
+    cleaned = np.full(len(samples), -1)
+    cleaned[left] = oracle.cleaned(case, texts.where(left), folds[-1] % 5)
+    mixture = np.flatnonzero(cleaned >= 0)
+    if len(mixture) > case.samples:
+        mixture = np.sort(mixture[cuts.pop(0)[: case.samples]])
     corpora = ((mixture, cleaned), (choice, labels))
     for n, (rows_, given) in enumerate(corpora):
         head = oracle.linear(texts.x[rows_], given[rows_], case.labels, oracle.STRENGTH)
@@ -216,6 +229,10 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
     gain, error, taken = oracle.verdict(opened["verdict"].natural, opened["verdict"].sigma, m)
     ((_, said),) = run.records["verdict"]
     assert (said["gain"], said["error"], said["taken"]) == (pytest.approx(gain), pytest.approx(error), taken)
+    counted = opened["labels"].sigma * case.labels**0.5
+    value, low, high = oracle.score(opened["verdict"].natural, opened["verdict"].sigma, m, counted, taken)
+    ((_, measured),) = run.records["score"]
+    assert (measured["value"], measured["low"], measured["high"]) == pytest.approx((value, low, high), abs=1e-4)
     rows_, given = corpora[taken]
     assert [(each.text, each.label) for each in found.corpus] == [
         (samples[row].text, setting.labels[given[row]]) for row in rows_

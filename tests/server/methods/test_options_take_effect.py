@@ -224,6 +224,7 @@ CASES = [
         ("samples=50", "prompts"),
         ("rounds=3", "plan"),
         ("written=2", "plan"),
+        ("score=false", "plan"),
     ),
     *cases(
         "vector",

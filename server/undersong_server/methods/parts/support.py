@@ -1,0 +1,139 @@
+"""Support: which generators' texts lie where the records lie, and which texts are therefore not published.
+
+The records' votes judge generators (:mod:`undersong_protocol.statistics.support`). A public classifier, which learns
+supported against unsupported generators' texts, then judges the texts of the others and costs no budget.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from undersong_common.arrays import Bools, Float32, Float64, Int64
+from undersong_protocol.statistics.support import SupportVotes
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_server.evaluation.task_model import classifier, probabilities
+from undersong_server.methods.interface import RunContext, Setting
+
+RECORD = "set aside"  # name under which a run records the texts that it sets aside
+LEAST = 0.25  # a support whose upper end is below it: the generator is unsupported
+ENOUGH = 0.75  # a support whose lower end is above it: the generator is supported
+ERRORS = 2.0  # standard errors to either end
+STRENGTH = 3.0  # inverse regularisation (C) of the classifier
+LENIENCE = 0.02  # of the supported generators' texts, which may look as unlike them as what is set aside
+GENERATOR, SUBJECT = "generator", "subject"  # reasons: of an unsupported generator, or unlike the supported ones' texts
+
+
+@dataclass(frozen=True)
+class Support:
+    """The records' verdict on each generator.
+
+    Attributes:
+        records: estimated number of records that voted.
+        votes: noisy votes for each generator's texts, float64 [K]; expected: by its share of the texts, float64 [K].
+        error: standard error of ``votes / expected``, of the noise and of the records as a sample, float64 [K].
+    """
+
+    records: float
+    votes: Float64
+    expected: Float64
+    error: Float64
+
+    @property
+    def unsupported(self) -> Bools:
+        """bool [K]; never all of them, for then the votes say nothing."""
+        low: Bools = self.votes / self.expected + ERRORS * self.error < LEAST
+        return low & ~low.all()
+
+    @property
+    def supported(self) -> Bools:
+        """bool [K]"""
+        high: Bools = self.votes / self.expected - ERRORS * self.error > ENOUGH
+        return high
+
+
+def statistic(setting: Setting, candidates: int) -> SupportVotes:
+    """Returns the statistic that asks the records about at most ``candidates`` texts."""
+    return SupportVotes(len(setting.generators), candidates, len(setting.labels))
+
+
+def ask(run: RunContext, name: str, label_shares: Float64) -> Support:
+    """Opens the planned sum ``name`` over all texts so far. ``label_shares``: of the records, float64 [C]."""
+    authors = run.pool.generator_of
+    inputs = [run.publish_pool(), run.publish_numbers("authors", authors.astype(np.float64))]
+    support = support_of(
+        run.private_sum(name, inputs), run.pool.label_of, authors, len(run.setting.generators), label_shares
+    )
+    run.record(
+        "support",
+        0,
+        {
+            "records": support.records,
+            "votes": support.votes.tolist(),
+            "expected": support.expected.tolist(),
+            "error": support.error.tolist(),
+        },
+    )
+    return support
+
+
+def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: int, label_shares: Float64) -> Support:
+    """Estimates support from the opened votes; label and generator of each text are int64 [n]."""
+    labels = len(label_shares)
+    table = np.bincount(authors * labels + label_of, minlength=generators * labels).reshape(generators, labels)
+    shares = (table / np.maximum(table.sum(axis=0), 1)) @ label_shares
+    votes = opened.natural
+    records = max(float(votes.sum()), float(opened.sigma * np.sqrt(generators)), 1.0)
+    part = np.clip(votes / records, 1.0 / records, 1.0)
+    expected = np.maximum(records * shares / max(float(shares.sum()), 1e-9), 1e-9)
+    return Support(records, votes, expected, np.sqrt(opened.sigma**2 + records * part * (1 - part)) / expected)
+
+
+def reasons(support: Support, x: Float32, authors: Int64) -> list[str]:
+    """Reason for which each text is set aside, "" where it is not.
+
+    Args:
+        x, authors: embeddings, float32 [n, d], and generator of each text, int64 [n].
+    """
+    unsupported, supported = support.unsupported, support.supported
+    found = np.where(unsupported[authors], GENERATOR, "").astype(object)
+    if (bad := unsupported[authors]).any() and (good := supported[authors]).any():
+        taught = np.flatnonzero(bad | good)
+        balance = np.where(good, 1.0 / good.sum(), 1.0 / bad.sum())
+        head = classifier(x[taught], good[taught].astype(np.int64), 2, strength=STRENGTH, weights=balance[taught])
+        chance = probabilities(head, x)[:, 1]
+        unlike = chance < max(0.5, float(np.quantile(chance[good], LENIENCE)))
+        between = ~(supported | unsupported)[authors]
+        found[unlike & between] = SUBJECT
+        # Where a supported generator's texts go, they must look like an unsupported one's, and are few.
+        doubtful = np.flatnonzero(good & (chance < 0.5))
+        found[doubtful[np.argsort(chance[doubtful], kind="stable")[: int(LENIENCE * good.sum())]]] = SUBJECT
+    return [str(reason) for reason in found]
+
+
+def remark(support: Support, set_aside: Mapping[str, int], generators: Sequence[str]) -> str:
+    """Returns the sentence for the report, in counts. ``set_aside``: number of texts by generator."""
+    aside = {name: count for name, count in set_aside.items() if count}
+    if not aside:
+        return ""
+    texts, models = sum(aside.values()), len(aside)
+    rows = [number for number, name in enumerate(generators) if name in aside]
+    near = [f"{max(0.0, float(support.votes[number])):.0f}" for number in rows]
+    expected = [f"{float(support.expected[number]):.0f}" for number in rows]
+    named = ", ".join(f"{generators[number]} {aside[generators[number]]}" for number in rows)
+    are, of = ("text", "is") if texts == 1 else ("texts", "are")
+    model = "one model" if models == 1 else f"{models} models"
+    return (
+        f"{texts} {are} of {model} {of} set aside ({named}): of about {support.records:.0f} hospital records,"
+        f" {joined(near)} {'is' if near == ['1'] else 'are'} near them, where {joined(expected)} would be by their"
+        " number. They stand in set-aside.jsonl and in no other file."
+    )
+
+
+def joined(words: Sequence[str]) -> str:
+    """Joins words as a sentence does.
+
+    >>> joined(["1", "30", "4"])
+    '1, 30 and 4'
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

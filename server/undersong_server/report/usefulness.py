@@ -1,0 +1,94 @@
+"""Figures of a corpus beside the task's public test file, when a run has ended."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from undersong_common.embedding import Embed
+from undersong_common.errors import ConfigurationError
+from undersong_common.model_files import PACKAGED
+from undersong_common.table import Table, read_table
+from undersong_server.evaluation.evaluate import NO_PRIVACY, evaluate_tables
+from undersong_server.evaluation.options import EvaluationOptions
+from undersong_server.evaluation.panel import FIGURES, Trained
+from undersong_server.report.data import Accuracy, Measure, measures_of
+from undersong_server.runs.task import Task
+
+OURS = "synthetic"
+Figures = tuple[tuple[Accuracy, ...], tuple[Measure, ...]]
+
+
+def read_test_file(task: Task) -> Table | None:
+    """Reads the public test file, with labels if the task has labels; None if the task names no test file.
+
+    Raises ConfigurationError, with file and row, if the file cannot be read or used.
+    """
+    if task.evaluation.test is None:
+        return None
+    path = task.locate(task.evaluation.test)
+    if not path.exists():
+        raise ConfigurationError(f"{path}: no such file (evaluation.test)", "check the path")
+    if not task.task.labels:  # no task model, but every figure of the texts beside the test file's
+        return read_table(path, task.data.text)
+    if task.data.label is None:
+        raise ConfigurationError("evaluation.test needs data.label", "name the label column, or leave the test out")
+    return read_table(path, task.data.text, task.data.label, labels=task.task.labels)
+
+
+def figures(
+    task: Task,
+    corpora: Mapping[str, Table],
+    test: Table,
+    *,
+    embed: Embed,
+    seed: int,
+    shown: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Figures:
+    """Trains the panel on each corpus and tries it on the test file; other figures are of the corpus ``OURS`` alone.
+
+    Args:
+        corpora: tables by name; that of this run is ``OURS``.
+        embed: texts to float32 unit vectors [n, d].
+        shown: told how many of the corpora are done.
+    """
+    if test.labels is None:
+        report = evaluate_tables(OURS, corpora[OURS], EvaluationOptions(test=test, seed=seed), embed=embed)
+        return (), measures_of(report)
+    settings = task.evaluation
+    options = EvaluationOptions(
+        test=test,
+        head=settings.head,
+        bert=None if settings.encoder is None else _encoder(task, settings.encoder),
+        epochs=settings.epochs,
+        batch=settings.batch,
+        learning_rate=settings.learning_rate,
+        max_tokens=settings.max_tokens,
+        repeats=settings.repeats,
+        seed=seed,
+    )
+    rows: list[Accuracy] = []
+    measures: tuple[Measure, ...] = ()
+    for number, (data, corpus) in enumerate(corpora.items()):
+        shown(number, len(corpora))
+        if len(set(corpus.labels or ())) < 2:
+            continue
+        report = evaluate_tables(data, corpus, options, embed=embed, only_task_models=data != OURS)
+        if data == OURS:
+            measures = measures_of(report)
+        rows += [_accuracy(data, each, panel=each is report.trained[0]) for each in report.trained]
+    return tuple(rows), measures
+
+
+def _accuracy(data: str, trained: Trained, *, panel: bool) -> Accuracy:
+    named = {name: trained.interval(name) for name in FIGURES}
+    return Accuracy(
+        data,
+        **{name: figure.value for name, figure in named.items()},
+        ours=data == OURS and panel,
+        reads_private=data == NO_PRIVACY,
+        model=trained.description,
+        interval=named["accuracy"] if len(trained.runs) > 1 else None,
+    )
+
+
+def _encoder(task: Task, encoder: str) -> Path:
+    return Path(encoder) if encoder == PACKAGED else task.locate(encoder)

@@ -1,0 +1,71 @@
+"""Support: a generator whose texts lie where no record lies, and the texts that go with it."""
+
+import numpy as np
+import pytest
+
+from undersong_protocol.statistics import PublicInputs
+from undersong_protocol.statistics.interface import LabelledEmbeddings
+from undersong_protocol.statistics.support import SupportVotes
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_server.methods.parts import support
+
+NAMES = ("good", "half", "bad")
+
+
+def judged(votes, sigma=2.0, texts=60):
+    authors = np.repeat(np.arange(3), texts)
+    natural = NoisySum(np.rint(np.array(votes) * 4096).astype(np.int64), 4096, sigma, ("p",))
+    return support.support_of(natural, np.zeros(3 * texts, dtype=np.int64), authors, 3, np.ones(1))
+
+
+def cloud(rng, centre, count):
+    x = centre + 0.3 * rng.normal(size=(count, 4))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_a_record_spreads_one_vote_over_the_nearest_third():
+    class Records:
+        texts, labels, units = ("a", "b", "c"), np.array([0, 1, -1]), np.arange(3)
+        embeddings = np.array([[1, 0], [1, 0], [1, 0]], dtype=np.float32)
+
+    near = np.array([[1, 0], [0.5, 0], [0.25, 0], [0, 0], [-0.5, 0], [-1, 0]], dtype=np.float32)
+    public = PublicInputs(
+        {"candidates": LabelledEmbeddings(near, np.zeros(6, dtype=np.int64))},
+        {"authors": np.array([0, 1, 1, 1, 2, 2.0])},
+    )
+    rows = SupportVotes(3, 6, labels=2).rows(Records(), public, {})
+    assert rows.take(np.arange(3)).tolist() == [[0.5, 0.5, 0.0], [0, 0, 0], [0, 0, 0]]
+
+
+def test_support_is_told_only_where_the_votes_tell_it():
+    clear = judged([210.0, 88.0, 2.0])
+    assert (clear.supported.tolist(), clear.unsupported.tolist()) == ([True, False, False], [False, False, True])
+    noisy = judged([210.0, 88.0, 2.0], sigma=60.0)
+    assert not noisy.unsupported.any()
+    few = judged([4.0, 2.0, 0.0])
+    assert not few.unsupported.any()
+    assert not judged([-900.0, -900.0, -900.0]).unsupported.all()
+
+
+def test_a_public_classifier_judges_the_texts_of_those_in_between():
+    rng = np.random.default_rng(1)
+    topic, other = np.array([1.0, 0, 0, 0]), np.array([0, 1.0, 0, 0])
+    x = np.concatenate([cloud(rng, topic, 60), cloud(rng, topic, 30), cloud(rng, other, 90)])
+    found = np.array(support.reasons(judged([210.0, 88.0, 2.0]), x, np.repeat(np.arange(3), 60)))
+    assert set(found[120:]) == {support.GENERATOR}
+    assert (found[90:120] == support.SUBJECT).mean() >= 0.9
+    assert (found[60:90] == "").mean() >= 0.8
+    assert (found[:60] != "").sum() <= 1  # two in a hundred of a supported generator's
+
+
+@pytest.mark.parametrize("votes", [[150.0, 90.0, 60.0], [100.0, 100.0, 100.0]])
+def test_nothing_is_set_aside_without_an_unsupported_generator(votes):
+    rng = np.random.default_rng(1)
+    x = cloud(rng, np.zeros(4), 180)
+    assert not any(support.reasons(judged(votes), x, np.repeat(np.arange(3), 60)))
+
+
+def test_the_remark_counts_texts_and_votes():
+    found = support.remark(judged([210.0, 30.0, 1.0]), {"half": 98, "bad": 30}, NAMES)
+    assert found.startswith("128 texts of 2 models are set aside (half 98, bad 30): of about 241 hospital records, 30")
+    assert support.remark(judged([100.0, 100.0, 100.0]), {}, NAMES) == ""
