@@ -133,6 +133,17 @@ def test_what_a_run_lacks_is_said_before_it_starts(hidden, generator, extra, mon
     assert f'pip install "undersong[{extra}]"' in caught.value.remedy
 
 
+def test_a_test_file_needs_torch_only_for_an_encoder(monkeypatch):
+    found = extras.find_spec
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "torch" else found(name))
+    changes = [f'evaluation.test="{ROOT}/examples/clinic/data/test.jsonl"']
+    planning.require_packages(planning.RunPlan(tasks.load(TASK, changes), None, None, 0))
+    task = tasks.load(TASK, [*changes, 'evaluation.encoder="packaged"'])
+    with raises(ConfigurationError, "no-package") as caught:
+        planning.require_packages(planning.RunPlan(task, None, None, 0))
+    assert "evaluation.encoder" in caught.value.problem
+
+
 @pytest.mark.heavy
 def test_a_base_install_plans_and_names_the_extra_of_everything_else(tmp_path):
     test = ["--test", str(ROOT / "examples" / "clinic" / "data" / "test.jsonl")]

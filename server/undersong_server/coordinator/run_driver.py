@@ -48,7 +48,7 @@ from undersong_server.runs.folder import (
     State,
     UnreadableRun,
 )
-from undersong_server.runs.planning import Planned, RunPlan, build_author
+from undersong_server.runs.planning import Planned, RunPlan, build_author, require_packages
 from undersong_server.storage import Away, Superseded
 
 log = logging.getLogger(__name__)
@@ -222,8 +222,7 @@ class RunDriver(Progress, ABC):
         self.say("prepares the run; the parties are asked once it is ready, which may take minutes")
         run_plan = planned.load()
         test = usefulness.read_test_file(run_plan.task)  # before the parties are asked for anything
-        if test is not None:
-            extras.require("sklearn", *(["torch"] if test.labels is not None else []))
+        require_packages(run_plan)
         quorum = run_plan.plan.quorum
         self._needed = quorum.parties - quorum.tolerated_dropouts
         self._reply_bytes = run_plan.plan.largest_reply_bytes

@@ -172,6 +172,9 @@ def require_packages(run_plan: RunPlan) -> None:
     for generator in task.generators:
         with extras.named(f"generator {generator.name}"):
             extras.require(*generator.packages)
+    if task.evaluation.test is not None and task.task.labels and task.evaluation.encoder is not None:
+        with extras.named("evaluation.encoder"):  # it is fine-tuned; the panel's own task models need no torch
+            extras.require("torch", "transformers")
 
 
 def build_author(
