@@ -12,7 +12,7 @@ SIGMAS = {1.0: 9.2, 4.0: 2.7}  # of the sums of a plan of the default method, by
 LEAST_COVERED = 95
 # Over 20 000 runs the interval covers 97.4 % at epsilon 1 and 98.6 % at epsilon 4 (Bhatia and Davis is an upper bound),
 # so that fewer than 95 of 100 are covered with 4 and with 0.3 of 100 seeds; the seed is fixed. An error without the
-# part of the sample covers 51 %, the interval of the other corpus at most 1 %.
+# part of the sample covers 51 %, the interval of the other corpus at most 1.1 %.
 
 
 def answers(rng: np.random.Generator, count: int) -> np.ndarray:
