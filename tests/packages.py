@@ -20,6 +20,7 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 
 from tests.extras import extras_of
+from undersong_common import services
 from undersong_common.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,7 +102,7 @@ def debian_package(wheels: Path, dist: Path, version: str = VERSION) -> Path:
         _write(root / "opt/undersong/bin/undersong-party", LAUNCHER, 0o755)
         _write(root / "opt/undersong/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")
         for unit in UNITS:
-            _write(root / "usr/lib/systemd/system" / unit, (ROOT / "docker/systemd" / unit).read_text("utf-8"))
+            _write(root / "usr/lib/systemd/system" / unit, (services.UNITS / unit).read_text("utf-8"))
         _write(root / "usr/share/doc/undersong-party/copyright", (ROOT / "LICENSE").read_text("utf-8"))
         own = ROOT / "docker/deb"
         _write(root / "usr/lib/sysusers.d/undersong-party.conf", (own / "sysusers.conf").read_text("utf-8"))

@@ -31,6 +31,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undersong_common import moving
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held, replace_file
 from undersong_common.machine import HeldStep, fault_of, held_steps, named_faults
@@ -189,6 +190,12 @@ class PartyHome:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        if moving.is_moving(self.path):
+            raise ConfigurationError(
+                f"{path}: is on its way to the service's account or back, and was interrupted",
+                "go on with it: the same `undersong-party service install` or `service remove` again",
+                code="moving",
+            )
         if not (self.path / SETTINGS).exists():
             raise ConfigurationError(
                 f"{path}: no party lives here",

@@ -15,6 +15,7 @@ import pytest
 
 from tests.doubles.loops import wait_for
 from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, SOURCES, WEIGHTLESS
+from undersong_common.services import UNITS
 
 PYTHON = "/usr/bin/python3"  # the units hide /home and /root, where another one may lie
 HIDDEN = ("home", "root", "tmp", "run")  # folders of the machine that the units do not see
@@ -75,7 +76,7 @@ def test_the_units_run_both_sides_confined(machine):
     for name, module in (("undersong", OPERATOR), ("undersong-party", HOSPITAL)):
         script = f'#!/bin/sh\nexport PYTHONPATH={path}\nexec {PYTHON} -m {module} "$@"\n'
         machine(f"cat > /opt/undersong/bin/{name}; chmod +x /opt/undersong/bin/{name}", given=script)
-    machine(f"cp {shlex.quote(str(ROOT))}/docker/systemd/* /etc/systemd/system/ && systemctl daemon-reload")
+    machine(f"cp {shlex.quote(str(UNITS))}/* /etc/systemd/system/ && systemctl daemon-reload")
     for account in ("undersong", "undersong-party"):
         home = f"--home-dir /var/lib/{account} --create-home"
         machine(f"useradd --system {home} --shell /usr/sbin/nologin {account}")

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 import typer
 
-from tests.doubles.processes import ROOT
+from undersong_common import services
 
-UNITS = sorted((ROOT / "docker" / "systemd").iterdir())
+UNITS = sorted(services.UNITS.iterdir())
 SERVICES = [path for path in UNITS if path.suffix == ".service"]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undersong_client import operations
-from undersong_client.cli import data, rules, runs
+from undersong_client.cli import data, rules, runs, service
 from undersong_client.cli.options import (
     AsJson,
     HomeFolder,
@@ -51,6 +51,7 @@ def program(version: entry.ShowVersion = False) -> None: ...
 data.mount(app)
 rules.mount(app)
 runs.mount(app)
+service.mount(app)
 
 NOT_CONNECTED = 6
 PAGE_PORT = 8701
@@ -98,7 +99,7 @@ def init(
     print_result(
         as_json,
         {"home": str(made.path), "party": name, "fingerprint": fingerprint, "drill": drill},
-        f"made {made.path}; back it up: keys and ledger are in it",
+        f"made {made.path}; {operations.joining.BACKUP}",
         f"this party's fingerprint, for the operator: {fingerprint}",
         *(drill_steps if drill else ()),
         "next: undersong-party enroll PACKAGE --fingerprint WORDS",
@@ -150,7 +151,7 @@ def enroll(
     print_result(
         as_json,
         {"request": str(target), "fingerprint": made.fingerprint},
-        *([f"made {folder}; back it up: keys and ledger are in it"] if fresh else ()),
+        *([f"made {folder}; {operations.joining.BACKUP}"] if fresh else ()),
         f"wrote {target}: hand it to the operator (it holds no secret)",
         f"the operator compares this party's fingerprint: {made.fingerprint}",
         "next, with the operator's answer: undersong-party run --grant FILE",

@@ -20,6 +20,10 @@ from undersong_common.model_files import MAX_WINDOWS
 from undersong_protocol.agreement.enrolment import Package, check_party_name, party_fingerprint
 
 DRILL_RECORDS = 120
+BACKUP = (
+    "back up keys/, policy.json and coordinator.json, after every run the ledger"
+    " (undersong-party ledger --backup FILE), and never the whole folder"
+)
 
 
 def create(

@@ -97,7 +97,20 @@ class LedgerCheckpoints:
         return found
 
     def _marks(self) -> list[dict[str, Any]]:
-        return [mark for path in (*self._paths, *self._former) if path.exists() for mark in _marks(path)]
+        """The checkpoints of all files. One that this account may not see is left out where another one is there.
+
+        A service does not see the folder beside notes in somebody's home; the state folder moved to its account.
+        """
+        marks: list[dict[str, Any]] = []
+        hidden: PermissionError | None = None
+        for path in (*self._paths, *self._former):
+            try:
+                marks += _marks(path) if path.exists() else []
+            except PermissionError as error:
+                hidden = error
+        if hidden is not None and not marks:
+            raise hidden
+        return marks
 
     def keep(self, ledger: Ledger) -> None:
         """Stores the ledger's present head; call it before a reply leaves.

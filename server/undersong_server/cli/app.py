@@ -6,7 +6,7 @@ Commands parse, call ``undersong_server.operations`` and print.
 import typer
 
 from undersong_common import entry
-from undersong_server.cli import console, coordinator, runs, tasks
+from undersong_server.cli import console, coordinator, runs, service, tasks
 
 app = typer.Typer(
     name="undersong",
@@ -18,6 +18,7 @@ app = typer.Typer(
 for group in (tasks.app, coordinator.enrolment_app, runs.release_app):
     app.add_typer(group)
 app.add_typer(tasks.new_app, name="new")
+coordinator.app.add_typer(service.app, name="service")
 app.add_typer(coordinator.app, name="coordinator")
 app.add_typer(runs.app, name="run")
 app.add_typer(console.app, name="console")

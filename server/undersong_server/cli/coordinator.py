@@ -61,7 +61,7 @@ def init(
         home, name=name, addresses=address, bind=bind, metrics=metrics, drill=drill, storage=storage
     )
     lines = [
-        f"made {home}; back it up: it holds the keys",
+        f"made {home}; back it up by `undersong coordinator backup FILE`: it holds the keys",
         f"fingerprint: {made.fingerprint}",
         "tell it to every hospital by telephone or on paper, never with the package",
     ]

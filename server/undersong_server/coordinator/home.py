@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from undersong_common import moving
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held, replace_file
 from undersong_common.machine import HeldStep, held_steps, named_faults
@@ -92,6 +93,12 @@ class CoordinatorHome:
         self.path = path
         self._lock = path / "serving.lock"
         self.epoch: int | None = None  # of this process, once it serves
+        if moving.is_moving(path):
+            raise ConfigurationError(
+                f"{path}: is on its way to the service's account or back, and was interrupted",
+                "go on with it: the same `undersong coordinator service install` or `service remove` again",
+                code="moving",
+            )
         value = read_json(path / "coordinator.json")
         if value is None:
             raise ConfigurationError(

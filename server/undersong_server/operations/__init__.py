@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         overview,
         releases,
         runs,
+        services,
         tasks,
     )
 
@@ -25,6 +26,7 @@ __all__ = [
     "overview",
     "releases",
     "runs",
+    "services",
     "tasks",
 ]
 

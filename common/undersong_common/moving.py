@@ -1,0 +1,208 @@
+"""Moves the folder of a party or of a coordinator to another place and owner, so that there are never two of it.
+
+Such a folder is one by its settings file alone. So the move has four steps, and each can be repeated:
+
+    1. the settings file is renamed to ``moving.json``: nobody opens the folder from now on;
+    2. the other entries go to the new place one by one, on another file system as copies that are on its disk;
+    3. the settings file is written at the new place: the folder is one again, there;
+    4. what is left at the old place is deleted.
+
+Whatever interrupts it, at most one folder can be opened, and :func:`move` with the same places goes on.
+"""
+
+import errno
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file, sync_folder
+
+WITHDRAWN = "moving.json"  # the settings file of a folder that is on its way
+_ARRIVING = ".arriving"  # a copy that is not whole yet
+_LEFT = ".left-"  # begins the name of an entry whose copy has arrived
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The numbers of an account and of its group."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class Move:
+    """A move of one folder.
+
+    Attributes:
+        settings: name of the file that makes the folder one.
+        owner: whose the folder is at its new place.
+        rewrite: returns the settings as they are at the new place.
+    """
+
+    source: Path
+    target: Path
+    settings: str
+    owner: Owner
+    rewrite: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: settings
+
+
+def is_moving(folder: Path) -> bool:
+    """Returns True if a folder cannot be opened because its move was interrupted."""
+    return (folder / WITHDRAWN).exists()
+
+
+def owner_of(folder: Path) -> Owner:
+    """Returns whose a folder and everything in it is.
+
+    Raises ConfigurationError if it holds a link, or a file of somebody else: root would follow the one and give away
+    the other.
+    """
+    top = folder.lstat()
+    for path in (folder, *_entries(folder)):
+        state = path.lstat()
+        if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)):
+            raise ConfigurationError(f"{path}: is a link or no file", "put the file itself there", code="is-a-link")
+        if state.st_uid != top.st_uid or (stat.S_ISREG(state.st_mode) and state.st_nlink > 1):
+            raise ConfigurationError(
+                f"{path}: belongs to another user, or has a second name",
+                f"chown -R {top.st_uid} the folder, or remove the second name",
+                code="other-owner",
+            )
+    return Owner(top.st_uid, top.st_gid)
+
+
+def move(planned: Move, before_opening: Callable[[], None] = lambda: None) -> None:
+    """Moves a folder, or goes on with a move that was interrupted.
+
+    Args:
+        before_opening: called when everything but the settings has arrived; may be called again after an interruption.
+
+    Raises ConfigurationError if a folder of this kind is at the new place already.
+    """
+    source, target = planned.source, planned.target
+    if (source / planned.settings).exists():
+        if (target / planned.settings).exists() or is_moving(target):
+            raise ConfigurationError(
+                f"{target}: is in use already, and {source} too",
+                "move one of them away: they are never joined",
+                code="two-folders",
+            )
+        os.rename(source / planned.settings, source / WITHDRAWN)
+        sync_folder(source)
+    if not (target / planned.settings).exists():
+        _send_entries(planned)
+        before_opening()
+        _open(planned)
+    os.chown(target / planned.settings, planned.owner.uid, planned.owner.gid)
+    remove(source)
+    sync_folder(source.parent)
+
+
+def _send_entries(planned: Move) -> None:
+    target = planned.target
+    make_folder(target, planned.owner)
+    for path in sorted(planned.source.iterdir()):
+        if path.name == WITHDRAWN:
+            continue
+        if path.name.startswith(_LEFT):
+            remove(path)
+            continue
+        remove(target / path.name)  # an earlier copy; the entry at the old place is whole
+        try:
+            os.rename(path, target / path.name)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _copy_entry(path, target)
+    sync_folder(target)
+    sync_folder(planned.source)
+
+
+def _copy_entry(path: Path, target: Path) -> None:
+    """Copies an entry to another file system; it is whole at one of the two places at any moment."""
+    arriving = target / _ARRIVING
+    remove(arriving)
+    copy(path, arriving)
+    os.rename(arriving, target / path.name)
+    sync_folder(target)
+    left = path.with_name(_LEFT + path.name)
+    os.rename(path, left)
+    remove(left)
+
+
+def _open(planned: Move) -> None:
+    settings = json.loads((planned.source / WITHDRAWN).read_bytes())
+    change_owner(planned.target, planned.owner)
+    rewritten = json.dumps(planned.rewrite(settings), indent=2, ensure_ascii=False).encode("utf-8") + b"\n"
+    replace_file(planned.target / planned.settings, rewritten)
+
+
+def make_folder(folder: Path, owner: Owner) -> None:
+    """Makes a folder of mode 0700 with the rights of its owner, so that it lies where the owner may write.
+
+    Raises ConfigurationError if something else lies there.
+    """
+    with acting_as(owner):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = folder.lstat()
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != owner.uid:
+        raise ConfigurationError(f"{folder}: is a link, or belongs to another user", "move it away", code="other-owner")
+
+
+def copy(path: Path, target: Path) -> None:
+    """Copies a file or folder with its modes and times, onto the disk. Links are not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.copytree(path, target, symlinks=True, copy_function=_copy_file)
+        for folder in (target, *(one for one in _entries(target) if one.is_dir())):
+            sync_folder(folder)
+    else:
+        _copy_file(str(path), str(target))
+
+
+def _copy_file(source: str, target: str) -> str:
+    shutil.copy2(source, target, follow_symlinks=False)
+    handle = os.open(target, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return target
+
+
+def change_owner(folder: Path, owner: Owner) -> None:
+    """Gives a folder and everything in it to an account. Links are not followed."""
+    for path in (folder, *_entries(folder)):
+        os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
+
+
+def remove(path: Path) -> None:
+    """Deletes a file or folder if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    for top, folders, names in os.walk(folder):
+        yield from (Path(top) / name for name in (*folders, *names))
+
+
+@contextmanager
+def acting_as(owner: Owner) -> Iterator[None]:
+    """Runs the block with the rights of ``owner``: what root would make there would be root's."""
+    os.setegid(owner.gid)
+    os.seteuid(owner.uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)

@@ -1,0 +1,391 @@
+"""Installs and removes the systemd units of a program, with its account, its folders and the folder that moves there.
+
+The units lie in ``units/``. Every other copy of them is written from these, by ``service install`` and into the Debian
+package. A record in /etc/undersong says what was done, so that it can be undone, and so that an installation or removal
+that was interrupted goes on.
+"""
+
+import json
+import os
+import pwd
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from undersong_common import moving
+from undersong_common.errors import ConfigurationError
+from undersong_common.files import holding, replace_file
+from undersong_common.moving import Move, Owner
+from undersong_common.printable import shell_path
+
+UNITS = Path(__file__).parent / "units"
+PROGRAMS = "/opt/undersong/bin/"  # where the units as they lie here expect the programs
+# Folders that ProtectHome and PrivateTmp keep from a unit.
+HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - nothing is written there
+ADMINISTRATOR_UNITS = "/etc/systemd/system"
+PACKAGE_UNITS = "/usr/lib/systemd/system"  # of the Debian package
+SETTINGS_FOLDER = "/etc/undersong"
+INSTALLING, INSTALLED, REMOVING = "installing", "installed", "removing"
+
+
+@dataclass(frozen=True)
+class Service:
+    """One program as a service.
+
+    Attributes:
+        name: the program, its main unit's name and the stem of its record.
+        command: the words of the command line before ``install``.
+        account: the system account that it runs under.
+        folder: the account's folder, with everything that the service writes.
+        home: the folder of the party or coordinator, below ``folder``.
+        settings: name of the file that makes such a folder one.
+        units: names of its units.
+        started: the units that are enabled and started where ``home`` is set up.
+    """
+
+    name: str
+    command: str
+    account: str
+    folder: str
+    home: str
+    settings: str
+    units: tuple[str, ...]
+    started: tuple[str, ...]
+
+    @property
+    def record(self) -> str:
+        return f"{SETTINGS_FOLDER}/{self.name}.installed.json"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What an installation did, as ``/etc/undersong/NAME.installed.json`` holds it.
+
+    Attributes:
+        state: "installing", "installed" or "removing".
+        made_account: True if the account was made then.
+        moved_from: the folder that was moved; "" if none was.
+        uid, gid: whose that folder was.
+        units: names of the units that were written.
+        notes: what the program noted of the folder, to bring and to take back what lies outside it.
+    """
+
+    state: str = INSTALLING
+    made_account: bool = False
+    moved_from: str = ""
+    uid: int = 0
+    gid: int = 0
+    units: tuple[str, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.uid, self.gid)
+
+
+class MovableFolder:
+    """The folder of a party or coordinator, as the program that knows it moves it; a subclass says what belongs to it.
+
+    Attributes:
+        source: the folder as it is before an installation; None where the account's own is made later.
+    """
+
+    def __init__(self, source: Path | None) -> None:
+        self.source = source
+
+    def hold(self, owner: Owner) -> AbstractContextManager[Mapping[str, str]]:
+        """Holds the locks of :attr:`source` and gives what the record notes of it.
+
+        Raises ConfigurationError if a program uses the folder.
+        """
+        raise NotImplementedError
+
+    def rewrite(self, settings: dict[str, Any], old: Path, new: Path) -> dict[str, Any]:
+        """Returns the settings of a folder as they are at its new place."""
+        return settings
+
+    def arrive(self, notes: Mapping[str, str], account: Owner) -> None:
+        """Brings what lies outside the folder, before it is opened at the account's place. May be called again."""
+
+    def go_back(self, notes: Mapping[str, str], owner: Owner) -> None:
+        """Takes that back, before the folder is opened at its old place. May be called again."""
+
+    def is_ready(self, home: Path) -> bool:
+        """Returns True if a service can run with the folder at the account's place."""
+        return True
+
+
+class Machine:
+    """The machine whose files lie below ``root``, and the only place from which its programs are called."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
+
+    def path(self, absolute: str | Path) -> Path:
+        return self.root / str(absolute).lstrip("/")
+
+    def call(self, *words: str) -> None:
+        """Runs a program of the system. Raises ConfigurationError, with what the program says, if it fails."""
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - words of this file
+        except FileNotFoundError:
+            raise ConfigurationError(f"{words[0]} is not here", "this command is for Linux with systemd") from None
+        if done.returncode:
+            raise ConfigurationError(f"{' '.join(words)}: {done.stderr.strip()}", "put that in order, then try again")
+
+    def account(self, name: str) -> Owner | None:
+        """Returns the numbers of an account; None if there is none."""
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            return None
+        return Owner(entry.pw_uid, entry.pw_gid)
+
+    def systemctl(self, *words: str) -> None:
+        """Asks systemd, where it runs: an image that is being built has none."""
+        if self.path("/run/systemd/system").is_dir():
+            self.call("systemctl", *words)
+
+
+class Installation:
+    """The installation of one service on a machine: made, continued and undone.
+
+    Raises ConfigurationError where this is not root.
+    """
+
+    def __init__(self, service: Service, folder: MovableFolder, machine: Machine) -> None:
+        self._service = service
+        self._folder = folder
+        self._machine = machine
+        self._home = machine.path(service.home)
+        self._top = machine.path(service.folder)
+        self._record_path = machine.path(service.record)
+        self._record = self._read_record()
+
+    def printed(self) -> Iterator[str]:
+        """Yields the steps of an installation and its units. Nothing is changed."""
+        service = self._service
+        yield f"# account {service.account} without log-in, its folder {service.folder}"
+        if self._folder.source is not None:
+            yield f"# moves {self._folder.source} to {service.home}, owned by {service.account}"
+        yield f"# enables and starts, once {service.home} is ready: {' '.join(service.started)}"
+        for name, text in self._units().items():
+            yield f"# {ADMINISTRATOR_UNITS}/{name}"
+            yield text.rstrip("\n")
+
+    def install(self) -> Record:
+        """Installs the service, or goes on with an installation that was interrupted.
+
+        Raises ConfigurationError if units cannot see the environment, somebody else's unit stands in the way, a removal
+        was interrupted, or a program uses the folder that should move.
+        """
+        with self._locked("install"):
+            if self._record.state == REMOVING:
+                raise ConfigurationError(
+                    "a removal was interrupted", f"end it first: {self._remedy('remove')}", code="removal-interrupted"
+                )
+            check_environment(Path(sys.executable).parent / self._service.name)
+            units = self._units()
+            self._check_units(units)
+            account = self._machine.account(self._service.account)
+            self._change(state=INSTALLING, made_account=self._record.made_account or account is None)
+            account = account or self._make_account()
+            self._own(self._top, account)
+            self._bring_folder(account)
+            for name, text in units.items():
+                replace_file(self._machine.path(ADMINISTRATOR_UNITS) / name, text.encode("utf-8"), mode=0o644)
+            self._change(state=INSTALLED, units=tuple(units))
+            self._machine.systemctl("daemon-reload")
+            if self.is_ready:
+                self._machine.systemctl("enable", "--now", *self._service.started)
+        return self._record
+
+    def remove(self) -> Record:
+        """Stops the service, removes its units, and moves back the folder that the installation moved.
+
+        A folder that was set up at the account's place stays there, with the account.
+        """
+        with self._locked("remove"):
+            if not self._record_path.exists():
+                raise ConfigurationError(
+                    f"{self._service.name} was not installed by `{self._service.command} install`",
+                    "the Debian package is removed by apt",
+                    code="not-installed",
+                )
+            before = self._record
+            self._change(state=REMOVING)
+            packaged = self._machine.path(PACKAGE_UNITS)
+            present = [
+                name for name in self._service.units if self._unit_path(name).exists() or (packaged / name).exists()
+            ]
+            if present:
+                self._machine.systemctl("disable", "--now", *present)
+            for name in self._record.units:
+                self._unit_path(name).unlink(missing_ok=True)
+            self._machine.systemctl("daemon-reload")
+            if self._record.moved_from:
+                self._send_back()
+            if self._record.made_account and not (self._top.exists() and any(self._top.iterdir())):
+                if self._machine.account(self._service.account) is not None:
+                    self._machine.call("userdel", self._service.account)
+                moving.remove(self._top)
+            self._record_path.unlink()
+        return before
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the folder at the account's place is one with which the service can run."""
+        return (self._home / self._service.settings).exists() and self._folder.is_ready(self._home)
+
+    def _bring_folder(self, account: Owner) -> None:
+        """Moves the folder to the account, if there is one to move or one on its way."""
+        source = self._source_to_move()
+        if source is None:
+            return
+        with ExitStack() as held:
+            if (source / self._service.settings).exists():
+                owner = moving.owner_of(source)
+                notes = held.enter_context(self._folder.hold(owner))
+                check_unused(source)
+                self._change(moved_from=str(source), uid=owner.uid, gid=owner.gid, notes=dict(notes))
+            there = Move(source, self._home, self._service.settings, account, self._rewriting(source, self._home))
+            moving.move(there, lambda: self._folder.arrive(self._record.notes, account))
+
+    def _source_to_move(self) -> Path | None:
+        """The folder that is to move or on its way. Raises ConfigurationError where two would have to be joined."""
+        named, settings = self._folder.source, self._service.settings
+        begun = Path(self._record.moved_from) if self._record.moved_from else None
+        if begun is not None and begun.exists() and self._is_on_its_way(begun):
+            return begun
+        if named is None or (named == begun and not (named / settings).exists()):
+            return None
+        if not (named / settings).exists():
+            raise ConfigurationError(f"{named}: holds no {settings}", "name the folder with --home", code="no-folder")
+        if (self._home / settings).exists():
+            raise ConfigurationError(
+                f"{named}: cannot move, because {self._home} is in use",
+                f"move one of them away, or go on with the second: --home {shell_path(self._home)}",
+                code="two-folders",
+            )
+        return named
+
+    def _is_on_its_way(self, source: Path) -> bool:
+        """Returns True if the move to the account has not ended; a new folder at the old place is none of it."""
+        arrived = (self._home / self._service.settings).exists()
+        return not arrived or moving.is_moving(source) or not any(source.iterdir())
+
+    def _send_back(self) -> None:
+        source, owner = Path(self._record.moved_from), self._record.owner
+        if not self._home.exists():
+            return
+        if not moving.is_moving(self._home):
+            moving.owner_of(self._home)
+        back = Move(self._home, source, self._service.settings, owner, self._rewriting(self._home, source))
+        moving.move(back, lambda: self._folder.go_back(self._record.notes, owner))
+        self._change(moved_from="")
+
+    def _rewriting(self, old: Path, new: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        return lambda settings: self._folder.rewrite(settings, old, new)
+
+    def _units(self) -> dict[str, str]:
+        """The units by name, with the paths of this environment, but those that the Debian package has already."""
+        programs = f"{Path(sys.executable).parent}/"
+        texts = {name: (UNITS / name).read_text("utf-8").replace(PROGRAMS, programs) for name in self._service.units}
+        packaged = self._machine.path(PACKAGE_UNITS)
+        return {
+            name: text
+            for name, text in texts.items()
+            if not (packaged / name).exists() or (packaged / name).read_text("utf-8") != text
+        }
+
+    def _unit_path(self, name: str) -> Path:
+        return self._machine.path(ADMINISTRATOR_UNITS) / name
+
+    def _check_units(self, units: Mapping[str, str]) -> None:
+        for name, text in units.items():
+            path = self._unit_path(name)
+            if path.exists() and name not in self._record.units and path.read_text("utf-8") != text:
+                raise ConfigurationError(
+                    f"{path}: is there already and was not written by this command",
+                    f"move it away; changes of your own belong into `systemctl edit {name}`",
+                    code="unit-exists",
+                )
+
+    def _make_account(self) -> Owner:
+        name, folder = self._service.account, self._service.folder
+        options = ("--system", "--user-group", "--no-create-home", "--home-dir", folder, "--shell", "/usr/sbin/nologin")
+        self._machine.call("useradd", *options, name)
+        if (account := self._machine.account(name)) is None:
+            raise ConfigurationError(f"the account {name} cannot be made", "make it, then try again", code="no-account")
+        return account
+
+    def _own(self, folder: Path, account: Owner) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chown(folder, account.uid, account.gid)
+
+    def _read_record(self) -> Record:
+        if not self._record_path.exists():
+            return Record()
+        value = json.loads(self._record_path.read_bytes())
+        return Record(**{**value, "units": tuple(value["units"])})
+
+    def _change(self, **changes: Any) -> None:
+        self._record = replace(self._record, **changes)
+        self._record_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        replace_file(self._record_path, json.dumps(asdict(self._record), indent=2).encode("utf-8") + b"\n")
+
+    def _remedy(self, action: str) -> str:
+        return f"sudo {shell_path(Path(sys.executable).parent / self._service.command)} {action}"
+
+    @contextmanager
+    def _locked(self, action: str) -> Iterator[None]:
+        if os.geteuid():
+            raise ConfigurationError("units and accounts are root's", self._remedy(action), code="not-root")
+        self._record_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        busy = ConfigurationError("the same command is under way", "wait until it has ended", code="service-busy")
+        with holding(self._record_path.with_suffix(".lock"), busy):
+            self._record = self._read_record()
+            yield
+
+
+def check_environment(program: Path) -> None:
+    """Raises ConfigurationError if a unit cannot start ``program`` from the environment that runs this one."""
+    if not program.exists():
+        raise ConfigurationError(
+            f"{program}: is not here",
+            "install undersong into the environment that runs this command",
+            code="no-program",
+        )
+    remedy = "install it into an environment that every account may read: sudo python3 -m venv /opt/undersong"
+    for path in (program, Path(sys.prefix), Path(sys.executable).resolve(), Path(__file__)):
+        if any(path.is_relative_to(folder) for folder in HIDDEN):
+            raise ConfigurationError(f"{path}: is hidden from units", remedy, code="hidden-environment")
+        for folder in (path, *path.parents):
+            if not folder.stat().st_mode & (stat.S_IXOTH if folder.is_dir() else stat.S_IROTH):
+                raise ConfigurationError(f"{folder}: other accounts cannot read it", remedy, code="hidden-environment")
+
+
+def check_unused(folder: Path) -> None:
+    """Raises ConfigurationError if another process has a file of ``folder`` open, or works in it."""
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) == os.getpid():
+            continue
+        for link in (process / "cwd", *_open_files(process)):
+            with suppress(OSError):
+                if Path(os.readlink(link)).is_relative_to(folder):
+                    raise ConfigurationError(
+                        f"{folder}: process {process.name} uses it",
+                        "stop it: a daemon, a page or a command",
+                        code="in-use",
+                    )
+
+
+def _open_files(process: Path) -> list[Path]:
+    with suppress(OSError):
+        return list((process / "fd").iterdir())
+    return []
