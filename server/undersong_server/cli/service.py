@@ -11,7 +11,7 @@ from undersong_common import entry
 from undersong_common.printable import shell_path, that_hold
 from undersong_common.services import ADMINISTRATOR_UNITS
 from undersong_server import operations
-from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, print_result
+from undersong_server.cli.options import DEFAULT_HOME, AsJson, print_result
 
 app = typer.Typer(help="Runs coordinator and console as services of this machine.", no_args_is_help=True)
 
@@ -19,7 +19,9 @@ app = typer.Typer(help="Runs coordinator and console as services of this machine
 @app.command()
 def install(
     print_only: Annotated[bool, typer.Option("--print", help="Show the steps and the units; change nothing.")] = False,
-    home: HomeFolder = DEFAULT_HOME,
+    home: Annotated[
+        Path, typer.Option(envvar="UNDERSONG_HOME", help="The coordinator's folder that moves; another account's too.")
+    ] = DEFAULT_HOME,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
