@@ -5,13 +5,14 @@ It also sets up gRPC, which reads its environment once: TLS 1.3 and nothing olde
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Annotated, NoReturn
 
 import typer
 
 from undersong_common import extras
-from undersong_common.errors import InternalError, UndersongError, led_to
+from undersong_common.errors import ConfigurationError, InternalError, UndersongError, led_to
 from undersong_common.library_threads import one_thread_in_program
 from undersong_common.machine import fault_of
 from undersong_common.printable import json_text, printable_lines
@@ -82,7 +83,8 @@ def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], 
         if _interrupted(error):
             _stopped()
         found = _in_words(error)
-        _print_json(found.problem, found.remedy, found.exit_code, found.code)
+        report = found.report if isinstance(found, ConfigurationError) else {}
+        _print_json(found.problem, found.remedy, found.exit_code, found.code, report)
         print(printable_lines(f"error: {found}"), file=sys.stderr)
         _show(traceback_of(error))
         sys.exit(found.exit_code)
@@ -101,11 +103,13 @@ def _show(traceback: str) -> None:
         print("its traceback: the same command with --debug", file=sys.stderr)
 
 
-def _print_json(problem: str, remedy: str, exit_code: int, code: str = "") -> None:
+def _print_json(
+    problem: str, remedy: str, exit_code: int, code: str = "", report: Mapping[str, object] = MappingProxyType({})
+) -> None:
     """Prints the error as JSON for the next program, if ``--json`` was given."""
     if "--json" in sys.argv[1:]:
         error = {"problem": problem, "remedy": remedy, "exit_code": exit_code, "code": code}
-        print(json_text({"error": error}), flush=True)
+        print(json_text({**report, "error": error}), flush=True)
 
 
 def _stopped() -> NoReturn:

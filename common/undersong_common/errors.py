@@ -8,6 +8,7 @@ It stays the same when the sentence changes. Nobody reads it on a screen; errors
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 def led_to(error: BaseException) -> list[BaseException]:
@@ -46,10 +47,12 @@ class ConfigurationError(UndersongError):
     """The configuration, the command line or an input file is wrong: fix it, then run again.
 
     ``places`` maps the path of each faulty key ("privacy.epsilon") to its problem, so that a form can show it.
+    ``report`` holds what the command has counted nevertheless, which ``--json`` prints in the same object.
     """
 
     exit_code = 2
     places: Mapping[str, str] = {}
+    report: Mapping[str, Any] = {}
 
     @classmethod
     def together(cls, faults: Sequence[tuple[str, ...]], *, code: str = "") -> "ConfigurationError":

@@ -191,10 +191,13 @@ def add(
         look = operations.data.look(folder, declared, rows_read=show_rows_read(time.monotonic()))
         stops = [problem for problem, _ in look.faults]
         value = {**asdict(look.survey), "examples": look.examples, "stops": stops}
-        print_result(as_json, value, *_look_lines(look, user_field))
-        ConfigurationError.raise_together(
-            ((f"`data add` would stop: {problem}", remedy) for problem, remedy in look.faults), code="would-stop"
-        )
+        if not (as_json and stops):  # one object, which then holds the error too
+            print_result(as_json, value, *_look_lines(look, user_field))
+        if stops:
+            faults = [(f"`data add` would stop: {problem}", remedy) for problem, remedy in look.faults]
+            stop = ConfigurationError.together(faults, code="would-stop")
+            stop.report = value
+            raise stop
         return
     confirm, budget = partial(confirm_cautions, confirmed=despite_cautions), []
     added = operations.data.add(

@@ -1,77 +1,147 @@
 """Invented exports of FHIR: patients, versions, deletions, statuses and attachments are decided by written rules."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.client.records.test_record_cases import dry
 from tests.client.records.test_sources import attachment, document, write_lines
 from tests.doubles.coded import raises
-from undersong_client.home import Declared
+from tests.doubles.party_home import HashedEmbedder, command
+from undersong_client.home import Declared, PartyHome
 from undersong_client.records import sources
+from undersong_client.storage import datasets
+from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 
 CASES = Path(__file__).parent / "fhir_cases"
 SITES = {"siteA": "https://sitea.example/fhir", "siteB": "https://siteb.example/fhir"}
 
 
+PATIENTS = ("--user-field", "patient")
+NO_PATIENT = "its subject is no patient: "
+
+
 def read(name, **choices):
     return sources.read(Declared(str(CASES / name), user_field="patient", **choices), dry=True)
 
 
-def lost(reading):
-    return {each.why for each in reading.skipped if each.cause == "lost"}
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    command("init", "alpha", "--home", tmp_path / "home")
+    return tmp_path / "home"
 
 
 @pytest.mark.parametrize(
     ("name", "texts", "patients", "reasons"),
     [
-        ("fhir_urn_uuid", {"note 1", "no finding"}, 1, set()),
-        ("fhir_patient_link", {"note 1", "note 2", "note 3"}, 1, set()),
-        (
-            "fhir_group_identifier",
-            set(),
-            0,
-            {"its subject is no patient: a Group", "its subject is no patient: a Device"},
-        ),
-        ("fhir_versions", {"final report"}, 1, {"its status is entered-in-error"}),
-        ("fhir_deleted", set(), 0, {"it was deleted"}),
+        ("fhir_urn_uuid", {"note 1", "no finding"}, 1, {}),
+        ("fhir_patient_link", {"note 1", "note 2", "note 3"}, 1, {}),
+        ("fhir_group_identifier", set(), 0, {f"{NO_PATIENT}a Group": 1, f"{NO_PATIENT}a Device": 1}),
+        ("fhir_versions", {"final report"}, 1, {"its status is entered-in-error": 1}),
+        ("fhir_deleted", set(), 0, {"it was deleted": 1}),
         (
             "fhir_docstatus",
             {"final", "amended"},
             1,
-            {f"its docStatus is {code}" for code in ("entered-in-error", "preliminary", "cancelled", "deprecated")},
+            {f"its docStatus is {code}": 1 for code in ("entered-in-error", "preliminary", "cancelled", "deprecated")},
         ),
-        ("fhir_same_note_twice", {"CT of the chest: no finding"}, 1, set()),
-        ("fhir_two_systems", set(), 0, {"its attachment lies on another server"}),
-        ("fhir_subfolder", {"text in a file"}, 1, set()),
-        ("fhir_subfolder2", {"January text of patient 7", "February text of patient 8"}, 2, set()),
-        ("fhir_stu3_binary", {"stu3 text"}, 1, set()),
+        ("fhir_same_note_twice", {"CT of the chest: no finding"}, 1, {}),
+        ("fhir_two_systems", set(), 0, {"its attachment lies on another server": 2}),
+        ("fhir_subfolder", {"text in a file"}, 1, {}),
+        ("fhir_subfolder2", {"January text of patient 7", "February text of patient 8"}, 2, {}),
+        ("fhir_stu3_binary", {"stu3 text"}, 1, {}),
     ],
 )
-def test_each_export_gives_its_records_and_reasons(name, texts, patients, reasons):
-    reading = read(name)
-    assert set(reading.table.texts) == texts
-    assert len(reading.table) == len(texts)
-    assert len(set(reading.table.users)) == patients
-    assert lost(reading) == reasons
+def test_each_export_gives_its_records_and_reasons(home, name, texts, patients, reasons):
+    code, value, error = dry(home, CASES / name, *PATIENTS)
+    lost = [row["why"] for row in value["skipped"] if row["cause"] == "lost"]
+    assert (value["records"], value["users"], Counter(lost)) == (len(texts), patients, reasons)
+    assert (code, "cannot be read" in error) == ((2, True) if reasons else (0, False))
+    assert set(read(name).table.texts) == texts
 
 
-def test_two_named_systems_have_each_their_own_text():
-    reading = read("fhir_two_systems", fhir_systems=SITES)
-    texts = dict(zip(reading.table.users, reading.table.texts, strict=True))
-    assert texts == {
-        "https://sitea.example/fhir/Patient/a-1": "text of the patient of A",
-        "https://siteb.example/fhir/Patient/b-1": "text of the patient of B",
+@pytest.mark.parametrize("name", ["fhir_versions", "fhir_docstatus", "fhir_two_systems", "fhir_group_identifier"])
+def test_an_export_with_lost_documents_is_sealed_after_a_person_confirms(home, name):
+    add = ("data", "add", CASES / name, *PATIENTS, "--home", home)
+    assert "cannot be read" in command(*add, code=2)
+    assert not PartyHome(home).sealed.exists()
+    command(*add, "--despite-cautions")
+    assert set(datasets.load(PartyHome(home)).table.texts) == set(read(name).table.texts)
+
+
+def test_two_named_systems_are_sealed_each_with_its_own_text(home):
+    systems = [option for folder, base in SITES.items() for option in ("--fhir-system", f"{folder}={base}")]
+    command("data", "add", CASES / "fhir_two_systems", *PATIENTS, *systems, "--home", home)
+    table = datasets.load(PartyHome(home)).table
+    assert sorted(zip(table.users, table.texts, strict=True)) == [
+        (f"{base}/Patient/{site}-1", f"text of the patient of {site.upper()}")
+        for site, base in zip("ab", SITES.values(), strict=True)
+    ]
+
+
+def test_references_beside_identifiers_stop_and_are_not_sealed(home):
+    code, value, error = dry(home, CASES / "fhir_reference_forms", *PATIENTS)
+    assert (code, value["lost"]) == (2, 6)
+    assert "3 ids are identifiers, and other ids are those of Patient resources" in error
+    named = {row["why"].removeprefix(NO_PATIENT) for row in value["skipped"]}
+    assert {"a Group", "a Device", "a name alone", "no reference to a resource"} < named
+    add = ("data", "add", CASES / "fhir_reference_forms", *PATIENTS, "--despite-cautions", "--home", home)
+    assert "--same-patient" in command(*add, code=2)
+
+
+def test_an_attachment_of_two_patients_is_read_for_neither(home, tmp_path):
+    folder = tmp_path / "export"
+    folder.mkdir()
+    names = (("mother", "Binary/1"), ("child", "Binary/1"), ("other", "DocumentReference.ndjson"))
+    rows = [
+        document(n, attachment("text/plain", url=url), patient=f"Patient/{name}") for n, (name, url) in enumerate(names)
+    ]
+    write_lines(folder / "DocumentReference.ndjson", rows)
+    write_lines(
+        folder / "Binary.ndjson", [{"resourceType": "Binary", "id": "1", **attachment("text/plain", b"a note")}]
+    )
+    code, value, _ = dry(home, folder, *PATIENTS)
+    assert (code, value["records"], value["lost"]) == (2, 0, 3)
+    assert Counter(row["why"] for row in value["skipped"]) == {
+        "documents of two patients name its attachment": 2,
+        "its attachment is a file of resources": 1,
     }
 
 
-def test_references_are_one_patient_and_identifiers_are_asked_about():
-    reading = read("fhir_reference_forms")
-    users = reading.table.users
+FORMS = (
+    ("text/html", b'<html><head><meta charset="utf-8"><body><p>Note of a ward', "Note of a ward"),
+    (
+        "application/rtf",
+        "{\\rtf1\\ansi\\ansicpg1251 Больной на отделении\\par}".encode("cp1251"),
+        "Больной на отделении",
+    ),
+    ("application/rtf", rb"{\rtf1\ansi shown {\v hidden comment }more\par}", "shown more"),
+    ("application/rtf", rb"{\rtf1\ansi keep {\deleted gone }stay\par}", "keep stay"),
+    ("text/rtf", rb"{\rtf1\ansi first report\par}{\rtf1\ansi second report\par}", "first report second report"),
+    ("text/rtf", rb"{\rtf1\mac caf\'8e\par}", "café"),
+    ("text/rtf", rb"{\rtf1\pc caf\'82\par}", "café"),
+    ("text/rtf", b"{\\rtf1\\ansi\\ansicpg932 \x93\xfa\x96{\\par}", "日本"),
+    ("text/rtf", rb"{\rtf1\ansi\uc1 \u8364?5 \uc0\u-10179\u-8704 end\par}", "€5 \N{GRINNING FACE}end"),
+    ("text/rtf", rb"{\rtf1{\fonttbl{\f0\fcharset204 Arial;}}\f0 \'c4\'e0\par}", "Да"),
+    ("text/rtf", rb"{\rtf1 a{\*\generator Word}{\field{\*\fldinst HYPERLINK x}{\fldrslt link}} b\par}", "alink b"),
+    ("text/rtf", rb"{\rtf1 before\bin5 }{}{\ after\par}", "before after"),
+)
+
+
+@pytest.mark.parametrize(("kind", "content", "text"), FORMS)
+def test_html_and_rtf_attachments_are_what_their_readers_show(tmp_path, kind, content, text):
+    write_lines(tmp_path / "d.ndjson", [document(1, attachment(kind, content))])
+    (shown,) = sources.read(Declared(str(tmp_path), user_field="patient")).table.texts
+    assert " ".join(shown.split()) == text
+
+
+def test_forms_of_a_reference_are_one_patient():
+    users = read("fhir_reference_forms").table.users
     assert set(users[:11]) == {"0f2c6f2e-6e0b-4f53-9d6f-2f6f6f6f6f6f"}
-    assert "identifiers" in {kind for alike in reading.look_alikes for kind in alike.kinds}
-    assert len(lost(reading)) == 5
 
 
 def test_one_more_status_counts_where_it_is_named():

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +12,15 @@ from tests.doubles.party_home import command
 
 pytestmark = pytest.mark.slow
 MIB = 2**20
+START_S = 3  # of the program with its imports
 PROGRAM = "import sys; from undersong_client.cli.app import main; sys.exit(main())"
 
 
-def dry_run(folder, file):
+def dry_run(folder, file, *fields):
     """Exit code, counts, seconds of the processors and peak of memory in MiB of a dry run."""
     command("init", "alpha", "--home", folder / "home")
-    fields = ("--user-field", "patient", "--dry-run", "--json", "--home", str(folder / "home"))
-    arguments = [sys.executable, "-c", PROGRAM, "data", "add", str(file), *fields]
+    options = (*(fields or ("--user-field", "patient")), "--dry-run", "--json", "--home", str(folder / "home"))
+    arguments = [sys.executable, "-c", PROGRAM, "data", "add", str(file), *options]
     with (folder / "said.json").open("wb") as said, (folder / "progress.txt").open("wb") as progress:
         child = subprocess.Popen(arguments, stdout=said, stderr=progress)
         _, status, usage = os.wait4(child.pid, 0)
@@ -60,6 +62,27 @@ def test_a_note_of_a_hundred_megabytes_stays_below_a_gigabyte(tmp_path):
     code, counts, _, memory = dry_run(tmp_path, tmp_path / "notes.jsonl")
     assert (code, counts["records"], counts["lost"]) == (0, 40, 1)
     assert memory < 1000
+
+
+def test_one_large_attachment_of_many_documents_is_decoded_once(tmp_path):
+    folder = tmp_path / "export"
+    folder.mkdir()
+    (folder / "big.txt").write_text("a long note " * 700_000)
+    attachment = {"attachment": {"contentType": "text/plain", "url": "big.txt"}}
+    resource = {"resourceType": "DocumentReference", "status": "current", "subject": {"reference": "Patient/1"}}
+    rows = [{**resource, "id": f"d{number}", "content": [attachment]} for number in range(150)]
+    (folder / "DocumentReference.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, counts, seconds, memory = dry_run(tmp_path, folder)
+    assert (code, counts["records"], counts["lost"]) == (2, 0, 150)
+    assert seconds < 10
+    assert memory < 500
+
+
+def test_a_stray_formatted_cell_costs_two_seconds(tmp_path):
+    case = Path(__file__).parent / "cases" / "xlsx_stray_last_cell.xlsx"
+    code, counts, seconds, _ = dry_run(tmp_path, case, "--text-field", "Text", "--user-field", "Fall")
+    assert (code, counts["records"]) == (0, 6)
+    assert seconds < 2 + START_S
 
 
 @pytest.mark.parametrize("content", [b"[" * 10, b'"a\n' * 3, b'a,"b\n' * 2, b'{"text": "x"}\n', b"\xff\x00"])

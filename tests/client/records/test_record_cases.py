@@ -11,7 +11,7 @@ import pytest
 from tests.client.records.test_sources import url_file
 from tests.doubles.party_home import command
 from tests.doubles.typed import typed
-from undersong_client.cli.app import app
+from undersong_client.cli.app import app, main
 
 CASES = Path(__file__).parent / "cases"
 CSV = ("--user-field", "person_id", "--label-field", "label")
@@ -33,7 +33,8 @@ def dry(home, file, *options):
     arguments = ("data", "add", file, *options, "--dry-run", "--json", "--home", home)
     done = typed(app, *arguments, standalone_mode=False)
     code = getattr(done.exception, "exit_code", done.exit_code)
-    return code, json.loads(done.stdout or "{}"), str(done.exception or "")
+    value = json.loads(done.stdout) if done.stdout else json.loads(json.dumps(getattr(done.exception, "report", {})))
+    return code, value, str(done.exception or "")
 
 
 @pytest.mark.parametrize(
@@ -289,6 +290,15 @@ def test_what_a_parser_raises_is_an_error_and_no_bug(home, tmp_path, suffix, con
     code, _, error = dry(home, tmp_path / f"a{suffix}", "--user-field", "text")
     assert code in (0, 2)
     assert code == 0 or "remedy" in error
+
+
+def test_a_dry_run_that_would_stop_prints_one_object(home, monkeypatch, capsys):
+    arguments = ["data", "add", str(CASES / "csv_empty_text.csv"), "--user-field", "person_id", "--dry-run", "--json"]
+    monkeypatch.setattr("sys.argv", ["undersong-party", *arguments, "--home", str(home)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    value = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, value["records"], value["error"]["code"]) == (2, 2, "would-stop")
 
 
 # What is sealed
