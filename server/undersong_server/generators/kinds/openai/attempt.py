@@ -57,11 +57,11 @@ class Connection:
         import httpcore
 
         try:
-            trusted = (
-                httpcore.default_ssl_context()
-                if self._ca_file is None
-                else ssl.create_default_context(cafile=str(self._ca_file))
-            )
+            trusted = None  # reading the usual certificates takes a third of a second, which plain http does not need
+            if self._ca_file is not None:
+                trusted = ssl.create_default_context(cafile=str(self._ca_file))
+            elif self.base_url.startswith("https:"):
+                trusted = httpcore.default_ssl_context()
         except (OSError, ssl.SSLError):
             raise ConfigurationError(
                 f"generator {self._name}: ca_file {self._ca_file}: holds no certificate in PEM form",
