@@ -50,12 +50,14 @@ class BatchSettings:
     Attributes:
         poll_s: pause between two looks at a batch; max_wait_s: longest pause after a look that failed.
         patience_s: how long calls that fail are made again, and an enqueued limit is waited for.
+        deadline_s: longest pause before the next batch that the lines of one may announce.
     """
 
     poll_s: float
     timeout_s: float
     max_wait_s: float
     patience_s: float
+    deadline_s: float
     headers: Mapping[str, str]
 
 
@@ -65,6 +67,19 @@ class _Submitted(NamedTuple):
     stem: str
     number: str
     identifiers: Sequence[str]
+
+
+class _Line(NamedTuple):
+    """What one line of a batch's result says.
+
+    Attributes:
+        identifier: of its request; "" where the line has none.
+        is_exchange: the endpoint has answered the request, well or not; otherwise the batch ended before it was asked.
+    """
+
+    identifier: str
+    verdict: Verdict
+    is_exchange: bool = True
 
 
 class Batches:
@@ -95,6 +110,7 @@ class Batches:
         self._judge = judge
         self._stopped = stopped
         self._empty_in_a_row = 0
+        self._next_s = 0.0  # before which no batch is submitted, by the monotonic clock
 
     def results(self, asked: Mapping[str, BatchRequest], endpoint: Path) -> Iterator[tuple[str, Verdict]]:
         """Yields one (identifier, verdict) per request, from batches that were submitted before and from new ones.
@@ -109,7 +125,7 @@ class Batches:
                 if error.code != PROBLEMS["model"].code:
                     raise
                 continue  # another endpoint than the one that it was submitted to
-            for identifier, verdict in self._read(batch, asked, ended):
+            for identifier, verdict, _ in self._read(batch, asked, ended):
                 if verdict.state is State.ANSWER and missing.pop(identifier, None) is not None:
                     yield identifier, verdict
                 elif verdict.billed and identifier in missing:
@@ -117,12 +133,11 @@ class Batches:
         submitted = [self._submit(part, endpoint) for part in _parts(missing)]
         for batch in submitted:
             verdicts = self._outcome(batch, asked, endpoint)
-            self._empty_in_a_row = (
-                0 if any(_came_back(each) for each in verdicts.values()) else self._empty_in_a_row + 1
-            )
             for identifier, verdict in verdicts.items():
                 if verdict.completion is None:
                     self._log.end(self._log.batch_key(identifier), lost=verdict.billed, words=verdict.words)
+            pauses = [each.pause_s or 0.0 for each in verdicts.values() if each.state is State.WAIT]
+            self._next_s = time.monotonic() + max((s for s in pauses if s <= self._settings.deadline_s), default=0.0)
             if self._empty_in_a_row >= EMPTY_IN_A_ROW:
                 raise self._stopped(next(iter(verdicts.values())), "nothing came back of its last batches")
             yield from verdicts.items()
@@ -146,11 +161,13 @@ class Batches:
             pause = min(2.0 * pause, max(self._settings.max_wait_s, pause))
             batch = self._submit({name: asked[name] for name in batch.identifiers}, endpoint)
         verdicts: dict[str, Verdict] = {}
-        unreadable = 0
-        for identifier, verdict in self._read(batch, asked, ended):
-            unreadable += not identifier
-            if identifier in batch.identifiers:
-                verdicts.setdefault(identifier, verdict)
+        unreadable, came_back = 0, False
+        for line in self._read(batch, asked, ended):
+            unreadable += not line.identifier
+            if line.identifier in batch.identifiers:
+                verdicts.setdefault(line.identifier, line.verdict)
+                came_back |= line.is_exchange
+        self._empty_in_a_row = 0 if came_back else self._empty_in_a_row + 1
         for identifier in batch.identifiers:
             if identifier not in verdicts:
                 words = f"{unreadable} lines of its result cannot be read" if unreadable else whole.words
@@ -170,10 +187,8 @@ class Batches:
         stated = batch.get("errors") or f"the batch is {batch.get('status')}, and ended without it"
         return self._judge(Exchange(400, body=json.dumps({"error": stated}).encode()), (0, 0))
 
-    def _read(
-        self, batch: _Submitted, asked: Mapping[str, BatchRequest], ended: Mapping[str, Any]
-    ) -> Iterator[tuple[str, Verdict]]:
-        """Yields (identifier, verdict) of each line of a batch's files; the identifier is "" where it has none."""
+    def _read(self, batch: _Submitted, asked: Mapping[str, BatchRequest], ended: Mapping[str, Any]) -> Iterator[_Line]:
+        """Yields the lines of a batch's files."""
         longest = max((each.worst[1] for each in asked.values()), default=0)
         most_bytes = max(_SMALL_BYTES, 2 * len(batch.identifiers) * longest_body(longest))
         for key in ("output_file_id", "error_file_id"):
@@ -186,21 +201,23 @@ class Batches:
                 if line.strip():
                     yield self._read_line(line, asked)
 
-    def _read_line(self, line: bytes, asked: Mapping[str, BatchRequest]) -> tuple[str, Verdict]:
+    def _read_line(self, line: bytes, asked: Mapping[str, BatchRequest]) -> _Line:
         entry = parsed(line)
         identifier = entry.get("custom_id") if isinstance(entry, dict) else None
         if not isinstance(identifier, str):
-            return "", Verdict(State.LOST, "lost", "a line of its result cannot be read", billed=True)
+            return _Line("", Verdict(State.LOST, "lost", "a line of its result cannot be read", billed=True))
         response = entry.get("response")
         response = response if isinstance(response, dict) else {}
         status, body = response.get("status_code"), response.get("body")
         if not isinstance(status, int) or isinstance(status, bool):
             status = 400 if body is None else 200
-        if body is None:
+        is_exchange = body is not None
+        if not is_exchange:
             body = {"error": entry.get("error") or "no reason given"}
         content = body if isinstance(body, str) else json.dumps(body)
         worst = asked[identifier].worst if identifier in asked else (0, 0)
-        return identifier, self._judge(Exchange(status, body=content.encode("utf-8", "surrogatepass")), worst)
+        verdict = self._judge(Exchange(status, body=content.encode("utf-8", "surrogatepass")), worst)
+        return _Line(identifier, verdict, is_exchange)
 
     # Submission
 
@@ -223,6 +240,7 @@ class Batches:
 
     def _submit(self, part: Mapping[str, BatchRequest], endpoint: Path) -> _Submitted:
         """Submits one batch; the journal says so before, and knows its number after."""
+        time.sleep(max(0.0, self._next_s - time.monotonic()))
         prefix = batch_prefix(self._name)
         identifiers = list(part)
         place = sum(key.endswith("/requests") for key in self._journal.items(prefix))
@@ -325,11 +343,6 @@ class Batches:
             "run the same command again: the batch is noted, and found again",
             code="batch-unreachable",
         )
-
-
-def _came_back(verdict: Verdict) -> bool:
-    """Returns True for what says something about the order itself: an answer, or a refusal of its content."""
-    return verdict.state in (State.ANSWER, State.REQUEST)
 
 
 def _line(identifier: str, request: BatchRequest, endpoint: Path) -> bytes:
