@@ -1,7 +1,7 @@
 """A fake OpenAI-compatible endpoint on 127.0.0.1 that misbehaves in one way: ``with Endpoint("balance") as it``.
 
-It counts its calls, the tokens that it would have billed, and the orders that it was asked twice. An own scenario is a
-function of the call's number and body.
+It counts its calls, the tokens that it would have billed, the prompts that it was asked twice, and those of them that
+it had answered before. An own scenario is a function of the call's number and body; it serves lines of batches alike.
 """
 
 import json
@@ -9,6 +9,7 @@ import random
 import re
 import threading
 import time
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 THINGS = (
@@ -51,9 +52,25 @@ def error(status, body, **headers):
     return status, headers, body
 
 
-def after(good, then):
-    """Answers the first calls well, and the others by `then`."""
-    return lambda number, body: answer(number) if number <= good else then
+@dataclass(frozen=True)
+class After:
+    """Answers the first calls well, and the others by ``then``: a status, headers and body, or another scenario."""
+
+    good: int
+    then: object
+
+    def __call__(self, number, body):
+        if number <= self.good:
+            return answer(number)
+        return self.then(number, body) if callable(self.then) else self.then
+
+
+def beginning(scenario, good):
+    """The scenario with its fault after so many good calls, or good batches."""
+    rule = SCENARIOS[scenario]
+    if isinstance(rule, dict):
+        return {**rule, "from": good + 1}
+    return replace(rule, good=good) if isinstance(rule, After) else After(good, rule)
 
 
 def flagged(number, body):
@@ -72,19 +89,20 @@ def flagged(number, body):
 
 
 class Minute:
-    """Five answers in each 20 s; the pause stands in the body only."""
+    """Five answers in each window of time; the pause stands in the body only."""
 
-    def __init__(self):
+    def __init__(self, window_s=20.0):
+        self.window_s = window_s
         self.begun = self.given = 0
 
     def __call__(self, number, body):
         now = time.monotonic()
-        if now - self.begun > 20:
+        if now - self.begun > self.window_s:
             self.begun, self.given = now, 0
         self.given += 1
         if self.given <= 5:
             return answer(number)
-        left = 20 - (now - self.begun)
+        left = self.window_s - (now - self.begun)
         return error(
             429,
             [
@@ -94,7 +112,7 @@ class Minute:
                         "message": f"You exceeded your current quota. Please retry in {left:.3f}s.",
                         "status": "RESOURCE_EXHAUSTED",
                         "details": [
-                            {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{left:.0f}s"}
+                            {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{left:.2f}s"}
                         ],
                     }
                 }
@@ -103,18 +121,19 @@ class Minute:
 
 
 EVENTS = 'data: {"choices":[{"index":0,"delta":{"content":"a note"}}]}\n\ndata: [DONE]\n\n'
+TRICKLE = b"a byte each 0.3 s, for ever"
 SCENARIOS = {
     "well": lambda number, body: answer(number),
-    "balance": after(16, error(402, {"error": {"message": "Insufficient Balance", "code": "invalid_request_error"}})),
-    "billing": after(
+    "balance": After(16, error(402, {"error": {"message": "Insufficient Balance", "code": "invalid_request_error"}})),
+    "billing": After(
         16,
         error(400, {"error": {"message": "Billing hard limit has been reached", "code": "billing_hard_limit_reached"}}),
     ),
-    "key-revoked": after(16, error(403, {"error": {"message": "this key has been revoked"}})),
-    "parameter": after(
+    "key-revoked": After(16, error(403, {"error": {"message": "this key has been revoked"}})),
+    "parameter": After(
         16, error(422, {"detail": [{"loc": ["body", "max_tokens"], "msg": "extra fields not permitted"}]})
     ),
-    "balance-in-200": after(16, (200, {}, {"error": {"message": "Insufficient credits", "code": 402}})),
+    "balance-in-200": After(16, (200, {}, {"error": {"message": "Insufficient credits", "code": 402}})),
     "moderation": flagged,
     "reasoning-beside": lambda number, body: answer(
         number,
@@ -153,7 +172,7 @@ SCENARIOS = {
             }
         },
     ),
-    "trickle": "trickle",
+    "trickle": lambda number, body: (200, {}, TRICKLE),
     # batches: what the n-th batch (from 1) or its third line becomes
     "batch-failed": {"from": 3, "status": "failed"},
     "batch-expired": {"from": 3, "status": "expired"},
@@ -166,10 +185,15 @@ SCENARIOS = {
 
 
 class Endpoint:
-    def __init__(self, scenario, port=0):
+    """Serves a scenario on 127.0.0.1 while it is entered; ``respond`` alone needs no socket."""
+
+    def __init__(self, scenario):
         self.scenario = SCENARIOS[scenario] if isinstance(scenario, str) else scenario
-        self.calls = self.billed = self.twice = 0
+        self.calls = self.billed = self.twice = self.paid_twice = 0
+        self.answered = set()
         self.bodies, self.files, self.batches, self.lock = {}, {}, {}, threading.Lock()
+
+    def __enter__(self):
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -190,11 +214,9 @@ class Endpoint:
             def handle_error(self, *_):
                 pass
 
-        self.server = Server(("127.0.0.1", port), Handler)
+        self.server = Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
-
-    def __enter__(self):
         return self
 
     def __exit__(self, *_):
@@ -202,32 +224,46 @@ class Endpoint:
         self.server.server_close()
 
     def _serve(self, handler, raw):
-        batched = isinstance(self.scenario, dict)
-        if "completions" in handler.path:
-            body = json.loads(raw)
-            key = json.dumps(body.get("messages", body.get("prompt")))
-            with self.lock:
-                self.calls += 1
-                number = self.calls
-                self.twice += key in self.bodies
-                self.bodies[key] = number
-            if self.scenario == "trickle":
-                return self._trickle(handler)
-            status, headers, found = answer(number) if batched else self.scenario(number, body)
-            if status == 200 and isinstance(found, dict) and "choices" in found:
-                self.billed += sum(max(0, v) for k, v in (found.get("usage") or {}).items() if k == "total_tokens")
-        else:
-            status, headers, found = self._batch(handler.command, handler.path, raw)
-        content = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-        try:
-            content = content.encode()
-        except UnicodeEncodeError:  # half a surrogate pair
-            content = json.dumps(found).encode()
+        status, headers, content = self.respond(handler.command, handler.path, raw)
+        if content == TRICKLE:
+            return self._trickle(handler)
         handler.send_response(status)
         for name, value in {"Content-Type": "application/json", **headers, "Content-Length": str(len(content))}.items():
             handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(content)
+
+    def respond(self, command, path, raw):
+        """The status, headers and bytes of an answer; a test without sockets calls it too."""
+        if "completions" in path:
+            status, headers, found = self._call(json.loads(raw))
+        else:
+            status, headers, found = self._batch(command, path, raw)
+        if isinstance(found, bytes):
+            return status, headers, found
+        content = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        try:
+            return status, headers, content.encode()
+        except UnicodeEncodeError:  # half a surrogate pair
+            return status, headers, json.dumps(found).encode()
+
+    def _call(self, body):
+        """One request, by itself or as the line of a batch."""
+        key = json.dumps(body.get("messages", body.get("prompt")))
+        with self.lock:
+            self.calls += 1
+            number = self.calls
+            self.twice += key in self.bodies
+            self.paid_twice += key in self.answered
+            self.bodies[key] = number
+        status, headers, found = self.scenario(number, body) if callable(self.scenario) else answer(number)
+        if status == 200 and isinstance(found, dict) and "choices" in found:
+            with self.lock:
+                self.answered.add(key)
+                usage = found.get("usage")
+                total = usage.get("total_tokens") if isinstance(usage, dict) else None
+                self.billed += total if isinstance(total, int) and total > 0 else 0
+        return status, headers, found
 
     def _trickle(self, handler):
         handler.send_response(200)
@@ -270,6 +306,10 @@ class Endpoint:
                 {**self.batches[name], "status": "validating", "output_file_id": None, "error_file_id": None},
             )
         if path.startswith("/v1/batches/"):
+            if isinstance(self.scenario, dict) and self.scenario.get("trickles", len(self.batches) + 1) <= len(
+                self.batches
+            ):
+                return 200, {}, TRICKLE
             return 200, {}, self.batches[path.rsplit("/", 1)[1]]
         if path.startswith("/v1/batches"):
             return 200, {}, {"object": "list", "data": list(self.batches.values())[::-1], "has_more": False}
@@ -281,7 +321,7 @@ class Endpoint:
         rule = self.scenario if isinstance(self.scenario, dict) else {}
         lines = [json.loads(line) for line in self.files[batch["input_file_id"]]]
         bad = number >= rule["from"] if "from" in rule else False
-        if bad and rule["status"] == "failed":
+        if bad and rule.get("status") == "failed":
             message = "Enqueued token limit reached. Please try again once some batches have been completed."
             batch.update(
                 status="failed",
@@ -296,36 +336,26 @@ class Endpoint:
         out, err = [], []
         for place, line in enumerate(lines):
             own = {"id": f"r{place}", "custom_id": line["custom_id"]}
-            with self.lock:
-                self.calls += 1
-                key = json.dumps(line["body"].get("messages"))
-                self.twice += key in self.bodies
-                self.bodies[key] = self.calls
-                text = note(self.calls)
-            whole = {
-                **own,
-                "response": {"status_code": 200, "request_id": "x", "body": completion(f"<text>{text}</text>")},
-                "error": None,
-            }
-            if bad:
-                err.append(
-                    json.dumps(
-                        {**own, "response": None, "error": {"code": "batch_expired", "message": "the window has ended"}}
-                    )
-                )
-            elif number == 1 and place == 2 and "line" in rule:
-                if rule["line"] == "no-id":
-                    out.append(json.dumps({key: value for key, value in whole.items() if key != "custom_id"}))
-                elif rule["line"] == "cut":
-                    out.append('{"custom_id": "abc", "respon')
-                else:
-                    err.append(json.dumps({**own, "error": None, **rule["line"]}))
+            if bad and "status" in rule:
+                expired = {"code": "batch_expired", "message": "the window has ended"}
+                err.append(json.dumps({**own, "response": None, "error": expired}))
+                continue
+            status, _, body = self._call(line["body"])
+            whole = {**own, "response": {"status_code": status, "request_id": "x", "body": body}, "error": None}
+            if number != rule.get("from", 1) or place != 2 or "line" not in rule:
+                (out if status == 200 else err).append(json.dumps(whole))
+                continue
+            self.answered.discard(json.dumps(line["body"].get("messages")))
+            if rule["line"] == "no-id":
+                out.append(json.dumps({key: value for key, value in whole.items() if key != "custom_id"}))
+            elif rule["line"] == "cut":
+                out.append('{"custom_id": "abc", "respon')
             else:
-                out.append(json.dumps(whole))
+                err.append(json.dumps({**own, "error": None, **rule["line"]}))
         name = batch["id"]
         self.files[f"out-{name}"], self.files[f"err-{name}"] = out, err
         batch.update(
-            status=rule["status"] if bad else "completed",
+            status=rule.get("status", "completed") if bad else "completed",
             output_file_id=f"out-{name}" if out else None,
             error_file_id=f"err-{name}" if err else None,
         )

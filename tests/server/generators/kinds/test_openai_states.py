@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.doubles.misbehaving_endpoint import SCENARIOS, completion
+from tests.doubles.misbehaving_endpoint import SCENARIOS, Endpoint, completion
 from undersong_server.generators.kinds.openai import states
 from undersong_server.generators.kinds.openai.states import Exchange, State, Usage, Verdict, judge, read_usage
 
@@ -182,9 +182,9 @@ def test_words_are_found_in_any_body_and_keys_are_masked(body: bytes, words: str
 
 
 def test_every_scenario_of_single_calls_has_a_state() -> None:
+    body = json.dumps({"messages": []}).encode()
     for scenario in SCENARIOS.values():
         if callable(scenario):
-            status, headers, body = scenario(17, {"messages": []})
-            content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            status, headers, content = Endpoint(scenario).respond("POST", "/v1/chat/completions", body)
             lower = {name.lower(): value for name, value in headers.items()}
             assert judge(Exchange(status, lower, content), WORST).state in State
