@@ -1,15 +1,17 @@
 """What a real model makes of each kind of prompt, and whether methods that choose examples beat the plain mixture.
 
-    python -m benchmarks.live --data FOLDER --url http://127.0.0.1:8080/v1 --model NAME [--chat] [--texts 200]
+    python -m benchmarks.live --data FOLDER --model qwen-1.5b | qwen-0.5b | gemma-270m [--texts 200]
+    python -m benchmarks.live --data FOLDER --url http://127.0.0.1:8080/v1 [--model NAME] [--chat]
     python -m benchmarks.live ... --dataset mts_dialog --prompts "real texts (a bound)" --show 5
     python -m benchmarks.live ... --methods mixture wasp augpe undersong --samples 600 --seeds 3 --cache live.sqlite
     python -m benchmarks.live ... --methods mixture wasp undersong --pool mixed
     python -m benchmarks.live --data FOLDER --folder MODEL --methods mixture undersong tuned:prompts=10+texts=20
 
-The model answers behind an OpenAI-compatible server that runs already, in an environment of its own: for instance
-llama.cpp's, `llama-server -m gemma-3-270m.gguf -t 1 -c 16384 --parallel 16` (a base model of 270 million weights writes
-50 to 60 tokens a second on one core). With --folder the model is that folder of transformers instead, in this process,
-which `tuned` and `vector` need. FOLDER holds banking10/train.jsonl and test.jsonl.
+The three models above are fetched, checked and served by ``benchmarks.live_model``. With --url, the model answers
+behind an OpenAI-compatible server that runs already, in an environment of its own: for instance llama.cpp's,
+`llama-server -m gemma-3-270m.gguf -t 1 -c 16384 --parallel 16` (a base model of 270 million weights writes 50 to 60
+tokens a second on one core). With --folder the model is that folder of transformers instead, in this process, which
+`tuned` and `vector` need. FOLDER holds banking10/train.jsonl and test.jsonl.
 
 Per kind of prompt, and per generator of the mixed pool: texts kept, answers by their kind (refused, cut, duplicate,
 ...), label adherence (by a classifier of real texts), distance to the nearest real text of the label, panel
@@ -35,6 +37,7 @@ import numpy as np
 from pydantic import TypeAdapter
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks.live_model import CONTEXT_TOKENS, MODELS, PARALLEL, serving
 from benchmarks.live_pool import POOLS, Generator, as_toml, endpoint, heated, ngrams, prefixed
 from undersong.compare_cell import read_test
 from undersong.comparison import compared
@@ -293,12 +296,14 @@ def methods(given: argparse.Namespace, seed: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    where = parser.add_mutually_exclusive_group(required=True)
+    where = parser.add_mutually_exclusive_group()
     where.add_argument("--url")
     where.add_argument("--folder", type=Path, help="a model's folder, with --dtype and --top-p, in place of a server")
     parser.add_argument("--dtype", default="auto", help="of --folder")
     parser.add_argument("--top-p", type=float, default=1.0, help="of --folder")
-    parser.add_argument("--model", default="model")
+    parser.add_argument("--model", default="model", help="its name at --url, or one to fetch and serve")
+    parser.add_argument("--models", type=Path, default=Path("runs/models"), help="keeps what was fetched")
+    parser.add_argument("--threads", type=int, default=1, help="of a model that is served")
     parser.add_argument("--chat", action="store_true", help="the model follows instructions; else it continues texts")
     parser.add_argument("--dataset", default="banking10", help="a task file of this folder")
     parser.add_argument("--texts", type=int, default=200)
@@ -320,6 +325,19 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="a file that keeps answers across runs")
     parser.add_argument("--out", type=Path, default=Path("runs/live"))
     given = parser.parse_args()
+    if given.url or given.folder:
+        measure(given)
+        return
+    if given.model not in MODELS:
+        parser.error(f"--url, --folder, or a --model of {', '.join(MODELS)} is needed")
+    given.chat, given.context = MODELS[given.model].follows, CONTEXT_TOKENS
+    given.concurrency = PARALLEL
+    with serving(given.model, given.models, threads=given.threads) as given.url:
+        measure(given)
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Prints a line of figures for each kind of prompt, or each method, with a model that answers."""
     if given.methods:
         for seed in range(given.first_seed, given.first_seed + given.seeds):
             print(json.dumps(methods(given, seed), default=float), flush=True)
