@@ -14,6 +14,7 @@ from pydantic import Field
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.extras import named, require
 from undersong_server.generators.interface import Answer, Estimate, GenerationRequest, Surroundings
+from undersong_server.generators.kinds.openai.states import finish_of
 from undersong_server.generators.kinds.transformers import FolderGenerator, ModelFolderSettings, prompt_ids
 
 _TOGETHER = 256  # requests that the engine is given at once: so many answers an interruption may lose
@@ -101,15 +102,14 @@ class VllmGenerator(FolderGenerator[VllmSettings]):
                 continue
             for index, output in zip(fitting, engine.generate(prompts, samplings, use_tqdm=False), strict=True):
                 written = output.outputs[0]
-                yield (
-                    index,
-                    Answer(
-                        written.text,
-                        len(output.prompt_token_ids),
-                        len(written.token_ids),
-                        finish="length" if written.finish_reason == "length" else "",
-                    ),
-                )
+                finish = finish_of(written.finish_reason)
+                if finish is None:
+                    yield (
+                        index,
+                        GenerationError(f"generator {self.name}: the engine ended it ({written.finish_reason})"),
+                    )
+                    continue
+                yield index, Answer(written.text, len(output.prompt_token_ids), len(written.token_ids), finish=finish)
 
     def _sampling(self, request: GenerationRequest, longest: int) -> Any:
         from vllm import SamplingParams

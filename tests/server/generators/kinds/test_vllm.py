@@ -6,12 +6,13 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.doubles.tiny_llama import save_tiny_llama
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Answer, Finish, GenerationRequest
 from undersong_server.generators.kinds.vllm import VllmGenerator, VllmSettings
 from undersong_server.operations.tasks import try_generator
 
@@ -50,6 +51,36 @@ def test_without_vllm_the_remedy_is_its_extra(tmp_path: Path) -> None:
     assert refused.value.code == "no-package"
     assert refused.value.problem.startswith("generator fast: ")
     assert 'undersong[vllm]", or use kind = "transformers"' in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("stop", ""),
+        ("length", "length"),
+        ("abort", None),
+        ("error", None),
+        (None, "unknown"),
+        ("repetition", "unknown"),
+    ],
+)
+def test_an_end_has_the_state_that_it_has_at_an_endpoint(
+    reason: str | None, finish: Finish | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setattr("undersong_server.generators.kinds.vllm.require", lambda _package: None)
+    monkeypatch.setattr("undersong_server.generators.kinds.vllm.prompt_ids", lambda *_, **__: [1, 2])
+    generator = VllmGenerator(settings(), folder=tmp_path)
+    written = SimpleNamespace(text="A note.", token_ids=[3], finish_reason=reason)
+    generator._engine = SimpleNamespace(
+        get_tokenizer=lambda: None,
+        llm_engine=SimpleNamespace(model_config=SimpleNamespace(max_model_len=100)),
+        generate=lambda *_, **__: [SimpleNamespace(outputs=[written], prompt_token_ids=[1, 2])],
+    )
+    monkeypatch.setattr(VllmGenerator, "_sampling", lambda *_: None)
+    ((_, answer),) = generator.answer([GenerationRequest("zero_shot", "", "Write.", 1)])
+    assert isinstance(answer, GenerationError) if finish is None else answer == Answer("A note.", 2, 1, finish=finish)
 
 
 @needs_vllm
