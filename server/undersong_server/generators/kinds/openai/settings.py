@@ -42,6 +42,9 @@ _LIST_SCHEMA = {
 _RESERVED_FIELDS = frozenset(
     {"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "seed", "n"}
     | {"best_of", "stream", "echo", "response_format", "presence_penalty", "frequency_penalty", "reasoning_effort"}
+    # Names of the same fields at llama.cpp, Ollama, TGI, Mistral, Anthropic and OpenRouter.
+    | {"n_predict", "num_predict", "max_new_tokens", "max_output_tokens", "max_tokens_to_sample", "options", "models"}
+    | {"random_seed", "stop_sequences", "stream_options", "num_return_sequences", "system", "input"}
 )
 """Fields of a request that have a setting, or that would make an answer of another form."""
 _LONGEST_MODEL = 50  # characters of a model's name that are shown whole
