@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 THINGS = (
     *("crushing chest pain", "wheezing since Monday", "pain right lower belly", "a swollen wrist", "fever and rigors"),
@@ -122,7 +123,7 @@ class Minute:
 
 EVENTS = 'data: {"choices":[{"index":0,"delta":{"content":"a note"}}]}\n\ndata: [DONE]\n\n'
 TRICKLE = b"a byte each 0.3 s, for ever"
-SCENARIOS = {
+SCENARIOS: dict[str, Any] = {
     "well": lambda number, body: answer(number),
     "balance": After(16, error(402, {"error": {"message": "Insufficient Balance", "code": "invalid_request_error"}})),
     "billing": After(

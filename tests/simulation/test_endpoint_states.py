@@ -139,6 +139,8 @@ def test_fault_stops_the_run_before_the_next_sum_and_once_mended_it_goes_on(
     assert len(texts(tmp_path)) == SAMPLES
     (use,) = result.report.usage
     assert (use.count.lost_tokens > 0) == (scenario in LOST)
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert ("answers lost on the way, which cost" in card) == (scenario in LOST)
 
 
 BATCHES = {"batch-failed": "Enqueued token limit reached", "batch-expired": "the window has ended"}
@@ -329,6 +331,16 @@ def test_a_trial_of_an_endpoint_that_trickles_ends_within_fifteen_seconds(tmp_pa
     assert isinstance(outcome.exception, GenerationError)
     assert outcome.exception.exit_code == 7
     assert "answers lost on the way cost" in outcome.stdout
+
+
+def test_a_plan_says_that_lost_answers_come_on_top_of_its_cost(tmp_path: Path) -> None:
+    path = make_task(tmp_path)
+    words = "answer that is lost on the way comes on top"
+    assert words not in " ".join(CliRunner().invoke(app, ["plan", str(path)]).stdout.split())
+    table = {"name": "far", "kind": "openai", "model": "tiny", "api_key_env": ""}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
+    path.write_text(path.read_text(encoding="utf-8") + "\n".join(["[[generators]]", *lines, ""]), encoding="utf-8")
+    assert words in " ".join(CliRunner().invoke(app, ["plan", str(path)]).stdout.split())
 
 
 KILLED = """

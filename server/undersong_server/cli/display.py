@@ -182,6 +182,10 @@ def render_plan(figures: PlanFigures) -> RenderableType:
     lines.append(
         f"Expected, with as many calls of each generator:{spent} {cost.seconds[0]:.0f} to {cost.seconds[1]:.0f} s."
     )
+    if spent:
+        lines.append(
+            "An answer that is lost on the way comes on top: it counts at its worst case, towards caps as well."
+        )
     lines.append(f"Note: {PUBLIC_NOTICE}.")
     return Group(table, *lines)
 
