@@ -86,11 +86,19 @@ class PromptFormat:
     prompt_tokens: int | None = None
 
 
-Finish = Literal["", "length", "filter", "refusal", "unknown"]
-"""Why an answer ended: by itself, at its longest length, by the endpoint's content filter, by the model's refusal, or
-for a reason that nobody knows: such a text counts only if its own mark of an end stands there."""
-End = Literal["good", "cut", "filtered", "unknown"]
-_ENDS: dict[Finish, End] = {"": "good", "length": "cut", "filter": "filtered", "refusal": "filtered"}
+Finish = Literal["", "length", "filter", "refusal", "overlong", "unknown"]
+"""Why an answer ended: by itself, at its longest length, by the endpoint's content filter, by the model's refusal, far
+beyond the length that it was allowed, or for a reason that nobody knows: such a text counts only if its own mark of an
+end stands there."""
+End = Literal["good", "cut", "filtered", "overlong", "unknown"]
+_ENDS: dict[Finish, End] = {
+    "": "good",
+    "length": "cut",
+    "filter": "filtered",
+    "refusal": "filtered",
+    "overlong": "overlong",
+}
+MOST_CHARACTERS = 20  # for each token that an answer may have; more come from an endpoint that heeds no limit
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ UNREADABLE = "unreadable characters"
 REPEATED = "says one thing over and over"
 OTHER_LANGUAGE = "wrong language"
 NO_LIST = "no list"
+TOO_LONG = "longer than it was allowed to be"
 FAILED = "failed"
 
 REPEATED_SHARE = 0.4  # of its runs of three words that a text has had before; of 6 604 real texts, two have as many
@@ -117,6 +118,8 @@ def _read(
 ) -> Reading:
     if end == "filtered":
         return Reading(raw.strip(), REFUSED)
+    if end == "overlong":
+        return Reading("", TOO_LONG)
     # The last character of a cut answer may be cut, too.
     answer, tagged, wrapped = clean(raw.rstrip("\ufffd") if end == "cut" else raw, prompt=request.prompt)
     if is_empty(TAG.sub("", answer)):

@@ -14,7 +14,9 @@ from undersong_common.errors import GenerationError
 from undersong_server.generators.author import Author
 from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
+from undersong_server.generators.kinds.openai import batches as openai_batches
 from undersong_server.generators.kinds.openai import generator as openai_generator
+from undersong_server.generators.kinds.openai.batches import BatchRequest
 from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
@@ -163,6 +165,31 @@ def test_what_was_taken_before_the_process_died_is_not_asked_again(journal: Jour
     ]
     assert len(server.batches) == 2  # the second with text 4 alone
     assert len(server.files["file-1"].split("\n")) == 1
+
+
+def test_requests_are_split_at_the_lines_and_bytes_that_a_file_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {f"{number:032}": BatchRequest({"messages": "a note"}, (1, 1), 0.0) for number in range(100_001)}
+    parts = list(openai_batches._parts(asked))
+    assert [len(part) for part in parts] == [50_000, 50_000, 1]
+    assert {name: request for part in parts for name, request in part.items()} == asked
+    assert (openai_batches.MOST_LINES, openai_batches.MOST_BYTES) == (50_000, 200_000_000)
+    few = dict(list(asked.items())[:10])
+    (line,) = {len(openai_batches._line(name, each, "/v1/chat/completions")) + 1 for name, each in few.items()}
+    monkeypatch.setattr(openai_batches, "MOST_BYTES", 4 * line)
+    assert [len(part) for part in openai_batches._parts(few)] == [4, 4, 2]
+
+
+def test_several_files_are_submitted_together_and_read_one_after_the_other(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai_batches, "MOST_LINES", 3)
+    with serving(BatchServer()) as server:
+        answers = dict(generator(server, journal).answer(requests(7)))
+        assert [len(file.split("\n")) for file in server.files.values()] == [3, 3, 1]
+        assert sorted(answers) == list(range(7))
+        again = dict(generator(server, journal).answer(requests(7)))
+        assert len(server.batches) == 3
+        assert again == answers
 
 
 def test_half_a_batch_is_used_and_a_budget_without_room_submits_none(journal: Journal) -> None:

@@ -31,6 +31,7 @@ from undersong_server.generators.interface import Answer, BudgetExhausted, Gener
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.generators.kinds.openai import generator as openai_generator
 from undersong_server.generators.kinds.openai.states import retry_after_s
+from undersong_server.generators.reading import read as read_answer
 
 pytestmark = pytest.mark.heavy
 
@@ -744,6 +745,47 @@ def test_a_429_halves_the_calls_at_once_and_success_raises_them_again(server: Ch
     assert far._pace.allowed > 3
 
 
+RESERVED = (
+    *("model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "seed"),
+    *("n", "best_of", "stream", "echo", "response_format", "presence_penalty", "frequency_penalty", "reasoning_effort"),
+    *("n_predict", "num_predict", "max_new_tokens", "max_output_tokens", "random_seed", "stop_sequences", "models"),
+    *("Max_Tokens", "STREAM"),
+)
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_a_field_that_has_a_setting_is_refused_in_extra_body(name: str) -> None:
+    for fields in ({"extra_body": {name: 1}}, {"kinds": {"persona": {"extra_body": {name: 1}}}}):
+        with pytest.raises(ValueError, match=rf"{name}: not taken in extra_body"):
+            generator("http://127.0.0.1:1/v1", **fields)
+
+
+def test_every_field_that_is_sent_is_refused_in_extra_body() -> None:
+    settings = generator("http://127.0.0.1:1/v1", send_seed=True, reasoning_effort="low", structured=True)._settings
+    full = settings.model_copy(update={"top_p": 0.5, "presence_penalty": 0.1, "frequency_penalty": 0.1, "stop": ("x",)})
+    body, _ = full.body_of(GenerationRequest("keywords", "card", "Write.", 1))
+    assert body.keys() <= set(RESERVED)
+    assert len(body) == 11
+
+
+def test_long_model_names_that_differ_at_their_end_are_signed_apart() -> None:
+    names = ["a" * 60 + end for end in "xy"]
+    writers = [generator("http://127.0.0.1:1/v1", model=name)._settings.writer for name in names]
+    assert writers[0] != writers[1]
+    assert all(len(writer) < 120 for writer in writers)
+    assert generator("http://127.0.0.1:1/v1", model="short")._settings.writer == "short at 127.0.0.1"
+
+
+@pytest.mark.parametrize(("characters", "finish"), [(400, ""), (401, "overlong")])
+def test_an_answer_far_beyond_its_allowed_length_is_no_sample(characters: int, finish: str) -> None:
+    with serving(ChatServer(lambda _: completion("x" * characters))) as server:
+        answer = one(generator(server.url, max_tokens=20))
+    assert isinstance(answer, Answer)
+    assert answer.finish == finish
+    fault = read_answer(answer, requests(1)[0]).fault
+    assert (fault == "longer than it was allowed to be") == bool(finish)
+
+
 # Budgets
 
 
@@ -760,6 +802,16 @@ def test_the_token_budget_is_never_exceeded_and_nearly_used(server: ChatServer, 
     assert spent <= 1000
     assert spent > 1000 - worst - 18
     assert len(kept) == len(server.bodies)  # every call that was paid for was yielded
+
+
+def test_a_cap_holds_where_an_endpoint_bills_beyond_what_was_allowed() -> None:
+    """The first call is made alone: what it bills is reserved for every later one."""
+    with serving(ChatServer(lambda prompt: completion(prompt, usage=(11, 900)), delay_s=0.02)) as server:
+        far = generator(server.url, token_budget=5000, concurrency=8)
+        with pytest.raises(BudgetExhausted):
+            list(far.answer(requests(40)))
+        assert 0 < 911 * len(server.bodies) <= 5000
+        assert server.most_at_once > 1
 
 
 def test_the_price_budget_is_never_exceeded(server: ChatServer) -> None:

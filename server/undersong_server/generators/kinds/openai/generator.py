@@ -19,13 +19,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.endpoints import AttemptLog, CallBudget, Pace, merged
-from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Loss
+from undersong_server.generators.interface import MOST_CHARACTERS, Answer, BudgetExhausted, GenerationRequest, Loss
 from undersong_server.generators.kinds.openai import states
 from undersong_server.generators.kinds.openai.attempt import Connection, longest_body
 from undersong_server.generators.kinds.openai.batches import Batches, BatchRequest, BatchSettings
@@ -136,6 +137,7 @@ class OpenAIGenerator:
         self._tally: Counter[str] = Counter(calls=0, retries=0, lost_attempts=0, failed=0)
         self._lock = threading.Lock()
         self._answered = False
+        self._first_call = threading.Lock()  # held by one call at a time until the first answer shows what is billed
         self._failed_in_a_row = self._forbidden_in_a_row = 0
         self._overrun = 1.0  # largest number of tokens that an answer took, in multiples of those that it was allowed
         self._pace = Pace(
@@ -323,7 +325,19 @@ class OpenAIGenerator:
     def _attempt(
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
     ) -> Answer | tuple[Verdict, Connection] | None:
-        """Makes one call within the limits. Returns the answer, the verdict of any other state, or None if stopped."""
+        """Makes one call within the limits. Returns the answer, the verdict of any other state, or None if stopped.
+
+        Under a cap the calls before the first answer are made one at a time: what an endpoint bills beyond what it was
+        allowed is then seen before several calls take it at once.
+        """
+        settings = self._settings
+        is_capped = settings.token_budget is not None or settings.price_budget_usd is not None
+        with nullcontext() if self._answered or not is_capped else self._first_call:
+            return self._attempt_within_limits(request, patience, stop)
+
+    def _attempt_within_limits(
+        self, request: GenerationRequest, patience: _Patience, stop: threading.Event
+    ) -> Answer | tuple[Verdict, Connection] | None:
         settings = self._settings
         body, most = settings.body_of(request)
         worst = self._worst_case(most)
@@ -346,7 +360,7 @@ class OpenAIGenerator:
                     self._count("lost_attempts")
                     self._budget.last_loss = verdict.words
                 return verdict, connection
-            answer = self._answer_of(completion, key, time.monotonic() - patience.begun_s)
+            answer = self._answer_of(completion, key, most[1], time.monotonic() - patience.begun_s)
             took = (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
             self._note_answer(request, answer)
             return answer
@@ -378,15 +392,17 @@ class OpenAIGenerator:
     def _judge(self, exchange: Exchange, worst: tuple[int, int]) -> Verdict:
         return judge(exchange, worst, self._secrets, time.time())
 
-    def _answer_of(self, completion: states.Completion, key: str, seconds: float = 0.0) -> Answer:
+    def _answer_of(self, completion: states.Completion, key: str, allowed: int, seconds: float = 0.0) -> Answer:
+        """Returns the answer that settles an attempt, of a request that was allowed so many tokens."""
         usage = completion.usage
+        is_overlong = not completion.finish and len(completion.text) > MOST_CHARACTERS * allowed
         return Answer(
             completion.text,
             usage.prompt,
             usage.completion,
             self._settings.price_usd(usage.prompt, usage.completion),
             "" if usage.reported else "usage not reported",
-            completion.finish,
+            "overlong" if is_overlong else completion.finish,
             seconds,
             key,
         )
@@ -442,7 +458,8 @@ class OpenAIGenerator:
                 index = indices[identifier]
                 self._count("calls")
                 if verdict.completion is not None:
-                    answer = self._answer_of(verdict.completion, self._log.batch_key(identifier))
+                    _, (_, allowed) = settings.body_of(requests[index])
+                    answer = self._answer_of(verdict.completion, self._log.batch_key(identifier), allowed)
                     took = (took[0] + answer.prompt_tokens + answer.completion_tokens, took[1] + answer.price_usd)
                     self._note_answer(requests[index], answer)
                     yield index, answer
