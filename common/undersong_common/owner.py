@@ -1,6 +1,5 @@
 """The account that a folder belongs to: a command as another account is refused before it writes."""
 
-import getpass
 import os
 import pwd
 import shlex
@@ -23,12 +22,14 @@ def account_name(uid: int) -> str:
         return f"#{uid}"
 
 
-def person_at_terminal() -> str:
-    """Returns the name of the account at the terminal, as it logged in, or its number where it has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return f"user {os.getuid()}"
+def caller_at_terminal() -> tuple[int, str]:
+    """Returns the number and the name of the account from which this command was typed: that of who called ``sudo``.
+
+    Root and the account that runs the command can state any; the threat model says so.
+    """
+    stated = os.environ.get("SUDO_UID", "")
+    uid = int(stated) if stated.isascii() and stated.isdecimal() else os.getuid()
+    return uid, account_name(uid)
 
 
 def home_folder() -> Path:

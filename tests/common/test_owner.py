@@ -43,8 +43,9 @@ def test_a_file_that_may_not_be_read_names_its_account(tmp_path, monkeypatch):
 
 def test_an_account_without_a_name_has_its_number(monkeypatch):
     assert owner.account_name(NOBODY) == f"#{NOBODY}"
-    monkeypatch.setattr("getpass.getuser", lambda: pwd.getpwuid(NOBODY).pw_name)
-    assert owner.person_at_terminal() == f"user {os.getuid()}"
+    for stated, uid in (("", os.getuid()), ("x", os.getuid()), (str(NOBODY), NOBODY)):
+        monkeypatch.setenv("SUDO_UID", stated)  # that of who has called sudo
+        assert owner.caller_at_terminal() == (uid, owner.account_name(uid))
 
 
 def test_without_a_home_the_working_folder_stands_in(monkeypatch, tmp_path):

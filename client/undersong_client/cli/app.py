@@ -141,8 +141,13 @@ def enroll(
         return
     if package is not None:
         fresh = not (folder / "settings.json").exists()
+        from undersong_client.consent.people import person_of_terminal
+
         made = operations.joining.accept(
-            folder, read_input(package), lambda name: fingerprint or _ask_fingerprint(name)
+            folder,
+            read_input(package),
+            lambda name: fingerprint or _ask_fingerprint(name),
+            person=None if fresh else person_of_terminal(PartyHome(folder)),
         )
     else:
         fresh, made = False, operations.joining.renew(folder)
@@ -419,6 +424,15 @@ def page(
     claim: options.Claim = "email",
     groups: options.Groups = "groups",
     roles: options.GroupRoles = None,
+    duties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--oidc-duty",
+            metavar="GROUP=ROLE",
+            help='Role of a group under the rule of two: "privacy officer" or "IT"; repeat for several. Without it an'
+            " administrator gives them (policy duty).",
+        ),
+    ] = None,
     home: HomeFolder = None,
 ) -> None:
     """Serves the hospital's page until Ctrl-C, and prints a one-time link.
@@ -427,6 +441,7 @@ def page(
 
     A process of its own: whatever becomes of it, the daemon goes on.
     """
+    from undersong_client.consent.people import group_duties
     from undersong_client.page.application import PartyPaths, build
     from undersong_common.pages.serving import Listening, is_loopback, print_link, serve
 
@@ -458,7 +473,9 @@ def page(
     paths = PartyPaths(folder, checkpoints_folder(), log, tuple(data_folder or ()))
     site = build(paths, hosts=listening.hosts(port), port=port, tls=listening.tls)
     address = listening.address(port)
-    options.log_in_by_organisation(site, address, issuer, client, secret_variable, claim, groups, roles or ())
+    options.log_in_by_organisation(
+        site, address, issuer, client, secret_variable, claim, groups, roles or (), group_duties(duties or ())
+    )
     print_link(accounts, person, role, address=address)
     serve(site, listening, listener)
 

@@ -1,5 +1,6 @@
 """``undersong-party budget ...`` and ``undersong-party policy ...``: what this hospital allows."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,9 +16,11 @@ from undersong_client.cli.options import (
     print_result,
     warn,
 )
+from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from undersong_client.consent.people import Person
     from undersong_client.operations.rules import BudgetFacts, PolicyFacts
 
 budget_app = typer.Typer(help="How much may be spent on this data set, over all runs.", no_args_is_help=True)
@@ -53,12 +56,14 @@ def set_budget(
     as_json: AsJson = False,
 ) -> None:
     """Sets the budget; a smaller one than what was spent refuses every further run."""
+    folder = home_of(home)
     found = operations.rules.set_budget(
-        home_of(home),
+        folder,
         epsilon=epsilon,
         delta=delta,
         per_run=per_run,
         parts=parts,
+        person=_person(folder),
         confirm=lambda against: confirm_cautions(against, despite_cautions),
     )
     warn(found.warnings)
@@ -154,8 +159,9 @@ def set_policy(
         raise ConfigurationError("--require-nobody and --require-party contradict each other", "give one of them")
     if questions and statistics:
         raise ConfigurationError("--question and --statistic contradict each other", "give one of them")
+    folder = home_of(home)
     changed = operations.rules.set_policy(
-        home_of(home),
+        folder,
         questions=questions,
         named_statistics=statistics,
         units=units,
@@ -169,6 +175,7 @@ def set_policy(
         minimum_colluders=None if minimum_colluders is None else operations.rules.colluders(minimum_colluders),
         share_budget=share_budget,
         share_policy=share_policy,
+        person=_person(folder),
         confirm=lambda against: confirm_cautions(against, despite_cautions),
     )
     warn(changed.warnings)
@@ -205,13 +212,40 @@ def trust(
     as_json: AsJson = False,
 ) -> None:
     """Lets another package's program compute sums from the records, while its source has this hash."""
-    _print_policy(operations.rules.trust(home_of(home), name, source.lower()), as_json)
+    folder = home_of(home)
+    _print_policy(operations.rules.trust(folder, name, source.lower(), person=_person(folder)), as_json)
 
 
 @policy_app.command("distrust")
 def distrust(name: StatisticName, home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Refuses every further run that asks for this statistic of another package."""
-    _print_policy(operations.rules.distrust(home_of(home), name), as_json)
+    folder = home_of(home)
+    _print_policy(operations.rules.distrust(folder, name, person=_person(folder)), as_json)
+
+
+@policy_app.command("duty")
+def give_duty(
+    account: Annotated[str, typer.Argument(metavar="ACCOUNT", help="Of the page, or of this machine (--terminal).")],
+    duty: Annotated[str, typer.Argument(metavar="[ROLE]", help='"privacy officer" or "IT"; none takes it away.')] = "",
+    terminal: Annotated[
+        bool, typer.Option("--terminal", help="ACCOUNT is an account of this machine, which decides at a terminal.")
+    ] = False,
+    home: HomeFolder = None,
+) -> None:
+    """Gives somebody else's account its role under the rule of two. Whoever gives one is none of the two for a day."""
+    from undersong_client.consent import two_people
+    from undersong_common.pages.duties import AT_THE_TERMINAL, terminal_identity
+
+    folder = PartyHome(home_of(home))
+    name, by = f"{account}{AT_THE_TERMINAL}" if terminal else account, terminal_identity()
+    two_people.give_duty(folder, name, duty, by=(by,))
+    print(f"{name}: {duty or 'no role'}; {by} is none of the two for a day")
+
+
+def _person(folder: Path) -> "Person":
+    from undersong_client.consent.people import person_of_terminal
+
+    return person_of_terminal(PartyHome(folder))
 
 
 def _print_policy(found: "PolicyFacts", as_json: bool) -> None:

@@ -24,7 +24,6 @@ from undersong_client.cli.options import (
 from undersong_client.consent import people
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
-from undersong_common.owner import person_at_terminal
 from undersong_common.printable import counted, printable, shell_word, that_hold
 from undersong_common.rows import show_lines, show_rows
 
@@ -131,9 +130,8 @@ RoleOption = Annotated[
 Reason = Annotated[str, typer.Option("--reason", help="Told to the operator.")]
 
 
-def _person(name: str, role: str, comment: str) -> people.Person:
-
-    return people.Person(name or person_at_terminal(), role, comment)
+def _person(home: Path, name: str, role: str, comment: str) -> people.Person:
+    return people.person_of_terminal(PartyHome(home), name, role, comment)
 
 
 def approve(
@@ -159,7 +157,7 @@ def approve(
         folder,
         run,
         words=" ".join(words),
-        person=_person(name, role, comment),
+        person=_person(folder, name, role, comment),
         checkpoints=checkpoints_folder(),
         confirm=lambda found: confirm_cautions(found, despite_cautions),
     )
@@ -175,7 +173,8 @@ def reject(
     as_json: AsJson = False,
 ) -> None:
     """Refuses the plan that stands under a run's name now, for good."""
-    decided: Decided = operations.runs.reject(home_of(home), run, _person(name, role, reason))
+    folder = home_of(home)
+    decided: Decided = operations.runs.reject(folder, run, _person(folder, name, role, reason))
     _say(decided.request, as_json)
     if decided.still_approved and not as_json:
         print(f"an earlier plan of this run stays approved; to withdraw that: undersong-party revoke {shell_word(run)}")
@@ -198,7 +197,9 @@ def revoke(
         raise ConfigurationError("revoke needs one thing to revoke", "name a RUN, or pass --coordinator")
     if run is not None:
         _say(
-            operations.runs.revoke(folder, run, _person(name, role, reason), checkpoints=checkpoints_folder()).request,
+            operations.runs.revoke(
+                folder, run, _person(folder, name, role, reason), checkpoints=checkpoints_folder()
+            ).request,
             as_json,
         )
         return

@@ -115,7 +115,7 @@ class Request:
     @property
     def statement(self) -> bytes:
         """Returns the bytes that the decision's signature covers."""
-        people = [asdict(each) for each in self.people]
+        people = [each.to_json() for each in self.people]
         decided = [self.run, self.manifest, self.decision, self.decided_s, self.reason, self.sheet, people]
         return tagged_hash(TAG, canonical_json(decided))
 
@@ -386,7 +386,7 @@ class Requests(Consent):
                 if decision == "approved":  # an approval on another sheet has lapsed
                     people = tuple(each for each in people if each.decision == decision and each.sheet == sheet)
                     check_another(people, person, roles)
-                people = (*people, PersonalDecision(**asdict(person), decision=decision, at_s=at, sheet=sheet))
+                people = (*people, PersonalDecision(**person.to_json(), decision=decision, at_s=at, sheet=sheet))
                 missing -= {each.role for each in people}
             if decision == "approved" and missing:
                 decided = replace(request, people=people)

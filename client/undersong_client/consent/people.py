@@ -1,16 +1,29 @@
 """People of the hospital who decide about plans, with name, role and comment."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
+from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
+from undersong_common.owner import caller_at_terminal
+from undersong_common.pages.duties import Duties, terminal_identity
+from undersong_common.pages.store import PAGE_FILE, PageStore
 from undersong_common.printable import name_fault, printable, shell_word
 
 Decision = Literal["pending", "approved", "rejected", "revoked"]
 ROLES = ("privacy officer", "IT", "management", "other")
 ROLES_OF_TWO = ("privacy officer", "IT")  # each approves, where a policy asks for two people
 LONGEST_PERSON, LONGEST_COMMENT = 80, 2_000  # characters
+
+
+LOG_INS = {
+    "provider": "logged in by the organisation",
+    "password": "logged in by a password",
+    "link": "logged in by a link",
+    "terminal": "at a terminal of this machine",
+}
 
 
 @dataclass(frozen=True)
@@ -21,13 +34,22 @@ class Person:
         name: name that the person gave.
         role: one of ``ROLES``.
         comment: comment that the person gave.
-        account: name of the person's account on the page; "" for a person at a terminal.
+        account: name of the person's account on the page, or of the machine's account at its terminal.
+        log_in: kind of the log-in, one of ``LOG_INS``; "" in files of earlier versions.
+        issuer, subject: the identity provider, and its key of the person who logged in by it; "" otherwise.
+        role_from: who gave the role; "" if the person stated it, which counts for nothing under the rule of two.
+        let_in_by: identity of whoever let the account in by a link within the last day; "" if nobody did.
     """
 
     name: str
     role: str = "other"
     comment: str = ""
     account: str = ""
+    log_in: str = ""
+    issuer: str = ""
+    subject: str = ""
+    role_from: str = ""
+    let_in_by: str = ""
 
     def __post_init__(self) -> None:
         fault, length = name_fault(self.name, LONGEST_PERSON), len(self.comment)
@@ -41,6 +63,30 @@ class Person:
                 "long-comment",
             ),
         )
+
+    @property
+    def identities(self) -> frozenset[str]:
+        """Everything by which this person could be the same as another one."""
+        by_provider = f"{self.issuer} {self.subject}" if self.issuer else ""
+        return frozenset(filter(None, (self.account, by_provider, self.let_in_by)))
+
+    @property
+    def known_by(self) -> str:
+        """How this person was known, in words: the account, the kind of log-in, and where the role came from."""
+        words = (
+            f"account {self.account}" if self.account else "",
+            LOG_INS.get(self.log_in, ""),
+            f"{self.subject} at {self.issuer}" if self.issuer else "",
+            f"role given by {self.role_from}" if self.role_from else "",
+        )
+        return printable(", ".join(filter(None, words)), LONGEST_COMMENT)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values; files of earlier versions, and their signatures, lack the empty ones."""
+        return {key: value for key, value in asdict(self).items() if value or key not in _ADDED}
+
+
+_ADDED = ("log_in", "issuer", "subject", "role_from", "let_in_by")  # after version 0.3
 
 
 @dataclass(frozen=True)
@@ -59,7 +105,8 @@ class PersonalDecision(Person):
     def words(self, at: str) -> str:
         """Returns the decision and the person in one line; ``at`` is the time in words."""
         comment = f': "{printable(self.comment, LONGEST_COMMENT)}"' if self.comment else ""
-        return f"{self.decision} by {self.name}, {self.role}, {at}{comment}"
+        known_by = f" ({self.known_by})" if self.known_by else ""
+        return f"{self.decision} by {self.name}, {self.role}, {at}{known_by}{comment}"
 
 
 def check_another(approved: Sequence[Person], person: Person, roles: Sequence[str]) -> None:
@@ -70,18 +117,72 @@ def check_another(approved: Sequence[Person], person: Person, roles: Sequence[st
             "have them approve",
             code="other-role",
         )
-    if any(
-        each.role == person.role
-        or each.name.casefold() == person.name.casefold()
-        or (each.account and each.account == person.account)
-        for each in approved
-        if roles
-    ):
+    for other in approved if roles else ():
+        if other.role == person.role or other.name.casefold() == person.name.casefold():
+            problem = "your policy asks for two people"
+        elif shared := other.identities & person.identities:
+            problem = f"{printable(sorted(shared)[0])} stands behind both of you, who count as one person"
+        elif (other.log_in == "terminal") != (person.log_in == "terminal"):
+            problem = "an account of the page and one of the machine may be the same person's"
+        else:
+            continue
         raise ConfigurationError(
-            f"{approved[0].name}, {approved[0].role}, has approved; your policy asks for two people",
-            "have the other one approve, from an account of their own",
+            f"{other.name}, {other.role}, has approved; {problem}",
+            "have another person approve, from an account of their own, where the first one did",
             code="same-person",
         )
+
+
+@contextmanager
+def duties(home: PartyHome) -> Iterator[Duties]:
+    """Opens the duties of the people of a party's page."""
+    store = PageStore(home.page)
+    try:
+        yield Duties(store)
+    finally:
+        store.close()
+
+
+def person_of_terminal(home: PartyHome, name: str = "", role: str = "other", comment: str = "") -> Person:
+    """Returns the person who types this command: an account of the machine, with the duty that was given to it."""
+    account, duty = terminal_identity(), None
+    if (home.page / PAGE_FILE).exists():
+        with duties(home) as given:
+            duty = given.of(account)
+    return Person(
+        name or caller_at_terminal()[1],
+        role if duty is None else duty.name,
+        comment,
+        account=account,
+        log_in="terminal",
+        role_from="" if duty is None else duty.source,
+    )
+
+
+def group_duties(assignments: Sequence[str]) -> dict[str, str]:
+    """Parses assignments ``GROUP=ROLE`` into the role under the rule of two by group.
+
+    Raises ConfigurationError for another form or role.
+
+    >>> group_duties(["cn=DPO,dc=example=privacy officer"])
+    {'cn=DPO,dc=example': 'privacy officer'}
+    """
+    pairs = [assignment.rpartition("=")[::2] for assignment in assignments]
+    for group, duty in pairs:
+        if not group or duty not in ROLES:
+            raise ConfigurationError(
+                f"{group}={duty}: is not GROUP=ROLE", f"name one of the roles {', '.join(ROLES)}", code="no-role"
+            )
+    return dict(pairs)
+
+
+def note_decision(home: PartyHome, what: str, about: str, person: Person | None) -> None:
+    """Writes a decision to the log of the page, wherever it was taken, with whoever took it and how they were known."""
+    from undersong_common.pages.store import FILE_NAME, AuditLog
+
+    account = "terminal" if person is None else person.account or "terminal"
+    known_by = f" ({person.known_by})" if person is not None and person.known_by else ""
+    AuditLog(home.page / FILE_NAME).note(account, what, f"{about}{known_by}")
 
 
 def remedy_of_refusal(run: str) -> str:

@@ -14,11 +14,13 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol.agreement import bounds, enrolment
 from undersong_protocol.agreement.bounds import MinimumColluders, Policy, RequirePostQuantum
 from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.secagg.parameters import defaults
 
 TAG = "undersong policy"
 Approval = Literal["each", "standing"]
 TRUSTED = re.compile(r"[^=\s]+=[0-9a-f]{64}")
 UNITS = ("sample", "user", "party")
+MOST_DEFAULTS = 10  # parties; from four on, a plan assumes the same number of colluding ones
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,55 @@ def read(home: PartyHome) -> HospitalPolicy:
         raise WrittenByAnotherVersion(
             f"{home.policy}: was written by another version", "set it again: undersong-party policy set"
         ) from None
+
+
+# The rules that take names of what is allowed, and those that are stricter the larger or the smaller they are.
+_ALLOWED = ("coordinators", "statistics", "units", "trusted_statistics")
+_STRICTER_IF_LARGER = ("minimum_parties", "minimum_threshold", "declared_units")
+_STRICTER_IF_SMALLER = ("run_epsilon", "total_epsilon", "total_delta")
+
+
+def loosened(before: HospitalPolicy, after: HospitalPolicy) -> tuple[str, ...]:
+    """Returns the rules that ``after`` loosens, in words; () if it refuses every plan that ``before`` refuses.
+
+    A rule is loosened if any plan that was refused, or that waited for a person, could be signed after the change. It
+    does not matter if another rule becomes stricter.
+    """
+    old, new = before.to_json(), after.to_json()
+    is_looser = {
+        **{rule: bool({*new[rule]} - {*old[rule]}) for rule in _ALLOWED},
+        **{rule: getattr(after, rule) < getattr(before, rule) for rule in _STRICTER_IF_LARGER},
+        **{rule: getattr(after, rule) > getattr(before, rule) for rule in _STRICTER_IF_SMALLER},
+        "required_parties": bool({*before.required_parties} - {*after.required_parties}),
+        # More parts allow more runs; fewer leave a larger delta, and so a smaller epsilon, to the runs that were.
+        "total_parts": after.total_parts != before.total_parts,
+        "approval": after.approval == "standing" and before.approval != "standing",
+        "two_people": before.two_people and not after.two_people,
+        "require_post_quantum": after.require_post_quantum != "always" and before.require_post_quantum == "always",
+        "minimum_colluders": _assumes_fewer(after.minimum_colluders, before.minimum_colluders),
+    }
+    return tuple(f"{rule}: {_words(old[rule])} -> {_words(new[rule])}" for rule, looser in is_looser.items() if looser)
+
+
+def changed(before: HospitalPolicy, after: HospitalPolicy) -> tuple[str, ...]:
+    """Returns every rule that differs, in words, with its value before and after."""
+    old, new = before.to_json(), after.to_json()
+    return tuple(f"{rule}: {_words(old[rule])} -> {_words(new[rule])}" for rule in old if old[rule] != new[rule])
+
+
+def _assumes_fewer(after: MinimumColluders, before: MinimumColluders) -> bool:
+    """True if some number of parties may assume fewer colluding ones after than before."""
+
+    def least(rule: MinimumColluders, parties: int) -> int:
+        return defaults(parties)[2] if rule == "default" else rule
+
+    return any(least(after, parties) < least(before, parties) for parties in range(1, MOST_DEFAULTS + 1))
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def change(home: PartyHome, **changes: Any) -> HospitalPolicy:

@@ -5,12 +5,13 @@ import json
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from undersong_client import keys
-from undersong_client.consent import policy, trust
+from undersong_client.consent import policy, trust, two_people
+from undersong_client.consent.people import Person
 from undersong_client.home import PartyHome, PartySettings, make_folder
 from undersong_common import embedders
 from undersong_common.drill import invented
@@ -77,7 +78,7 @@ class MadeRequest:
     fingerprint: str
 
 
-def accept(home: Path, package: bytes, stated: Callable[[str], str]) -> MadeRequest:
+def accept(home: Path, package: bytes, stated: Callable[[str], str], *, person: Person | None = None) -> MadeRequest:
     """Trusts the coordinator of a package after comparing its fingerprint, and makes the enrolment request.
 
     If ``home`` holds no party yet, a party of the package's name is made first.
@@ -85,8 +86,10 @@ def accept(home: Path, package: bytes, stated: Callable[[str], str]) -> MadeRequ
     Args:
         stated: returns the fingerprint that the operator told by telephone or on paper, for the coordinator's name in
             the package. It must not show the package's own fingerprint before.
+        person: whoever trusts the coordinator.
 
-    Raises ConfigurationError if the package is not for this party, or if its fingerprint is another one.
+    Raises ConfigurationError if the package is not for this party, or if its fingerprint is another one;
+    WaitsForSecondPerson if another person must agree to trust the coordinator.
     """
     if not (home / "settings.json").exists():
         invited = Package.parse(package)
@@ -96,7 +99,11 @@ def accept(home: Path, package: bytes, stated: Callable[[str], str]) -> MadeRequ
         return accept(home, package, lambda _coordinator: said)
     opened = PartyHome(home)
     read = trust.check_package(opened, package, now_s=time.time())
-    return _made(opened, trust.accept(opened, read, stated(read.coordinator)))
+    said = stated(read.coordinator)
+    trust.compare(read, said)
+    before = policy.read(opened)
+    two_people.check_loosening(opened, before, replace(before, coordinators=(read.fingerprint,)), person)
+    return _made(opened, trust.accept(opened, read, said))
 
 
 def renew(home: Path) -> MadeRequest:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from undersong_client.consent import plugins, policy
+from undersong_client.consent import plugins, policy, two_people
+from undersong_client.consent.people import Person, note_decision
 from undersong_client.home import PartyHome
 from undersong_client.records import cautions
 from undersong_client.storage import datasets
@@ -64,6 +65,7 @@ def set_budget(
     delta: float,
     per_run: float | None = None,
     parts: int = 1,
+    person: Person | None = None,
     confirm: Confirm = lambda _cautions: None,
 ) -> BudgetFacts:
     """Sets the budget over all runs. A budget below what was spent refuses every further run.
@@ -71,9 +73,10 @@ def set_budget(
     Args:
         per_run: largest epsilon of one run; None allows the whole budget.
         parts: number of parts into which delta is divided (``undersong_common.privacy.spending``).
+        person: whoever sets it.
         confirm: called with warnings that depend on the records, if there are any; raises an error to refuse.
 
-    Raises ConfigurationError for a figure out of range.
+    Raises ConfigurationError for a figure out of range, WaitsForSecondPerson if another person must agree.
     """
     opened = PartyHome(home)
     if not epsilon > 0:
@@ -86,7 +89,7 @@ def set_budget(
         "total_parts": parts,
         "run_epsilon": epsilon if per_run is None else per_run,
     }
-    changed = _change(opened, changes, confirm)
+    changed = _change(opened, changes, confirm, person)
     if opened.ledger.exists():
         datasets.declare(Ledger.read(opened.ledger), changed, at=time.time())
     return budget(home)
@@ -161,6 +164,7 @@ def set_policy(
     minimum_colluders: MinimumColluders | None = None,
     share_budget: bool | None = None,
     share_policy: bool | None = None,
+    person: Person | None = None,
     confirm: Confirm = lambda _cautions: None,
 ) -> PolicyFacts:
     """Changes the policy and signs it; None leaves a rule as it is.
@@ -173,9 +177,10 @@ def set_policy(
         required_parties: parties that must take part, each ``NAME=FINGERPRINT``; () removes all earlier ones.
         minimum_colluders: least number of colluding parties that a run must assume; "default" demands the default of a
             plan for its number of parties.
+        person: whoever changes it.
         confirm: called with warnings that depend on the records, if there are any; raises an error to refuse.
 
-    Raises ConfigurationError that names the rule.
+    Raises ConfigurationError that names the rule, WaitsForSecondPerson if another person must agree.
     """
     opened = PartyHome(home)
     if questions is not None:
@@ -195,7 +200,7 @@ def set_policy(
         "require_post_quantum": require_post_quantum,
         "minimum_colluders": minimum_colluders,
     }
-    _change(opened, {key: value for key, value in changes.items() if value is not None}, confirm)
+    _change(opened, {key: value for key, value in changes.items() if value is not None}, confirm, person)
     if share_budget is not None:
         opened.change(share_budget=share_budget)
     if share_policy is not None:
@@ -218,13 +223,15 @@ def installed(home: Path) -> tuple[plugins.Installed, ...]:
     return plugins.installed(policy.read(PartyHome(home)))
 
 
-def trust(home: Path, name: str, source: str) -> PolicyFacts:
+def trust(home: Path, name: str, source: str, *, person: Person | None = None) -> PolicyFacts:
     """Allows another package's statistic, as long as its installed source has this hash.
 
     Args:
         source: SHA-256 (hex) of the source that this party's people trust.
+        person: whoever trusts it.
 
-    Raises ConfigurationError if no package declares the statistic, or if the installed source has another hash.
+    Raises ConfigurationError if no package declares the statistic, or if the installed source has another hash;
+    WaitsForSecondPerson if another person must agree.
     """
     opened = PartyHome(home)
     allowed = policy.read(opened)
@@ -239,10 +246,10 @@ def trust(home: Path, name: str, source: str) -> PolicyFacts:
             f"the statistic {name!r} of {here.package} has the source {here.source}, not {source}",
             "install the release whose hash you were told, or compare the hash once more",
         )
-    return _trust(opened, allowed, {**allowed.trusted, name: source})
+    return _trust(opened, allowed, {**allowed.trusted, name: source}, person)
 
 
-def distrust(home: Path, name: str) -> PolicyFacts:
+def distrust(home: Path, name: str, *, person: Person | None = None) -> PolicyFacts:
     """Ends the trust in another package's statistic: further runs that ask for it are refused.
 
     Raises ConfigurationError if the statistic is not trusted.
@@ -252,12 +259,16 @@ def distrust(home: Path, name: str) -> PolicyFacts:
     left = {known: source for known, source in allowed.trusted.items() if known != name}
     if left == allowed.trusted:
         raise ConfigurationError(f"the statistic {name!r} is not trusted", "see undersong-party policy plugins")
-    return _trust(opened, allowed, left)
+    return _trust(opened, allowed, left, person)
 
 
-def _trust(opened: PartyHome, allowed: policy.HospitalPolicy, trusted: Mapping[str, str]) -> PolicyFacts:
-    policy.write(
-        opened, replace(allowed, trusted_statistics=tuple(f"{name}={trusted[name]}" for name in sorted(trusted)))
+def _trust(
+    opened: PartyHome, allowed: policy.HospitalPolicy, trusted: Mapping[str, str], person: Person | None
+) -> PolicyFacts:
+    _sign(
+        opened,
+        replace(allowed, trusted_statistics=tuple(f"{name}={trusted[name]}" for name in sorted(trusted))),
+        person,
     )
     return show(opened.path)
 
@@ -281,10 +292,26 @@ def _of_questions(questions: Sequence[str], allowed: Sequence[str]) -> list[str]
     return found
 
 
-def _change(opened: PartyHome, changes: Mapping[str, Any], confirm: Confirm) -> policy.HospitalPolicy:
+def _change(
+    opened: PartyHome, changes: Mapping[str, Any], confirm: Confirm, person: Person | None
+) -> policy.HospitalPolicy:
     """Changes and signs the policy; where it makes consent standing, what depends on the records is looked at now."""
     wanted = replace(policy.read(opened), **changes)
     if wanted.approval == "standing" and opened.settings.data:
         confirm(cautions.of_standing_consent(wanted, datasets.load(opened).table, opened.settings.user_field))
-    policy.write(opened, wanted)
+    _sign(opened, wanted, person)
     return wanted
+
+
+def _sign(opened: PartyHome, wanted: policy.HospitalPolicy, person: Person | None) -> None:
+    """Signs and writes a policy that this person may set; the log has every value before and after."""
+    before = policy.read(opened)
+    changes = "; ".join(policy.changed(before, wanted))
+    try:
+        two_people.check_loosening(opened, before, wanted, person)
+    except two_people.WaitsForSecondPerson:
+        note_decision(opened, "policy set, waits for a second person", changes, person)
+        raise
+    policy.write(opened, wanted)
+    if changes:
+        note_decision(opened, "policy set", changes, person)

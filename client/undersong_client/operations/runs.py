@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from undersong_client import keys
 from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Request, Requests
-from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, remedy_of_refusal
+from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, note_decision, remedy_of_refusal
 from undersong_client.home import PartyHome
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
@@ -212,18 +212,20 @@ def approve(
         raise AnotherSheet(request.run, [name for name, part in parts if before.get(name, part) != part], bool(sheet))
     confirm(figures["cautions"])
     roles = ROLES_OF_TWO if figures["two_people"] else ()
+    if roles:
+        from undersong_client.consent import two_people
+
+        others = [each for each in request.people if each.decision == "approved" and each.sheet == sheet]
+        two_people.check_one_of_two(opened, person, others)
     decided = known.decide(request, "approved", at=time.time(), figures=figures, person=person, roles=roles)
     _note(opened, "approve", request, person)
     return decided
 
 
 def _note(opened: PartyHome, what: str, request: Request, person: Person) -> None:
-    """Writes a person's decision to the log of the page, wherever it was taken."""
-    from undersong_common.pages.store import FILE_NAME, AuditLog
-
     comment = f": {person.comment}" if person.comment else ""
     about = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}{comment}"
-    AuditLog(opened.page / FILE_NAME).note(person.account or "terminal", what, about)
+    note_decision(opened, what, about, person)
 
 
 class AnotherSheet(PrivacyRefusal):

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 
 from fastapi.responses import Response
 
-from undersong_client.consent.people import ROLES, Person
+from undersong_client.consent import two_people
+from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
 from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import daemon, data, dossier, joining, outbox, rules, runs
 from undersong_client.storage import datasets
 from undersong_common.drill import PARTY_WORDS
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Visit, download, is_number
@@ -52,7 +54,6 @@ ACTIONS = {
     )
     for command in commands.split("|")
 }
-LOOSENING_S = 24 * 3600.0  # longest time until a second person agrees that fewer approve
 LOG_BYTES = 32_768
 AWAY = "This party's daemon does not run: nothing is answered, and what stands here is what it left."
 
@@ -100,7 +101,6 @@ class HospitalPage:
     def __init__(self, site: Site, paths: PartyPaths) -> None:
         self._paths = paths
         self._home = paths.home
-        self._loosening = ("", "", 0.0)  # account that asks for fewer approvals, which of the choices, and when
         Stream(site, lambda _topic: self._pulse())
         site.routes(
             {
@@ -127,15 +127,20 @@ class HospitalPage:
             "/requests/{manifest}/approve": self._approve,
             "/requests/{manifest}/reject": self._reject,
             "/requests/{manifest}/revoke": self._revoke,
-            "/budget": self._set_budget,
-            "/policy": self._set_policy,
-            "/coordinator/package": self._accept,
+            "/budget": _or_waits("/budget", self._set_budget),
+            "/policy": _or_waits("/policy", self._set_policy),
+            "/coordinator/package": _or_waits("/coordinator", self._accept),
             "/coordinator/grant": self._install,
             "/coordinator/renew": self._renew,
             "/coordinator/leave": self._leave,
         }
         site.routes({}, actions, least="operator")
-        rare = {"/budget/data": self._add_data, "/policy/trust": self._trust, "/policy/distrust": self._distrust}
+        rare = {
+            "/budget/data": self._add_data,
+            "/policy/trust": _or_waits("/policy", self._trust),
+            "/policy/distrust": self._distrust,
+            "/policy/duty": self._give_duty,
+        }
         site.routes({}, rare, least="administrator")
 
     # What every screen has
@@ -206,7 +211,7 @@ class HospitalPage:
         manifest = visit.path["manifest"]
 
         parts: dict[str, Part] = {
-            "decision": lambda: {"request": self._find(manifest), "roles": ROLES},
+            "decision": lambda: {"request": self._find(manifest), "roles": _roles(visit)},
             "sheet": lambda: self._sheet(self._find(manifest)),
         }
         return visit.page("A run asks for this party", parts, **self._live())
@@ -239,15 +244,13 @@ class HospitalPage:
         # The words come from the first step or from the telephone: whoever copies them from here has compared nothing.
         sections = tuple(each for each in shown["sheet"].sections if not each.aloud)
         shown["sheet"] = replace(shown["sheet"], sections=sections)
-        return visit.show("approval.html.j2", "Approve this plan", request=request, roles=ROLES, **shown)
+        return visit.show("approval.html.j2", "Approve this plan", request=request, roles=_roles(visit), **shown)
 
     def _approve(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
 
         if not (words := visit.form.get("words", "").strip()):
             raise ConfigurationError("the plan's words were not typed", "type the nine words of the sheet")
-        if rules.show(self._home).allowed.two_people:
-            _check_identified(visit)
         try:
             decided = runs.approve(
                 self._home,
@@ -307,9 +310,9 @@ class HospitalPage:
             epsilon=epsilon,
             delta=_figure(visit, "delta"),
             per_run=min(epsilon, rules.show(self._home).allowed.run_epsilon),
+            person=_person(visit),
             confirm=lambda cautions: _despite(visit, cautions),
         )
-        visit.note("budget set", f"epsilon {found.allowed.total_epsilon:g} at delta {found.allowed.total_delta:g}")
         return visit.go("/budget", " ".join(["The budget is set.", *found.warnings]))
 
     def _add_data(self, visit: Visit) -> str:
@@ -383,7 +386,9 @@ class HospitalPage:
             "policy": lambda: {
                 "found": (found := rules.show(self._home)),
                 "questions": statistics.QUESTIONS,
-                "loosening": self._asked_to_loosen(),
+                "wish": two_people.pending_wish(PartyHome(self._home)),
+                "duties": visit.site.accounts.duties.all(),
+                "roles_of_two": ROLES_OF_TWO,
                 "guesses": [(epsilon, _cases(epsilon, found.allowed.total_delta)) for epsilon in (1, 4, 8)],
             },
             "packages": lambda: {"packages": rules.installed(self._home)},
@@ -393,15 +398,6 @@ class HospitalPage:
     def _set_policy(self, visit: Visit) -> str:
         required = [line.strip() for line in visit.form.get("required_parties", "").splitlines() if line.strip()]
         approval = visit.form.get("approval", "each")
-        first, chosen = self._asked_to_loosen()
-        agreed = chosen == approval and first != visit.person.name
-        if approval != "two" and rules.show(self._home).allowed.two_people:
-            _check_identified(visit)
-        if approval != "two" and rules.show(self._home).allowed.two_people and not agreed:
-            self._loosening = visit.person.name, approval, time.time()
-            visit.note("policy set", "asks for fewer than two approvals; a second account has to agree")
-            return visit.go("/policy", "Nothing is changed yet: another person with an account must choose it too.")
-        self._loosening = ("", "", 0.0)
         changed = rules.set_policy(
             self._home,
             questions=list(visit.lists.get("questions", ())),
@@ -417,26 +413,26 @@ class HospitalPage:
             minimum_colluders=rules.colluders(visit.form.get("minimum_colluders", "default")),
             share_budget="share_budget" in visit.form,
             share_policy="share_policy" in visit.form,
+            person=_person(visit),
             confirm=lambda cautions: _despite(visit, cautions),
         )
-        visit.note("policy set", f"approval {changed.allowed.approval}")
         return visit.go("/policy", " ".join(["The policy is changed and signed.", *changed.warnings]))
-
-    def _asked_to_loosen(self) -> tuple[str, str]:
-        """Account that has asked within the last day that fewer than two people approve, and its choice; or ""."""
-        name, approval, at = self._loosening
-        return (name, approval) if time.time() < at + LOOSENING_S else ("", "")
 
     def _trust(self, visit: Visit) -> str:
         name, source = (visit.form.get(key, "").strip() for key in ("statistic", "source"))
-        rules.trust(self._home, name, source.lower())
-        visit.note("policy trust", f"{name} {source[:12]}")
+        rules.trust(self._home, name, source.lower(), person=_person(visit))
         return visit.go("/policy", "It is trusted while its source has this hash.")
 
     def _distrust(self, visit: Visit) -> str:
-        rules.distrust(self._home, name := visit.form.get("statistic", ""))
-        visit.note("policy distrust", name)
+        rules.distrust(self._home, visit.form.get("statistic", ""), person=_person(visit))
         return visit.go("/policy", "It is trusted no more.")
+
+    def _give_duty(self, visit: Visit) -> str:
+        account, duty = (visit.form.get(key, "").strip() for key in ("account", "duty"))
+        visit.site.accounts.person(account)
+        two_people.give_duty(PartyHome(self._home), account, duty, by=visit.identities)
+        visit.note("policy duty", f"{account}: {duty or 'none'}")
+        return visit.go("/policy", "Its role is set. For a day you are none of the two yourself.")
 
     # Check, coordinator, log
 
@@ -463,7 +459,7 @@ class HospitalPage:
         package = visit.files.get("package", b"")
         if not package or not stated:
             raise ConfigurationError("the package or its fingerprint is missing", "give both")
-        made = joining.accept(self._home, package, lambda _name: stated)
+        made = joining.accept(self._home, package, lambda _name: stated, person=_person(visit))
         visit.note("enroll", made.fingerprint)
         key = visit.offer(f"{made.party}.request.json", made.data)
         return visit.go(f"/coordinator?request={key}", "The fingerprints are equal. Hand the request to the operator.")
@@ -497,6 +493,18 @@ class HospitalPage:
         return visit.page("Log", parts, **self._live())
 
 
+def _or_waits(screen: str, act: Callable[[Visit], str]) -> Callable[[Visit], str]:
+    """Returns the action, which leads back to its screen where a second person has to do the same."""
+
+    def act_or_wait(visit: Visit) -> str:
+        try:
+            return act(visit)
+        except two_people.WaitsForSecondPerson as waits:
+            return visit.go(screen, f"N{waits.problem[1:]}: {waits.remedy}.")
+
+    return act_or_wait
+
+
 def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -512,20 +520,30 @@ def _utc(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _person(visit: Visit, comment: str) -> Person:
-    """The person who decides, as the form states it; ``comment`` names its field."""
+def _roles(visit: Visit) -> tuple[str, ...]:
+    """Roles that a person may state: only the one that was given to the account, where one was."""
+    duty = visit.site.accounts.duties.of(visit.person.name)
+    return ROLES if duty is None else (duty.name,)
+
+
+def _person(visit: Visit, comment: str = "") -> Person:
+    """The person who decides: the account and its log-in, with the name that the form states.
+
+    A role that an administrator or a group gave takes the place of the form's. ``comment`` names the comment's field.
+    """
     name, role, words = (visit.form.get(field, "").strip() for field in ("name", "role", comment))
-    return Person(name, role, words, account=visit.person.name)
-
-
-def _check_identified(visit: Visit) -> None:
-    """Raises PrivacyRefusal for an account that could be a second one of a person whom the provider identifies."""
-    if visit.site.has_provider and not visit.person.connected:
-        raise PrivacyRefusal(
-            f"the rule of two people counts people of your organisation, and {visit.person.name!r} is none",
-            "log in with your organisation, or connect its log-in under Your account",
-            code="not-identified",
-        )
+    duty, session = visit.site.accounts.duties.of(visit.person.name), visit.session
+    return Person(
+        name if comment else visit.person.name,
+        duty.name if duty else role if comment else "other",
+        words,
+        account=visit.person.name,
+        log_in="" if session is None else session.log_in,
+        issuer="" if session is None else session.issuer,
+        subject="" if session is None else session.subject,
+        role_from="" if duty is None else duty.source,
+        let_in_by="" if session is None else session.let_in_by,
+    )
 
 
 def _despite(visit: Visit, cautions: Any) -> None:

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -21,6 +21,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.pages.duties import DAY_S, Duties
 from undersong_common.pages.store import PageStore, digest
 
 Role = Literal["viewer", "operator", "administrator"]
@@ -72,6 +73,9 @@ class Session:
         csrf: secret that each form of the session must carry.
         created_at, seen_at: begin and latest use, seconds since the epoch.
         address: of the browser.
+        log_in: kind of the log-in: "link", "password" or "provider".
+        issuer, subject: the identity provider and its key of the person who logged in by it; "" otherwise.
+        let_in_by: identity of whoever let the account in by a link within the last day; "" if nobody did.
     """
 
     number: int
@@ -80,6 +84,20 @@ class Session:
     created_at: float
     seen_at: float
     address: str
+    log_in: str = ""
+    issuer: str = ""
+    subject: str = ""
+    let_in_by: str = ""
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Identities of the person behind the session, for :class:`undersong_common.pages.duties.Duties`."""
+        return tuple(filter(None, (self.account.name, provider_identity(self.issuer, self.subject))))
+
+
+def provider_identity(issuer: str, subject: str) -> str:
+    """Returns the identity of a person of a provider, which no account's name equals; "" without one."""
+    return f"{issuer} {subject}" if issuer else ""
 
 
 @dataclass(frozen=True)
@@ -112,6 +130,7 @@ class Accounts:
         self, store: PageStore, *, clock: Callable[[], float] = time.time, hasher: PasswordHasher | None = None
     ) -> None:
         self._store = store
+        self.duties = Duties(store, clock=clock)
         self._clock = clock
         self._hasher = hasher or PasswordHasher()
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
@@ -138,8 +157,11 @@ class Accounts:
         found = self._store.rows("SELECT * FROM account WHERE person = ?", person)
         return _account(found[0]) if found else None
 
-    def connect(self, name: str, person: str) -> None:
+    def connect(self, name: str, person: str, *, by: Iterable[str] = ()) -> None:
         """Has a person of the identity provider enter an account from now on, and nobody else of the provider.
+
+        Args:
+            by: identities of whoever connects it.
 
         Raises PrivacyRefusal if that person enters another account already.
         """
@@ -154,12 +176,14 @@ class Accounts:
                     code="account-taken",
                 )
             database.execute("UPDATE account SET person = ? WHERE name = ?", (person, name))
+        self.duties.note_act(by)
 
-    def set_role(self, name: str, role: str, *, person: str = "") -> Account:
+    def set_role(self, name: str, role: str, *, person: str = "", by: Iterable[str] = ()) -> Account:
         """Adds a person, or changes a person's role.
 
         Args:
             person: key of a person of the identity provider, for whom a new account is added.
+            by: identities of whoever gives the role; () for the provider's groups.
 
         Raises ConfigurationError for an invalid name or role, and if no administrator would be left; PrivacyRefusal if
         a new account's name is taken: whoever has the same name at the provider is not that account's person.
@@ -185,6 +209,7 @@ class Accounts:
                 " ON CONFLICT (name) DO UPDATE SET role = excluded.role",
                 (name, role, self._clock(), person),
             )
+        self.duties.note_act(by)
         return self.person(name)
 
     def remove(self, name: str) -> None:
@@ -193,7 +218,7 @@ class Accounts:
         with self._store.transaction() as database:
             self._keep_an_administrator(database, name)
             database.execute("DELETE FROM account WHERE name = ?", (name,))
-            for table in ("link", "session", "token"):
+            for table in ("link", "session", "token", "duty"):
                 database.execute(f"DELETE FROM {table} WHERE account = ?", (name,))  # noqa: S608 - names of ours
 
     def _keep_an_administrator(self, database: sqlite3.Connection, leaving: str) -> None:
@@ -205,14 +230,19 @@ class Accounts:
 
     # One-time links
 
-    def link(self, name: str, *, lasts_s: float = LINK_S) -> str:
-        """Returns a secret for one log-in of this person; older ones of the same person end."""
+    def link(self, name: str, *, lasts_s: float = LINK_S, by: Iterable[str] = ()) -> str:
+        """Returns a secret for one log-in of this person; older ones of the same person end.
+
+        Args:
+            by: identities of whoever makes the link, and could use it.
+        """
         self.person(name)
-        secret = secrets.token_urlsafe(32)
+        secret, makers = secrets.token_urlsafe(32), tuple(by)
         with self._store.transaction() as database:
             database.execute("DELETE FROM link WHERE account = ? OR expires_at < ?", (name, self._clock()))
-            row = (digest(secret), name, self._clock() + lasts_s)
-            database.execute("INSERT INTO link (secret, account, expires_at) VALUES (?, ?, ?)", row)
+            row = (digest(secret), name, self._clock() + lasts_s, makers[0] if makers else "")
+            database.execute("INSERT INTO link (secret, account, expires_at, made_by) VALUES (?, ?, ?, ?)", row)
+        self.duties.note_act(makers)
         return secret
 
     def enter_by_link(self, secret: str, *, address: str) -> str:
@@ -226,11 +256,13 @@ class Accounts:
             known = row is not None and row["expires_at"] >= self._clock()
             if known:
                 database.execute("DELETE FROM link WHERE secret = ?", (row["secret"],))
+                entered = "UPDATE account SET let_in_by = ?, let_in_at = ? WHERE name = ?"
+                database.execute(entered, (row["made_by"], self._clock(), row["account"]))
             else:
                 self._reserve(database, {f"link at {source_of(address)}": FAILURES})
         if not known:
             raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK, code="link-used")
-        return self.begin(row["account"], address=address)
+        return self.begin(row["account"], address=address, log_in="link")
 
     # Passwords
 
@@ -274,7 +306,7 @@ class Accounts:
             )
         with self._store.transaction() as database:
             database.executemany("DELETE FROM failure WHERE rowid = ?", tries)
-        return self.begin(name, address=address)
+        return self.begin(name, address=address, log_in="password")
 
     @contextmanager
     def _trying(self, source: str) -> Iterator[None]:
@@ -306,17 +338,20 @@ class Accounts:
 
     # Sessions
 
-    def begin(self, name: str, *, address: str) -> str:
+    def begin(self, name: str, *, address: str, log_in: str = "", issuer: str = "", subject: str = "") -> str:
         """Begins a session for a person whose identity has been checked; returns its secret.
 
         The secret is two random halves joined by a point: one for a cookie, one for the path of each address.
+
+        Args:
+            log_in, issuer, subject: as in :class:`Session`.
         """
         self.person(name)
         secret, now = f"{secrets.token_urlsafe(32)}.{secrets.token_urlsafe(32)}", self._clock()
         self._store.rows(
-            "INSERT INTO session (secret, account, csrf, created_at, seen_at, address, number)"
-            " SELECT ?, ?, ?, ?, ?, ?, 1 + COALESCE(MAX(number), 0) FROM session",
-            *(digest(secret), name, secrets.token_urlsafe(32), now, now, address),
+            "INSERT INTO session (secret, account, csrf, created_at, seen_at, address, log_in, issuer, subject, number)"
+            " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, 1 + COALESCE(MAX(number), 0) FROM session",
+            *(digest(secret), name, secrets.token_urlsafe(32), now, now, address, log_in, issuer, subject),
         )
         return secret
 
@@ -334,10 +369,10 @@ class Accounts:
             row = database.execute(f"{_SESSIONS} WHERE secret = ?", (digest(secret),)).fetchone()
             if row is not None and active:
                 database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now, row["secret"]))
-        return None if row is None else _session(row)
+        return None if row is None else _session(row, now)
 
     def sessions(self) -> list[Session]:
-        return [_session(row) for row in self._store.rows(f"{_SESSIONS} ORDER BY seen_at DESC")]
+        return [_session(row, self._clock()) for row in self._store.rows(f"{_SESSIONS} ORDER BY seen_at DESC")]
 
     def end(self, secret: str) -> None:
         self._store.rows("DELETE FROM session WHERE secret = ?", digest(secret))
@@ -410,7 +445,7 @@ def source_of(address: str) -> str:
 
 
 _SESSIONS = (
-    "SELECT session.*, role, password, person, account.created_at AS added_at"
+    "SELECT session.*, role, password, person, let_in_by, let_in_at, account.created_at AS added_at"
     " FROM session JOIN account ON name = account"
 )
 
@@ -419,6 +454,17 @@ def _account(row: sqlite3.Row) -> Account:
     return Account(row["name"], row["role"], bool(row["password"]), row["created_at"], bool(row["person"]))
 
 
-def _session(row: sqlite3.Row) -> Session:
+def _session(row: sqlite3.Row, now_s: float) -> Session:
     account = Account(row["account"], row["role"], bool(row["password"]), row["added_at"], bool(row["person"]))
-    return Session(row["number"], account, row["csrf"], row["created_at"], row["seen_at"], row["address"])
+    return Session(
+        row["number"],
+        account,
+        row["csrf"],
+        row["created_at"],
+        row["seen_at"],
+        row["address"],
+        log_in=row["log_in"],
+        issuer=row["issuer"],
+        subject=row["subject"],
+        let_in_by=row["let_in_by"] if abs(now_s - row["let_in_at"]) < DAY_S else "",
+    )

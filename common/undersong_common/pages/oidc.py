@@ -27,7 +27,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import Key, KeySet, RSAKey
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
-from undersong_common.pages.accounts import ROLES, Account, Role
+from undersong_common.pages.accounts import ROLES, Account, Role, provider_identity
 from undersong_common.pages.serving import is_loopback
 from undersong_common.pages.site import Site, Visit
 from undersong_common.pages.store import digest
@@ -54,6 +54,8 @@ class Provider:
         groups: claim that lists a person's groups.
         roles: role by group; empty leaves roles to the accounts here. Otherwise each log-in gives a person the highest
             role of their groups, and a person without an account a new one. People in none of these groups are refused.
+        duties: duty under the rule of two by group; empty leaves duties to administrators here. Otherwise each log-in
+            gives a person the duty of the first of these groups that lists them, and none to whom no group lists.
     """
 
     issuer: str
@@ -63,6 +65,7 @@ class Provider:
     redirect: str
     groups: str = "groups"
     roles: Mapping[str, Role] = field(default_factory=dict)
+    duties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.client or not self.secret:
@@ -132,7 +135,7 @@ class _OidcLogin:
         site.raw("/oidc/start", self._guarded(self._begin))
         site.entrance("/oidc/return", "Log in", self._finish)
         site.get("/account/organisation", self._begin_connecting)
-        site.has_provider = True
+        site.accounts.duties.provider = provider.issuer
         site.entrances.append(("/oidc/start", "Log in with your organisation"))
 
     def _guarded(self, act: Callable[[Request], Response]) -> Callable[[Request], Any]:
@@ -223,18 +226,27 @@ class _OidcLogin:
         person = digest(json.dumps([claims["iss"], claims["sub"]]))
         source = "" if request.client is None else request.client.host
         if own_session is not None:
-            return self._connect(person, own_session)
+            return self._connect(claims, person, own_session)
         account = self._account(claims, person)
-        secret = self._site.accounts.begin(account.name, address=source)
+        if self._provider.duties:
+            group = next((group for group in self._provider.duties if group in self._groups(claims)), "")
+            self._site.accounts.duties.follow_groups(account.name, self._provider.duties.get(group, ""), group)
+        identity = {"issuer": str(claims["iss"]), "subject": str(claims["sub"])}
+        secret = self._site.accounts.begin(account.name, address=source, log_in="provider", **identity)
         self._site.audit.note(account.name, "log in by the identity provider", source)
         return secret
 
-    def _connect(self, person: str, secret: str) -> str:
+    def _groups(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
+        groups = claims.get(self._provider.groups)
+        return tuple(map(str, groups if isinstance(groups, list) else [groups]))
+
+    def _connect(self, claims: Mapping[str, Any], person: str, secret: str) -> str:
         """Has the person enter the account of a session that has asked for it; returns the session's secret."""
         accounts = self._site.accounts
         if (session := accounts.session(secret)) is None:
             raise PrivacyRefusal("the session that has asked for this has ended", "log in, and connect it again")
-        accounts.connect(session.account.name, person)
+        by = {*session.identities, provider_identity(str(claims["iss"]), str(claims["sub"]))}
+        accounts.connect(session.account.name, person, by=sorted(by))
         self._site.audit.note(session.account.name, "connect the identity provider")
         accounts.leave_message(secret, "Connected: you can log in with your organisation from now on.")
         return secret
@@ -248,8 +260,7 @@ class _OidcLogin:
         if not name:
             raise PrivacyRefusal(f"the identity provider names nobody (claim {provider.claim})", "correct --oidc-claim")
         account = accounts.of_person(person)
-        groups = claims.get(provider.groups)
-        listed = map(str, groups if isinstance(groups, list) else [groups])
+        listed = self._groups(claims)
         role = max((provider.roles[each] for each in listed if each in provider.roles), key=ROLES.index, default=None)
         if (role if provider.roles else account) is None:
             self._site.audit.note("nobody", "log-in refused", printable(f"{name} by the identity provider", 100))
@@ -302,7 +313,10 @@ class _OidcLogin:
             raise PrivacyRefusal(
                 f"what the identity provider says does not hold ({type(error).__name__})", "begin again"
             ) from None
-        if not {own.claim, *((own.groups,) if own.roles else ())} <= claims.keys() and "userinfo_endpoint" in addresses:
+        if (
+            not {own.claim, *((own.groups,) if own.roles or own.duties else ())} <= claims.keys()
+            and "userinfo_endpoint" in addresses
+        ):
             bearer = {"authorization": f"Bearer {given.get('access_token', '')}"}
             more = self._asked(addresses["userinfo_endpoint"], headers=bearer)
             if more.get("sub") == claims["sub"]:

@@ -1,8 +1,9 @@
 """Command-line options of the commands that serve a page: address, TLS, log-in by an organisation."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,7 +45,15 @@ SECRET_VARIABLE = "UNDERSONG_OIDC_SECRET"  # noqa: S105 - the name of a variable
 
 
 def log_in_by_organisation(
-    site: "Site", address: str, issuer: str, client: str, variable: str, claim: str, groups: str, roles: Sequence[str]
+    site: "Site",
+    address: str,
+    issuer: str,
+    client: str,
+    variable: str,
+    claim: str,
+    groups: str,
+    roles: Sequence[str],
+    duties: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Adds the log-in by an identity provider to a page if ``issuer`` is not "".
 
@@ -53,9 +62,11 @@ def log_in_by_organisation(
         variable: environment variable that holds the client secret.
         issuer, client, claim, groups, roles: as in :class:`undersong_common.pages.oidc.Provider`; ``roles`` as
             ``GROUP=ROLE``.
+        duties: duty under the rule of two by group.
     """
     from undersong_common.pages.oidc import Provider, group_roles, mount_oidc
 
+    site.accounts.duties.provider = issuer
     if issuer:
         back, secret = f"{address}/oidc/return", os.environ.get(variable, "")
-        mount_oidc(site, Provider(issuer, client, secret, claim, back, groups, group_roles(roles)))
+        mount_oidc(site, Provider(issuer, client, secret, claim, back, groups, group_roles(roles), duties))

@@ -124,14 +124,15 @@ def print_link(folder: Path, person: str, role: str, *, address: str = "") -> No
         address: address of the page; "" takes the one that was printed last.
     """
     from undersong_common.pages.accounts import LINK_S, Accounts
+    from undersong_common.pages.duties import terminal_identity
     from undersong_common.pages.store import FILE_NAME, AuditLog, PageStore
 
     store = PageStore(folder)
-    accounts = Accounts(store)
-    accounts.set_role(person, role)
-    secret = accounts.link(person)
+    accounts, by = Accounts(store), (terminal_identity(),)
+    accounts.set_role(person, role, by=by)
+    secret = accounts.link(person, by=by)
     store.close()
-    AuditLog(folder / FILE_NAME).note("terminal", "link", f"{person}, {role}")
+    AuditLog(folder / FILE_NAME).note(by[0], "link", f"{person}, {role}")
     known = folder / "address"
     if address:
         replace_file(known, address.encode())

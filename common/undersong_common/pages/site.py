@@ -105,6 +105,11 @@ class Visit:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
+    def identities(self) -> tuple[str, ...]:
+        """Identities of the sender (:attr:`Session.identities`); of a script's token, those of its account."""
+        return (self.person.name,) if self.session is None else self.session.identities
+
+    @property
     def query(self) -> Mapping[str, str]:
         return dict(self.request.query_params)
 
@@ -209,7 +214,6 @@ class Site:
         self.violations: list[str] = []
         self.ending = threading.Event()  # set when the program is asked to end
         self.entrances: list[tuple[str, str]] = []  # (address, words) of further ways to log in
-        self.has_provider = False  # True if an identity provider says who a person is
         self._templates = environment(settings.packages, settings.actions)
         self._templates.globals |= {
             "site_title": settings.title,

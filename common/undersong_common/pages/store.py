@@ -15,6 +15,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.files import open_database, transaction
 from undersong_common.machine import fault_of
 
+PAGE_FILE = "page.sqlite"
 ACTION_KEPT_S = 24 * 3600.0
 PATIENCE_S = 30.0
 LONGEST_KEY = 64
@@ -24,13 +25,16 @@ MOST_DOWNLOADS = 100
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS account (
     name TEXT PRIMARY KEY, role TEXT NOT NULL, password TEXT NOT NULL DEFAULT '', created_at REAL NOT NULL,
-    person TEXT NOT NULL DEFAULT ''
+    person TEXT NOT NULL DEFAULT '', let_in_by TEXT NOT NULL DEFAULT '', let_in_at REAL NOT NULL DEFAULT 0
 );
-CREATE TABLE IF NOT EXISTS link (secret TEXT PRIMARY KEY, account TEXT NOT NULL, expires_at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS link (
+    secret TEXT PRIMARY KEY, account TEXT NOT NULL, expires_at REAL NOT NULL, made_by TEXT NOT NULL DEFAULT ''
+);
 CREATE TABLE IF NOT EXISTS session (
     secret TEXT PRIMARY KEY, number INTEGER NOT NULL, account TEXT NOT NULL, csrf TEXT NOT NULL,
     created_at REAL NOT NULL,
-    seen_at REAL NOT NULL, address TEXT NOT NULL, message TEXT NOT NULL DEFAULT ''
+    seen_at REAL NOT NULL, address TEXT NOT NULL, message TEXT NOT NULL DEFAULT '',
+    log_in TEXT NOT NULL DEFAULT '', issuer TEXT NOT NULL DEFAULT '', subject TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS token (
     secret TEXT PRIMARY KEY, account TEXT NOT NULL, label TEXT NOT NULL, created_at REAL NOT NULL,
@@ -38,7 +42,20 @@ CREATE TABLE IF NOT EXISTS token (
 );
 CREATE TABLE IF NOT EXISTS failure (source TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS action (key TEXT PRIMARY KEY, at REAL NOT NULL, location TEXT NOT NULL DEFAULT '');
+CREATE TABLE IF NOT EXISTS duty (account TEXT PRIMARY KEY, name TEXT NOT NULL, source TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS act (actor TEXT NOT NULL, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+# Columns that files of earlier versions lack, with their declarations.
+_ADDED = {
+    "account": {
+        "person": "TEXT NOT NULL DEFAULT ''",
+        "let_in_by": "TEXT NOT NULL DEFAULT ''",
+        "let_in_at": "REAL NOT NULL DEFAULT 0",
+    },
+    "link": {"made_by": "TEXT NOT NULL DEFAULT ''"},
+    "session": dict.fromkeys(("log_in", "issuer", "subject"), "TEXT NOT NULL DEFAULT ''"),
+}
 
 
 class PageStore:
@@ -49,15 +66,16 @@ class PageStore:
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.RLock()
-        path = self._path = folder / "page.sqlite"
+        path = self._path = folder / PAGE_FILE
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._database = open_database(path, synchronous="NORMAL", timeout_s=10.0)
             self._database.row_factory = sqlite3.Row
             self._database.executescript(_SCHEMA)
-            columns = [row["name"] for row in self._database.execute("PRAGMA table_info(account)")]
-            if "person" not in columns:  # a page of version 0.2
-                self._database.execute("ALTER TABLE account ADD COLUMN person TEXT NOT NULL DEFAULT ''")
+            for table, declarations in _ADDED.items():
+                columns = [row["name"] for row in self._database.execute(f"PRAGMA table_info({table})")]
+                for column in declarations.keys() - set(columns):
+                    self._database.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declarations[column]}")
         except (sqlite3.Error, OSError) as error:
             raise fault_of(error, path) from None
 
@@ -170,7 +188,7 @@ def digest(secret: str) -> str:
 
 FILE_NAME = "audit.jsonl"  # in the folder of a page
 TAG = "undersong audit"
-LONGEST = 300
+LONGEST = 1_000  # characters of what an entry is about
 
 
 @dataclass(frozen=True)

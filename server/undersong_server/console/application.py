@@ -280,13 +280,14 @@ class OversightScreens:
         return visit.page("People", {"people": people})
 
     def _set_person(self, visit: Visit) -> str:
-        account = visit.site.accounts.set_role(visit.form.get("name", "").strip(), visit.form.get("role", ""))
+        name, role = visit.form.get("name", "").strip(), visit.form.get("role", "")
+        account = visit.site.accounts.set_role(name, role, by=visit.identities)
         visit.note("set role", f"{account.name}: {account.role}")
         return visit.go("/people", f"{account.name} is {account.role}. Make a link with which they log in.")
 
     def _link(self, visit: Visit) -> str:
         name = visit.form.get("name", "")
-        secret = visit.site.accounts.link(name)
+        secret = visit.site.accounts.link(name, by=visit.identities)
         visit.note("link", name)
         address = f"{visit.request.url.scheme}://{visit.request.headers['host']}/enter#{secret}"
         key = visit.offer("link", f"Lets {name} in once, within 15 minutes: {address}".encode())

@@ -25,7 +25,7 @@ from undersong_common import notices
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state, sync_folder
 from undersong_common.machine import HeldStep
-from undersong_common.owner import person_at_terminal
+from undersong_common.pages.duties import terminal_identity
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
@@ -215,8 +215,8 @@ def audit_log(home: Path) -> AuditLog:
 
 
 def note_command(home: Path, action: str, about: str) -> None:
-    """Appends an action from a terminal to the audit log, with the name of the user's account on this machine."""
-    audit_log(home).note(f"{person_at_terminal()} at the terminal", action, about)
+    """Appends an action from a terminal to the audit log, with the account of this machine from which it was typed."""
+    audit_log(home).note(terminal_identity(), action, about)
 
 
 def serve(

@@ -448,7 +448,7 @@ def test_a_sheet_that_was_not_shown_or_has_changed_since_is_not_signed(home):
     command("preview", "spring", "--home", home)
     command("policy", "set", "--two-people", "--home", home)
     assert "CHANGED since it was shown: the policy: no" in command(*approve, code=3)
-    command("policy", "set", "--one-person", "--home", home)
+    policy_file.change(PartyHome(home), two_people=False)
     command("budget", "set", "--epsilon", "40", "--delta", "1e-4", "--home", home)
     assert "CHANGED since it was shown: the budget (set anew, or charged by" in command(*approve, code=3)
     assert Requests(PartyHome(home)).find("spring").decision == "pending"

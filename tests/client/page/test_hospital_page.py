@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from html import unescape
 
 import pytest
@@ -15,13 +16,15 @@ from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.cli.options import checkpoints_folder
+from undersong_client.consent import policy, two_people
 from undersong_client.consent.approvals import Requests
+from undersong_client.consent.people import ROLES_OF_TWO
 from undersong_client.home import PartyHome
-from undersong_client.page import application
 from undersong_client.page.application import PartyPaths, build
 from undersong_common import plugins
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
+from undersong_common.pages.duties import DAY_S
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
 
@@ -86,7 +89,7 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     page.post(f"{address}/revoke", OFFICER, of=address, typed="spring", reason="changed our mind")
     assert Requests(PartyHome(home)).find("spring").decision == "revoked"
     assert "changed our mind" in page.get(address).text
-    kinds = [entry.what for entry in page.site.audit.entries()]
+    kinds = [entry.what for entry in page.site.audit.entries() if entry.what != "policy set"]
     assert kinds == ["log in by link", "approve", "revoke"]
 
 
@@ -117,11 +120,14 @@ def test_who_decided_stands_on_sheet_dossier_and_log_and_two_people_may_be_asked
     command("policy", "set", "--two-people", "--home", home)
     address = f"/requests/{manifest.hash.hex()}"
     signed = {"words": spoken(manifest)}
-    for nobody in ({"name": ""}, {"name": "Ada\u202e"}, {"role": "chief"}, {"role": "management"}):
+    page.site.accounts.set_role("bert", "operator")
+    assert "counts for nothing" in text(page.post(f"{address}/approve", OFFICER, **signed))  # a role of one's own box
+    for account, duty in (("hospital", "privacy officer"), ("bert", "IT")):
+        page.site.accounts.duties.give(account, duty, source="the administrator root")
+    for nobody in ({"name": ""}, {"name": "Ada\u202e"}):
         assert page.post(f"{address}/approve", OFFICER | nobody, **signed).status_code == 409
     page.post(f"{address}/approve", OFFICER, comment="as agreed on Monday", **signed)
     assert Requests(PartyHome(home)).find("spring").decision == "pending"
-    page.site.accounts.set_role("bert", "operator")
     second = Browser(page.site).enter(page.site.accounts.link("bert"))
     for same in (OFFICER, {"name": "dr. ada lind", "role": "IT"}):
         assert second.post(f"{address}/approve", same, **signed).status_code == 409
@@ -141,6 +147,13 @@ def test_who_decided_stands_on_sheet_dossier_and_log_and_two_people_may_be_asked
     for shown in (text(page.get(address)), text(page.get("/log")), dossier, kept.text):
         for words in ("Dr. Ada Lind, privacy officer", "as agreed on Monday", "Bert Vos, IT"):
             assert words in shown
+    for shown in (text(page.get(address)), text(page.get("/log")), dossier):
+        assert "account bert, logged in by a link, role given by the administrator root" in shown
+
+
+def with_duties(site, *accounts):
+    for account, duty in zip(accounts, ROLES_OF_TWO, strict=True):
+        site.accounts.duties.give(account, duty, source="the administrator root")
 
 
 @pytest.mark.parametrize("fewer", ["each", "standing"])
@@ -151,6 +164,7 @@ def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer
     fields |= {"minimum_threshold": "3", "declared_units": "0", "require_post_quantum": "always"}
     page.site.accounts.set_role("bert", "operator")
     second = Browser(page.site).enter(page.site.accounts.link("bert"))
+    with_duties(page.site, "hospital", "bert")
 
     def rule():
         now = json.loads(command("policy", "show", "--home", home, "--json"))
@@ -160,36 +174,103 @@ def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer
     for _ in range(2):  # nothing of the form counts, however often one account sends it
         page.post("/policy", fields, approval=fewer, despite="yes")
         assert rule() == before
-    assert f"hospital has chosen {'one person' if fewer == 'each' else 'nobody'}" in text(second.get("/policy"))
+    assert "hospital has made one that waits for a second person" in text(second.get("/policy"))
     second.post("/policy", fields, approval="two")  # who keeps the rule ends the wish
     assert rule() == (True, "each", 4)
     second.post("/policy", fields, approval=fewer, despite="yes")
-    with monkeypatch.context() as a_day_later:
-        a_day_later.setattr(application, "LOOSENING_S", 0.0)
-        page.post("/policy", fields, approval=fewer, despite="yes")
-        assert rule() == (True, "each", 4)
-    second.post("/policy", fields, approval={"each": "standing", "standing": "each"}[fewer], despite="yes")
-    assert rule() == (True, "each", 4)  # another choice is no agreement
-    second.post("/policy", fields, approval=fewer, despite="yes")
+    for now_s in (time.time() + DAY_S, time.time() - 60.0):  # a day later; before, so that it was stored ahead of now
+        with monkeypatch.context() as another_time:
+            another_time.setattr(two_people.time, "time", lambda now_s=now_s: now_s)
+            page.post("/policy", fields, approval=fewer, despite="yes")
+            assert rule() == (True, "each", 4)
+        second.post("/policy", fields, approval={"each": "standing", "standing": "each"}[fewer], despite="yes")
+        assert rule() == (True, "each", 4)  # another choice is no agreement
+        second.post("/policy", fields, approval=fewer, despite="yes")
     page.post("/policy", fields, approval=fewer, despite="yes")
     assert rule() == (False, fewer, 4)
-    noted = [each.about for each in page.site.audit.entries() if each.what == "policy set"]
-    assert sum("a second account has to agree" in about for about in noted) == 6
+    noted = [entry for entry in page.site.audit.entries() if entry.what.startswith("policy set")]
+    assert "two_people: True -> False" in noted[-1].about
+    assert "account hospital" in noted[-1].about
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/budget", {"epsilon": "40", "delta": "1e-4"}),
+        ("/budget", {"epsilon": "4", "delta": "1e-3"}),
+        ("/policy", {"run_epsilon": "3"}),
+        ("/policy", {"minimum_parties": "1"}),
+        ("/policy", {"require_post_quantum": "never"}),
+        ("/policy", {"units": ["user", "sample"]}),
+    ],
+)
+def test_whatever_loosens_the_policy_needs_a_second_person(page, home, path, fields, monkeypatch):
+    form = {**FEWEST, "questions": ["counts"], "units": "user", "run_epsilon": "1", "approval": "two"}
+    form |= {"require_post_quantum": "always"}
+    page.post("/policy", form)
+    page.site.accounts.set_role("bert", "operator")
+    second = Browser(page.site).enter(page.site.accounts.link("bert"))
+    before, wanted = policy.read(PartyHome(home)), form | fields if path == "/policy" else fields
+    without_role = page.post(path, wanted)
+    assert without_role.status_code == 409
+    with_duties(page.site, "hospital", "bert")
+    page.post(path, wanted)
+    assert policy.read(PartyHome(home)) == before
+    monkeypatch.setenv("SUDO_UID", "30001")
+    assert "has no role" in command("budget", "set", "--epsilon", 40, "--delta", "1e-4", "--home", home, code=2)
+    second.post(path, wanted)
+    assert policy.loosened(before, policy.read(PartyHome(home)))
+
+
+def test_who_has_let_somebody_in_is_none_of_the_two_for_a_day(page, home, monkeypatch):
+    """The attack: an administrator approves, makes a link to another's account, and approves by it too."""
+    manifest = proposed(home, run="spring")
+    command("policy", "set", "--two-people", "--home", home)
+    accounts = page.site.accounts
+    accounts.set_role("bert", "operator")
+    with_duties(page.site, "hospital", "bert")
+    address, words = f"/requests/{manifest.hash.hex()}/approve", spoken(manifest)
+    assert page.post(address, OFFICER, words=words).status_code == 303
+    second = Browser(page.site).enter(accounts.link("bert", by=("hospital",)))
+    other = {"name": "Bert Vos"}
+    assert "none of the two before" in text(second.post(address, other, words=words))
+    with monkeypatch.context() as ahead:  # an act that was noted with a clock ahead lasts a day from now, not longer
+        ahead.setattr(accounts.duties, "_clock", lambda: time.time() + 400 * DAY_S)
+        accounts.duties.note_act(["hospital"])
+    assert second.post(address, other, words=words).status_code == 409
+    page.site.store.rows("UPDATE act SET at = at - ?", DAY_S)
+    assert "stands behind both of you" in text(second.post(address, other, words=words))
+    page.site.store.rows("UPDATE account SET let_in_at = let_in_at - ?", DAY_S)
+    assert second.post(address, other, words=words).status_code == 303
+    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+
+
+def test_an_administrator_gives_a_role_of_the_two_and_not_to_themselves(page, home):
+    page.site.accounts.set_role("bert", "operator")
+    second = Browser(page.site).enter(page.site.accounts.link("bert"))
+    assert second.post("/policy/duty", {"account": "bert", "duty": "IT"}, of="/policy").status_code == 403
+    assert page.post("/policy/duty", {"account": "hospital", "duty": "IT"}, of="/policy").status_code == 409
+    assert page.post("/policy/duty", {"account": "nobody", "duty": "IT"}, of="/policy").status_code == 409
+    assert page.post("/policy/duty", {"account": "bert", "duty": "IT"}, of="/policy").status_code == 303
+    assert page.site.accounts.duties.of("bert").source == "the administrator hospital"
+    assert page.site.accounts.duties.excluded_until(["hospital"]) > time.time()
 
 
 def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
     """The attack: one person approves, and takes the rule away, once by a local and once by the provider's account."""
     site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
-    provider = FakeProvider(home.parent, site=site, roles={"privacy": "operator"})
+    groups = {"privacy": "privacy officer", "it": "IT"}
+    provider = FakeProvider(home.parent, site=site, roles={"staff": "operator"}, duties=groups)
     site.accounts.set_role("first", "operator")
     local = Browser(site).enter(site.accounts.link("first"))
+    site.accounts.duties.give("first", "IT", source="the administrator root")
 
-    def identified(name):
+    def identified(name, group):
         browser = Browser(site)
-        claims = {"groups": ["privacy"], "email": f"{name}@hospital.example", "sub": name}
+        claims = {"groups": ["staff", group], "email": f"{name}@hospital.example", "sub": name}
         return browser.entered(provider.entered(browser=browser, **claims).headers["location"])
 
-    ada, bert = identified("ada"), identified("bert")
+    ada, bert = identified("ada", "privacy"), identified("bert", "it")
     command("policy", "set", "--two-people", "--home", home)
     manifest = proposed(home, run="spring")
     address, other = f"/requests/{manifest.hash.hex()}", {"name": "Bert Vos", "role": "IT"}
@@ -201,12 +282,21 @@ def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
     assert Requests(PartyHome(home)).find("spring").people == ()
     assert approved(ada, OFFICER) == 303
     assert approved(local, other) == approved(ada, other) == 409
+    # The attack: an administrator's link into the account of the other one.
+    by_link = Browser(site).enter(site.accounts.link("bert@hospital.example"))
+    assert approved(by_link, other) == 409
+    command("preview", "spring", "--home", home)
+    typed_there = command("approve", "spring", *spoken(manifest).split(), "--despite-cautions", "--home", home, code=3)
+    assert "people of your organisation" in typed_there
     assert Requests(PartyHome(home)).find("spring").decision == "pending"
     assert approved(bert, other) == 303
-    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+    request = Requests(PartyHome(home)).find("spring")
+    assert request.decision == "approved"
+    assert [person.subject for person in request.people] == ["ada", "bert"]
+    assert [person.role_from for person in request.people] == ["the group privacy", "the group it"]
     form = {**FEWEST, "questions": ["counts"], "units": "user", "run_epsilon": "1", "approval": "each"}
     form |= {"require_post_quantum": "always"}
-    for browser, status, two in ((local, 409, True), (ada, 303, True), (local, 409, True), (bert, 303, False)):
+    for browser, status, two in ((local, 409, True), (ada, 303, True), (by_link, 409, True), (bert, 303, False)):
         assert browser.post("/policy", form).status_code == status
         assert json.loads(command("policy", "show", "--home", home, "--json"))["two_people"] == two
     site.close()

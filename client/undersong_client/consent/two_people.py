@@ -1,0 +1,147 @@
+"""The rule of two people: who may be one of the two, and the wish of the first one to loosen the policy.
+
+The two are persons of the identity provider where the hospital's page has one. Otherwise they are two accounts of the
+page, or two accounts of the machine at a terminal. PRIVACY.md, "Who decides".
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person, check_another, duties
+from undersong_client.consent.policy import HospitalPolicy, loosened
+from undersong_client.home import PartyHome, read_json, write_json
+from undersong_common.canonical import canonical_json
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.owner import caller_at_terminal
+from undersong_common.pages.duties import DAY_S
+
+WISH_FILE = "wish.json"
+
+
+class WaitsForSecondPerson(PrivacyRefusal):
+    """The first of two people has asked for a looser policy; nothing is changed until a second one asks for it too."""
+
+    def __init__(self, changes: Sequence[str]) -> None:
+        super().__init__(
+            f"nothing is changed yet: it loosens the policy ({'; '.join(changes)}), which asks for two people",
+            "have the other one choose the same within a day",
+            code="second-person",
+        )
+
+
+def give_duty(home: PartyHome, account: str, duty: str, *, by: Sequence[str]) -> None:
+    """Gives an account its role under the rule of two; takes it away if ``duty`` is "".
+
+    Args:
+        account: of the page, or of the machine (``undersong_common.pages.duties.AT_THE_TERMINAL``).
+        by: identities of the person who gives it, who is none of the two for a day.
+
+    Raises ConfigurationError for an unknown role, or where the person gives it to themselves.
+    """
+    if duty and duty not in ROLES:
+        raise ConfigurationError(f"role {duty!r} is unknown", f"choose among {', '.join(ROLES)}", code="unknown-role")
+    if duty and account in by:
+        raise ConfigurationError(
+            "nobody gives a role of the rule of two to themselves", "have another one give it", code="own-role"
+        )
+    with duties(home) as given:
+        given.give(account, duty, source=f"the administrator {by[0]}", by=by)
+
+
+def check_one_of_two(home: PartyHome, person: Person, others: Sequence[Person]) -> None:
+    """Raises an error unless a person may be one of the two, beside the ``others`` who have decided so already."""
+    with duties(home) as given:
+        if given.provider and person.log_in != "provider":
+            raise PrivacyRefusal(
+                f"the rule of two people counts people of your organisation, and {person.account!r} is none",
+                "log in to the page with your organisation",
+                code="not-identified",
+            )
+        if not given.provider and (not person.log_in or (person.log_in == "terminal" and caller_at_terminal()[0] == 0)):
+            raise PrivacyRefusal(
+                "the rule of two people counts accounts of people, and this is none",
+                "log in to the page, or type it from an account of your own, by sudo -u",
+                code="not-identified",
+            )
+        if not person.role_from:
+            raise ConfigurationError(
+                f"{person.account!r} has no role under the rule of two: a role that you state yourself counts for"
+                " nothing",
+                f"have another person give it: undersong-party policy duty {person.account.partition(' ')[0]}"
+                f" {json.dumps(ROLES_OF_TWO[0])}{' --terminal' if person.log_in == 'terminal' else ''}",
+                code="no-duty",
+            )
+        for one in (person, *others):
+            if until := given.excluded_until(one.identities):
+                when = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
+                raise PrivacyRefusal(
+                    f"{one.account} has given rights to an account here, and is none of the two before {when}",
+                    "have two others decide, or wait until then",
+                    code="gave-rights",
+                )
+    check_another(others, person, ROLES_OF_TWO)
+
+
+# Loosening
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The wish of the first of two people for a looser policy.
+
+    Attributes:
+        change: hash (hex) of the policy as it was and as it shall be.
+        at_s: time, seconds since the epoch.
+    """
+
+    change: str
+    person: Person
+    at_s: float
+
+
+def pending_wish(home: PartyHome) -> Wish | None:
+    """Returns the wish that waits for a second person; None if there is none, or if it is older than a day.
+
+    One that lies ahead of now was stored while the clock was wrong, and lapses too.
+    """
+    path = home.page / WISH_FILE
+    if not path.exists():
+        return None
+    try:
+        value = read_json(path)
+        wish = Wish(str(value["change"]), Person(**value["person"]), float(value["at_s"]))
+    except (TypeError, KeyError, ValueError):
+        return None
+    return wish if 0 <= time.time() - wish.at_s < DAY_S else None
+
+
+def check_loosening(home: PartyHome, before: HospitalPolicy, after: HospitalPolicy, person: Person | None) -> None:
+    """Raises an error unless a policy may be changed so by this person now.
+
+    A policy that asks for two people is loosened by two, each of whom could approve a run with the other. Raises
+    WaitsForSecondPerson for the first of them.
+    """
+    changes = loosened(before, after) if before.two_people else ()
+    if not changes:
+        (home.page / WISH_FILE).unlink(missing_ok=True)
+        return
+    if person is None:
+        raise PrivacyRefusal(
+            f"it loosens the policy ({'; '.join(changes)}), which asks for two people",
+            "change it on the page, or by undersong-party policy set",
+            code="not-identified",
+        )
+    change = hashlib.sha256(canonical_json([before.to_json(), after.to_json()])).hexdigest()
+    wish = pending_wish(home)
+    others = () if wish is None or wish.change != change else (wish.person,)
+    is_again = any(other.account == person.account for other in others)
+    check_one_of_two(home, person, () if is_again else others)
+    if others and not is_again:
+        (home.page / WISH_FILE).unlink(missing_ok=True)
+        return
+    home.page.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_json(home.page / WISH_FILE, {"change": change, "person": person.to_json(), "at_s": time.time()})
+    raise WaitsForSecondPerson(changes)

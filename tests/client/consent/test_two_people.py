@@ -1,0 +1,169 @@
+"""The rule of two people at a terminal, and the one function that tells what a changed policy loosens."""
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.client.cli.test_cli import proposed, spoken
+from tests.doubles.coded import raises
+from tests.doubles.party_home import HashedEmbedder, command, joined
+from undersong_client.consent import policy
+from undersong_client.consent.approvals import Requests
+from undersong_client.consent.people import Person, PersonalDecision, check_another
+from undersong_client.consent.policy import HospitalPolicy, changed, loosened
+from undersong_client.home import PartyHome
+from undersong_common.embedding import Embedder
+from undersong_common.errors import ConfigurationError
+from undersong_common.pages.store import FILE_NAME, AuditLog
+
+POLICY = HospitalPolicy(
+    coordinators=("aa",),
+    statistics=("votes",),
+    units=("user",),
+    minimum_parties=4,
+    minimum_threshold=3,
+    run_epsilon=1.0,
+    total_epsilon=2.0,
+    total_delta=1e-5,
+    declared_units=100,
+    required_parties=("beta=1a2b-3c4d-5e6f-7a8b-9c0d-1e2f-3a4b-5c6d",),
+    trusted_statistics=(f"theirs={'a' * 64}",),
+    minimum_colluders=1,
+)
+LOOSER = {
+    "coordinators": ("aa", "bb"),
+    "statistics": ("votes", "labels"),
+    "units": ("user", "sample"),
+    "minimum_parties": 3,
+    "minimum_threshold": 2,
+    "run_epsilon": 1.5,
+    "total_epsilon": 3.0,
+    "total_delta": 1e-4,
+    "total_parts": 2,
+    "approval": "standing",
+    "two_people": False,
+    "declared_units": 0,
+    "required_parties": (),
+    "require_post_quantum": "never",
+    "minimum_colluders": 0,
+    "trusted_statistics": (f"theirs={'b' * 64}",),
+}
+STRICTER = {
+    "coordinators": (),
+    "statistics": (),
+    "units": (),
+    "minimum_parties": 5,
+    "minimum_threshold": 4,
+    "run_epsilon": 0.5,
+    "total_epsilon": 1.0,
+    "total_delta": 1e-6,
+    "approval": "each",
+    "two_people": True,
+    "declared_units": 200,
+    "require_post_quantum": "always",
+    "minimum_colluders": 2,
+    "trusted_statistics": (),
+}
+
+
+def test_each_rule_of_the_policy_is_compared():
+    assert set(LOOSER) == {rule.name for rule in fields(HospitalPolicy)}
+
+
+@pytest.mark.parametrize("rule", LOOSER)
+def test_a_rule_that_allows_more_is_loosened_whatever_else_is_stricter(rule):
+    before = replace(POLICY, two_people=rule == "two_people", approval="each")
+    rest = {} if rule in ("minimum_parties", "total_epsilon", "run_epsilon") else {"minimum_parties": 9}
+    (loose,) = loosened(before, replace(before, **{rule: LOOSER[rule]}, **rest))
+    assert loose.startswith(f"{rule}: ")
+    assert loose in changed(before, replace(before, **{rule: LOOSER[rule]}))
+
+
+@given(st.sets(st.sampled_from(sorted(STRICTER))))
+def test_stricter_rules_loosen_nothing_and_their_way_back_does(rules):
+    after = replace(POLICY, **{rule: STRICTER[rule] for rule in rules if rule != "approval"})
+    assert loosened(POLICY, after) == ()
+    assert bool(loosened(after, POLICY)) == bool(rules - {"approval", "require_post_quantum"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "looser"),
+    [("default", 0, True), ("default", 1, False), (1, "default", True), (0, "default", False)],
+)
+def test_a_smallest_number_of_colluders_is_compared_for_every_number_of_parties(before, after, looser):
+    changed_policy = replace(POLICY, minimum_colluders=after)
+    assert bool(loosened(replace(POLICY, minimum_colluders=before), changed_policy)) == looser
+
+
+@pytest.fixture
+def home(tmp_path, authority, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    return joined(tmp_path, authority)
+
+
+@pytest.mark.heavy
+def test_at_a_terminal_the_two_are_two_accounts_of_the_machine(home, monkeypatch):
+    manifest = proposed(home, run="spring")
+    command("policy", "set", "--two-people", "--home", home)
+    command("preview", "spring", "--home", home)
+
+    def typed(uid, *words, code=0):
+        monkeypatch.setenv("SUDO_UID", str(uid))
+        return command(*words, "--home", home, code=code)
+
+    def approve(uid, *options, code=0):
+        return typed(uid, "approve", "spring", *spoken(manifest).split(), *options, "--despite-cautions", code=code)
+
+    assert "counts for nothing" in approve(30001, "--role", "IT", code=2)
+    assert "none" in approve(0, "--role", "IT", code=3)  # root is nobody's account
+    typed(30003, "policy", "duty", "#30001", "privacy officer", "--terminal")
+    typed(30003, "policy", "duty", "#30002", "IT", "--terminal")
+    assert "to themselves" in typed(30001, "policy", "duty", "#30001", "IT", "--terminal", code=2)
+    approve(30001, "--name", "Ada")
+    approve(30001, "--name", "Bert", "--role", "IT", code=2)  # another name and role are no other person
+    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    approve(30002, "--name", "Bert")
+    request = Requests(PartyHome(home)).find("spring")
+    assert request.decision == "approved"
+    assert [person.account for person in request.people] == ["#30001 at the terminal", "#30002 at the terminal"]
+    log = [entry for entry in AuditLog(PartyHome(home).page / FILE_NAME).entries() if entry.what == "approve"]
+    assert [entry.who for entry in log] == ["#30001 at the terminal", "#30002 at the terminal"]
+    assert "at a terminal of this machine, role given by the administrator #30003 at the terminal" in log[0].about
+
+    loosen = ("policy", "set", "--one-person")
+    assert "gave rights" not in typed(30003, *loosen, code=2)  # no role
+    for uid in (30001, 30001):
+        assert "nothing is changed yet" in typed(uid, *loosen, code=3)
+    assert json.loads(typed(30001, "policy", "show", "--json"))["two_people"]
+    typed(30002, *loosen)
+    assert not json.loads(typed(30001, "policy", "show", "--json"))["two_people"]
+
+
+@pytest.mark.heavy
+def test_another_coordinator_is_trusted_by_two(home, tmp_path):
+    party = PartyHome(home)
+    policy.change(party, two_people=True)
+    command("revoke", "--coordinator", "--home", home)
+    package = tmp_path / "alpha.package"
+    from undersong_protocol.agreement.enrolment import Package
+
+    fingerprint = Package.parse(package.read_bytes()).fingerprint
+    refused = command("enroll", package, "--fingerprint", fingerprint, "--home", home, code=3)
+    assert "the rule of two people counts accounts of people" in refused
+    assert policy.read(party).coordinators == ()
+    assert not party.coordinator.exists()
+
+
+def test_a_page_s_and_a_machine_s_account_are_not_two_people():
+    ada = Person("Ada", "privacy officer", account="ada", log_in="password")
+    bert = Person("Bert", "IT", account="bert at the terminal", log_in="terminal")
+    with raises(ConfigurationError, "same-person"):
+        check_another([ada], bert, ("privacy officer", "IT"))
+
+
+def test_what_a_person_of_an_earlier_version_signed_keeps_its_bytes():
+    decided = PersonalDecision("Ada", "IT", "", "ada", decision="approved", at_s=5.0, sheet="ab")
+    assert list(decided.to_json()) == ["name", "role", "comment", "account", "decision", "at_s", "sheet"]
