@@ -3,7 +3,9 @@
 import csv
 import json
 import sqlite3
+import tempfile
 import unicodedata
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow
@@ -12,17 +14,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.client.records.test_sources import url_file
-from tests.doubles.party_home import command
+from tests.client.records.test_sources import attachment, document, url_file, write_lines
+from tests.doubles.party_home import HashedEmbedder, command
 from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import dossier
 from undersong_client.records import sources
 from undersong_client.storage import datasets
 from undersong_common.chain import HashChain
+from undersong_common.embedding import Embedder
 
 INVISIBLE = "\u200b\ufeff\u200e\u00ad\u2060"
 SPACES = " \u00a0\u2003\u3000"
 REFERENCES = ("{}", "Patient/{}", "https://ehr.example/fhir/Patient/{}", "Patient/{}/_history/2")
+UUIDS = (*REFERENCES, "urn:uuid:{}")
 QUERY = "SELECT text, patient FROM note"
 
 
@@ -57,7 +61,17 @@ def write_query(path, forms):
     path.write_text(QUERY)
 
 
+def write_export(path, forms):
+    """A FHIR export with the forms as references, also those that name the id alone."""
+    path.mkdir(exist_ok=True)
+    subjects = [{"reference": form, "type": "Patient"} for form in forms]
+    notes = [document(n, attachment("text/plain", f"note {n}".encode())) for n in range(len(forms))]
+    rows = [{**note, "subject": subject} for note, subject in zip(notes, subjects, strict=True)]
+    write_lines(path / "DocumentReference.ndjson", rows)
+
+
 WRITERS = {
+    "export": write_export,
     "csv": write_csv,
     "tsv": lambda path, forms: path.write_text(
         "text\tpatient\n" + "".join(f"note {n}\t{form}\n" for n, form in enumerate(forms)), "utf-8"
@@ -71,25 +85,29 @@ WRITERS = {
 
 @st.composite
 def written_ids(draw):
-    """An id, and forms of it that nobody takes for another patient's."""
-    name = draw(st.text("abcXYZéöñ0123456789_", min_size=1, max_size=8).map(lambda text: "p" + text))
+    """Forms of one id that nobody takes for another patient's: of an export, of the next one, and of a list."""
+    texts = st.text("abcXYZéöñ0123456789_", min_size=1, max_size=8).map(lambda text: "p" + text)
+    name = draw(texts | st.uuids().map(str))
+    is_uuid = "-" in name
 
     def form():
-        place = draw(st.integers(0, len(name)))
-        hidden = name[:place] + draw(st.text(INVISIBLE, max_size=2)) + name[place:]
-        text = draw(st.sampled_from(REFERENCES)).format(
+        written = name.upper() if is_uuid and draw(st.booleans()) else name
+        place = draw(st.integers(0, len(written)))
+        hidden = written[:place] + draw(st.text(INVISIBLE, max_size=2)) + written[place:]
+        text = draw(st.sampled_from(UUIDS if is_uuid else REFERENCES)).format(
             unicodedata.normalize(draw(st.sampled_from(["NFC", "NFD"])), hidden)
         )
         return draw(st.text(SPACES, max_size=2)) + text + draw(st.text(SPACES, max_size=2))
 
-    return [form() for _ in range(draw(st.integers(1, 5)))], form()
+    sizes = st.integers(1, 5)
+    return [form() for _ in range(draw(sizes))], [form() for _ in range(draw(sizes))], form()
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written_ids())
 def test_one_id_in_every_sure_form_is_one_patient_and_none_with_the_list(tmp_path, suffix, ids):
-    forms, listed = ids
+    forms, _, listed = ids
     path, wishes = tmp_path / f"notes.{suffix}", tmp_path / "wishes.txt"
     WRITERS[suffix](path, [*forms, "q-another"])
     url = url_file(tmp_path, f"sqlite:///{path.with_suffix('.sqlite')}") if suffix == "sql" else ""
@@ -142,6 +160,25 @@ def test_the_unit_of_an_id_depends_on_no_other_id(tmp_path):
 
 
 # At the party
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("suffix", ["csv", "export"])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(written_ids())
+def test_an_objection_in_any_form_holds_at_a_refresh_in_any_other(tmp_path, monkeypatch, suffix, ids):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    forms, later_forms, listed = ids
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    home, source, wishes = folder / "home", folder / f"notes.{suffix}", folder / "wishes.txt"
+    command("init", "alpha", "--home", home)
+    wishes.write_text(listed + "\n", "utf-8")
+    WRITERS[suffix](source, [*forms, "q-another"])
+    command("data", "add", source, "--user-field", "patient", "--exclude", wishes, "--home", home)
+    WRITERS[suffix](source, [*later_forms, "q-another"])
+    command("data", "refresh", "--home", home)
+    assert datasets.load(PartyHome(home)).table.users == ("q-another",)
 
 
 @pytest.fixture
