@@ -205,7 +205,11 @@ _ANY_BASE = re.compile(r"(?:.*/)?patient[/:](.+)|urn:[^:]+:(.+)|[a-z][a-z0-9+.-]
 
 
 def _without_width(text: str) -> str:
-    return _IGNORED.sub("", unicodedata.normalize("NFKC", text)).strip()
+    if text.isascii():
+        return text
+    # NFKC leaves the digits of other scripts (Arabic-Indic, Devanagari) as they are.
+    plain = _IGNORED.sub("", unicodedata.normalize("NFKC", text)).strip()
+    return "".join(str(unicodedata.decimal(letter, letter)) for letter in plain)
 
 
 def _without_case(text: str) -> str:

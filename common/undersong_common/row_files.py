@@ -28,7 +28,8 @@ SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
 QUOTINGS = ("csv", "none")
 _TEXT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files that may be compressed
 UTF_8 = "utf-8"
-_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_SEPARATOR_LINE = re.compile(r"sep=([,;\t|])(?:\r\n|\r|\n)")  # which Excel writes and reads before the header
 _BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins as that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -294,6 +295,8 @@ def _jsonl_rows(path: Path, content: str, columns: Collection[str]) -> Iterator[
 
 def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]) -> Iterator[Row]:
     delimiter = "\t" if path.with_suffix("" if path.suffix == ".gz" else path.suffix).suffix == ".tsv" else ""
+    if stated := _SEPARATOR_LINE.match(content):
+        delimiter, content = stated[1], content[stated.end() :]
     delimiter = delimiter or _delimiter(content)
     # The limit of a field is the process's. Its default is below one long note.
     csv.field_size_limit(max(csv.field_size_limit(), min(len(content) + 1, sys.maxsize)))
@@ -369,7 +372,7 @@ def _plain_lines(content: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _delimiter(content: str) -> str:
-    """Separator of the columns: of comma, semicolon and tab, the one that finds most columns in the header."""
+    """Separator of the columns: of comma, semicolon, tab and bar, the one that finds most columns in the header."""
 
     def columns(delimiter: str) -> int:
         try:

@@ -170,6 +170,12 @@ def test_identifiers_beside_references_are_asked():
     assert len({same.unit(identity) for identity in mixed}) == 2
 
 
+@pytest.mark.parametrize("other", ["٠٠٤٢", "００４２", "०० ४२".replace(" ", "")])
+def test_digits_of_other_scripts_are_asked_about(other):
+    (found,) = find_look_alikes(places("0042", other), Choice())
+    assert found.kinds == ("width",)
+
+
 def test_two_patients_with_one_identifier_are_asked():
     ids = places("1", "2")
     first, other = ids

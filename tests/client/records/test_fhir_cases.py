@@ -1,5 +1,6 @@
 """Invented exports of FHIR: patients, versions, deletions, statuses and attachments are decided by written rules."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,16 @@ def test_an_objection_to_one_of_two_joined_patients_keeps_out_the_other(tmp_path
     declared = Declared(str(shared), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
     assert len(sources.read(replace(declared, other_patient=["identifiers"])).table) == 1
     assert len(sources.read(replace(declared, same_patient=["identifiers"])).table) == 0
+
+
+def test_a_bundle_that_is_not_on_one_line_is_named_as_lost(tmp_path):
+    note = document(1, attachment("text/plain", b"a note"))
+    write_lines(tmp_path / "a.ndjson", [note])
+    bundle = {"resourceType": "Bundle", "entry": [{"resource": note}]}
+    (tmp_path / "bundle.json").write_text(json.dumps(bundle, indent=2))
+    (skipped,) = sources.read(Declared(str(tmp_path), user_field="patient")).skipped
+    assert (skipped.where, skipped.cause) == ("bundle.json", "lost")
+    assert "not one resource a line" in skipped.why
 
 
 def test_a_version_that_does_not_count_is_named_beside_the_newer_one(tmp_path):

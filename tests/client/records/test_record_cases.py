@@ -249,6 +249,15 @@ def test_quotes_are_read_by_the_form_that_fits_the_whole_file(tmp_path, content,
     assert [row.values["text"].replace("\r\n", "\n") for row in read_rows(path)] == texts
 
 
+@pytest.mark.parametrize("content", ["sep=;\r\ntext;n\r\na, b;7\r\n", "text|n\na, b|7\n", "\ufefftext\tn\na, b\t7\n"])
+def test_separators_of_other_programs_are_read(tmp_path, content):
+    from undersong_common.row_files import read_rows
+
+    (tmp_path / "a.csv").write_text(content, "utf-8", newline="")
+    (row,) = read_rows(tmp_path / "a.csv")
+    assert row.values == {"text": "a, b", "n": "7"}
+
+
 def workbook(path, cells):
     book = pytest.importorskip("openpyxl").Workbook()
     for place, value in cells.items():

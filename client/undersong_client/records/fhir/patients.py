@@ -310,4 +310,5 @@ class Patients:
 
 def _kind_words(kind: str) -> str:
     """The type of a subject in words; a word that is no type may be content."""
-    return f"a {kind}" if kind in _OTHERS else "another resource"
+    article = "an" if kind[:1] in ("E", "O") else "a"
+    return f"{article} {kind}" if kind in _OTHERS else "another resource"

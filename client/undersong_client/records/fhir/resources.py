@@ -28,6 +28,7 @@ from undersong_common.row_files import NO_GZIP, gzip_lines
 DOCUMENTS = ("DocumentReference", "DiagnosticReport")
 PEOPLE = ("Patient", "Person")
 LARGEST_MANIFEST_BYTES = 16 * 2**20
+HEAD_BYTES = 1024  # in which a JSON file of a resource says so
 BUNDLES_HELD = 4  # parsed lines of Bundles in memory, so that one is not parsed anew for each of its entries
 _ADDRESS = re.compile(r"(?:(.*)/)?([A-Za-z]{1,64})/([^/?#]{1,256})(?:/_history(?:/[^/?#]*)?)?/?(?:[?#].*)?")
 _EXPORT = re.compile(r"(.*?)(?:/Patient|/Group/[^/]+)?/\$[a-z-]+(?:[?#].*)?")
@@ -247,7 +248,8 @@ class Listing:
             raise ConfigurationError(
                 f"{path}: holds no .ndjson file", "name the folder of a bulk export", code="no-ndjson"
             )
-        resources.files = [file for file in files if file not in set(lines) and not self._is_manifest(file)]
+        others = [file for file in files if file not in set(lines)]
+        resources.files = [file for file in others if not (self._is_manifest(file) or self._is_resource(file))]
         self._declare_systems()
         for file in lines:
             self._list_file(file)
@@ -270,6 +272,19 @@ class Listing:
 
     def _name(self, file: Path) -> str:
         return str(file.relative_to(self._resources.root))
+
+    def _is_resource(self, file: Path) -> bool:
+        """True for a JSON file of one resource or Bundle, which is named: only files with one a line are read."""
+        if file.suffix != ".json":
+            return False
+        try:
+            with file.open("rb") as opened:
+                is_resource = b'"resourceType"' in opened.read(HEAD_BYTES)
+        except OSError:
+            return False
+        if is_resource:
+            self._skip(self._name(file), "it is JSON of a resource, and not one resource a line (.ndjson)")
+        return is_resource
 
     def _is_manifest(self, file: Path) -> bool:
         """True for the manifest of a bulk export, whose base is that of its folder."""
