@@ -20,7 +20,7 @@ from undersong_client.storage import datasets
 from undersong_client.storage.checkpoints import Restored, Source, Spending, read_receipts, recover
 from undersong_common import notices
 from undersong_common.embedding import Embedder, Progress
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import PACKAGED
 from undersong_common.patient_ids import patient_id
@@ -68,26 +68,27 @@ def add(
         PrivacyRefusal: releases were made from the data set before and its ledger is missing.
     """
     opened = PartyHome(home)
-    _check_drill(opened, declared)
-    allowed = policy.read(opened)
-    embedder = opened.settings.load_embedder()
-    if opened.settings.embedder != PACKAGED:
-        embedder.try_out()
-    with opened.running(), _told_of_stops(opened):
-        added = datasets.add(
-            opened,
-            declared,
-            policy=allowed,
-            checkpoints=checkpoints,
-            cache=cache,
-            embedder=embedder,
-            new_version=new_version,
-            abandon=abandon,
-            source=_source(opened, backup, charge_missing, receipts),
-            confirm=confirm,
-            rows_read=rows_read,
-            at=time.time(),
-        )
+    with _told_of_stops(opened):
+        _check_drill(opened, declared)
+        allowed = policy.read(opened)
+        embedder = opened.settings.load_embedder()
+        if opened.settings.embedder != PACKAGED:
+            embedder.try_out()
+        with opened.running():
+            added = datasets.add(
+                opened,
+                declared,
+                policy=allowed,
+                checkpoints=checkpoints,
+                cache=cache,
+                embedder=embedder,
+                new_version=new_version,
+                abandon=abandon,
+                source=_source(opened, backup, charge_missing, receipts),
+                confirm=confirm,
+                rows_read=rows_read,
+                at=time.time(),
+            )
     if abandon:  # before what may take an hour and be interrupted
         end_attempts(opened, checkpoints)
     with opened.running():
@@ -100,7 +101,7 @@ def _told_of_stops(home: PartyHome) -> Iterator[None]:
     """Tells the party's people when a data set is not sealed, because a refresh may run without anybody there."""
     try:
         yield
-    except ConfigurationError:
+    except UndersongError:
         if home.settings.notify:
             notice = notices.Notice("data-stopped", home.settings.party, "", time.time())
             notices.deliver(home.settings.notify, notice, wait=lambda _pause_s: None)
@@ -187,7 +188,8 @@ def refresh(
     The remaining budget is the same for new patients: it never depends on who is in a version. Raises as :func:`add`.
     """
     opened = PartyHome(home)
-    before = datasets.load(opened).table
+    with _told_of_stops(opened):
+        before = datasets.load(opened).table
     added = add(
         home,
         Declared.of(opened.settings),

@@ -54,6 +54,8 @@ ACTIONS = {
     )
     for command in commands.split("|")
 }
+# An option decides about such a data set, and a person at a page has no terminal to type it at.
+AT_THE_MACHINE = "have your IT decide it and add the data set, at the machine of the notes"
 LOG_BYTES = 32_768
 AWAY = "This party's daemon does not run: nothing is answered, and what stands here is what it left."
 
@@ -327,21 +329,27 @@ class HospitalPage:
                 " --data-folder",
                 code="outside-the-folders",
             )
-        added = data.add(
-            self._home,
-            replace(
-                # The list of objections and the decisions about ids go on: a form without them is no decision.
-                Declared.of(settings),
-                data=file,
-                text_field=text,
-                label_field=label,
-                user_field=user,
-                database=settings.database if file.endswith(".sql") else "",
-            ),
-            checkpoints=self._paths.checkpoints,
-            new_version=bool(known),
-            confirm=lambda against: _despite(visit, against),
+        # The list of objections and the decisions about ids go on: a form without them is no decision.
+        declared = replace(
+            Declared.of(settings),
+            data=file,
+            text_field=text,
+            label_field=label,
+            user_field=user,
+            database=settings.database if file.endswith(".sql") else "",
         )
+        try:
+            added = data.add(
+                self._home,
+                declared,
+                checkpoints=self._paths.checkpoints,
+                new_version=bool(known),
+                confirm=lambda against: _despite(visit, against),
+            )
+        except ConfigurationError as error:
+            if "--" not in error.remedy:
+                raise
+            raise ConfigurationError(error.problem, AT_THE_MACHINE, code=error.code) from None
         visit.note("data add", f"data set {added.ledger.fingerprint[:12]}")
         return visit.go("/budget", "The data set is sealed here; nothing was sent.")
 

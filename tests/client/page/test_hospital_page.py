@@ -398,6 +398,14 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
         assert (refused.status_code, "is in no folder of which this page adds files" in text(refused)) == (409, True), (
             outside
         )
+    alike = given / "alike.jsonl"
+    alike.write_text(
+        "".join(json.dumps({"text": "a note", "label": "a", "patient": name}) + "\n" for name in ("7", "07"))
+    )
+    asked = text(page.post("/budget/data", {**fields, "file": str(alike)}, of="/budget"))
+    assert "1 id differs from another one only by leading zeros" in asked
+    assert "have your IT decide it" in asked
+    assert "--same-patient" not in asked
     (tmp_path / "wishes.txt").write_text("patient 0\n")
     home = PartyHome(tmp_path / "lonely")
     home.change(exclusions=str(tmp_path / "wishes.txt"), same_patient=["case"])

@@ -1,5 +1,6 @@
 """One patient is one privacy unit and one objection, in whatever form and kind of source an id is written."""
 
+import contextlib
 import csv
 import json
 import sqlite3
@@ -228,6 +229,21 @@ def test_an_objection_does_not_lapse_when_an_export_writes_ids_otherwise(party, 
     entries = HashChain(home.exclusions, datasets.EXCLUSIONS_TAG)
     assert entries.verify() == 4
     assert [entry["patients"] for entry in entries.entries] == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("cause", ["no sealed copy", "the daemon runs"])
+def test_every_stop_of_a_refresh_is_told(party, tmp_path, monkeypatch, cause):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    notes, told = tmp_path / "notes.jsonl", tmp_path / "told.json"
+    write_jsonl(notes, ["42", "43"])
+    command("data", "add", notes, "--user-field", "patient", "--home", party)
+    command("notify", f"tee {told}", "--home", party)
+    home = PartyHome(party)
+    if cause == "no sealed copy":
+        home.sealed.unlink()
+    with home.running() if cause == "the daemon runs" else contextlib.nullcontext():
+        command("data", "refresh", "--home", party, code=2)
+    assert json.loads(told.read_text())["event"] == "data-stopped"
 
 
 @pytest.mark.heavy
