@@ -2,17 +2,16 @@
 
     python -m benchmarks.gpu --model FOLDER [--texts 256] [--price-per-hour 2.0] [--device cpu]
 
-``transformers``, and ``vllm`` where it is installed, write the texts; the same model writes them over Ray, one worker
-for each GPU (``--workers`` without one); a LoRA adapter is trained on preference pairs and writes; the folder's hidden
-states are computed, as parties do for the method `vector`. Each line has seconds, tokens or texts a second and the
-largest GPU memory; the last ones US dollars for 1 000 and 100 000 texts at the price of an hour. JSON with ``--json``.
-Without ``--model`` a tiny Llama with random weights serves to try the script. Exit code 1 if a part fails.
+The library transformers writes the texts; the same model writes them over Ray, one worker for each GPU (``--workers``
+without one); a LoRA adapter is trained on preference pairs and writes; the folder's hidden states are computed, as
+parties do for the method `vector`. Each line has seconds, tokens or texts a second and the largest GPU memory; the
+last ones US dollars for 1 000 and 100 000 texts at the price of an hour. JSON with ``--json``. Without ``--model`` a
+tiny Llama with random weights serves to try the script. Exit code 1 if a part fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 import tempfile
@@ -83,9 +82,6 @@ def parts(given: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
     def by_transformers() -> dict[str, Any]:
         return written(built("transformers", given, **local)[1], given.texts)
 
-    def by_vllm() -> dict[str, Any]:
-        return written(built("vllm", given, eager=True, memory=0.6)[1], given.texts)
-
     def over_ray() -> dict[str, Any]:
         settings, here = built("transformers", given, **local)
         with Cluster("local", max(given.workers, gpus())) as cluster:
@@ -109,10 +105,12 @@ def parts(given: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
             hidden_states.prepare(given.model, folder, texts, layer=given.layer, size=min(8, given.texts - 1))
         return {"texts": len(texts), "seconds": time.perf_counter() - begun}
 
-    found: dict[str, Callable[[], dict[str, Any]]] = {"transformers": by_transformers}
-    if importlib.util.find_spec("vllm"):
-        found["vllm"] = by_vllm
-    return {**found, "transformers over Ray": over_ray, "tuning": tuning, "hidden states": states}
+    return {
+        "transformers": by_transformers,
+        "transformers over Ray": over_ray,
+        "tuning": tuning,
+        "hidden states": states,
+    }
 
 
 def _after(generator: Generator) -> dict[str, Any]:

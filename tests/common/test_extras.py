@@ -74,7 +74,7 @@ def test_the_first_extra_that_brings_a_package_is_named():
 
 def test_all_has_every_extra_that_users_install_together():
     (everything,) = map(Requirement, EXTRAS["all"])
-    apart = {"dpsgd", "presidio", "vllm", "large-models", "gpu"}
+    apart = {"dpsgd", "presidio", "large-models", "gpu"}
     assert everything.extras == EXTRAS.keys() - apart - {"all", *OF_DEVELOPERS}
 
 
@@ -119,7 +119,6 @@ def test_the_library_names_it_too():
     ("hidden", "generator", "extra"),
     [
         ("torch", '{name = "own", kind = "transformers", path = "models/none"}', "embed"),
-        ("vllm", '{name = "own", kind = "vllm", path = "models/none"}', "vllm"),
         ("httpcore", '{name = "own", kind = "openai", model = "m", base_url = "http://127.0.0.1:9/v1"}', "coordinator"),
     ],
 )

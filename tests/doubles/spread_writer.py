@@ -3,22 +3,23 @@
 import os
 import time
 from pathlib import Path
+from typing import Any, Literal
 
 from undersong_server.generators.interface import Answer, Surroundings
-from undersong_server.generators.kinds.transformers import ModelFolderSettings
+from undersong_server.generators.kinds.transformers import TransformersSettings
 
 
-class WriterSettings(ModelFolderSettings):
+class WriterSettings(TransformersSettings):
     """``path``: a folder for one file per part that was begun: its name is the first seed, its text the process."""
 
-    kind: str = "writer"
+    kind: Literal["writer"] = "writer"  # type: ignore[assignment]
     pause_s: float = 0.0
 
     @property
     def together(self) -> int:
         return 3
 
-    def build(self, around: Surroundings) -> "Writer":
+    def build(self, around: Surroundings) -> Any:
         return Writer(self, around.folder / self.path)
 
 

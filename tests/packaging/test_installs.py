@@ -16,7 +16,7 @@ from undersong_common.extras import extra_of, package_of
 
 LINE = re.compile(r"""pip install ["']?(?:\./)?undersong(?:-VERSION-py3-none-any\.whl)?\[([\w,-]+)\]""")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TORCH = {"embed", "gpu", "tuning", "dpsgd", "vllm"}  # gigabytes
+TORCH = {"embed", "gpu", "tuning", "dpsgd"}  # gigabytes
 APART = {"ray", "flower", "presidio", "large-models"}  # hundreds of packages
 PACKAGES = [ROOT / name for name in ("common", "protocol", "client", "server", "simulation")]
 FIRST_PARTY = ("undersong", "undersong_common", "undersong_protocol", "undersong_client", "undersong_server")

@@ -132,6 +132,7 @@ def test_a_kind_of_one_file_is_known_everywhere(task: Path, tmp_path: Path) -> N
     ("assignment", "problem", "remedy"),
     [
         ('kind="cannd"', "generators[0]: kind 'cannd' is unknown", "did you mean 'canned'?"),
+        ('kind="vllm"', 'generators[0]: the kind "vllm" was removed', 'kind = "openai", base_url = "http://127.0.0.1'),
         ("lins=[]", "generators[0].lins: unknown key", "generators[0].lins: did you mean 'lines'?"),
         ("lines=3", "generators[0].lines: is not a list (given: 3)", "generators[0].lines: write a list"),
     ],
@@ -141,7 +142,7 @@ def test_a_wrong_table_of_any_kind_is_named_with_its_keys(
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
         tasks.load(task, [f"generators.0.{assignment}"])
-    assert refused.value.problem == f"{task}: {problem}"
+    assert refused.value.problem.startswith(f"{task}: {problem}")
     assert remedy in refused.value.remedy
 
 

@@ -31,6 +31,12 @@ def load(kind: str) -> type[GeneratorSettings]:
         own: type[GeneratorSettings] = importlib.import_module(f"{__name__}.{kind}").KIND
         return own
     plugin = plugins.find("generators", kind)
+    if plugin is None and kind == "vllm":
+        raise ConfigurationError(
+            'the kind "vllm" was removed: vLLM serves its models at an endpoint',
+            'start vllm serve FOLDER, and write kind = "openai", base_url = "http://127.0.0.1:8000/v1", '
+            'api_key_env = ""',
+        )
     if plugin is None:
         raise ConfigurationError(f"kind {kind!r} is unknown", nearest(kind, names()))
     found = plugins.load(plugin)

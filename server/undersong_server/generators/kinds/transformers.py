@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -48,8 +48,6 @@ from undersong_server.generators.interface import (
 if TYPE_CHECKING:
     import torch
 
-Settings = TypeVar("Settings", bound="ModelFolderSettings")
-
 # Prompts of the self-check, of several lengths, and the tokens that it has written after each
 _CHECKED_PROMPTS = ("Once upon a time there was", "My", "A nurse writes: the patient has had a fever since Monday, and")
 _CHECKED_TOKENS = 12
@@ -58,8 +56,8 @@ _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")  # in which tem
 _REMEDY = "name a complete folder of a language model (config, safetensors, tokenizer)"
 
 
-class ModelFolderSettings(LanguageModelSettings):
-    """Settings of a language model in a local folder.
+class TransformersSettings(LanguageModelSettings):
+    """Settings of a model in a local folder that the library transformers runs, causal or sequence to sequence (T5).
 
     Attributes:
         path: folder as ``save_pretrained`` writes it, tokenizer included.
@@ -67,13 +65,35 @@ class ModelFolderSettings(LanguageModelSettings):
         temperature: 0 decodes greedily.
         top_p: nucleus of the sampling; 1 is all.
         max_new_tokens: longest answer in tokens.
+        device: "auto" takes the first GPU if there is one; else "cpu", "cuda", "cuda:1", "mps".
+        device_map: for a model that no single device holds, as accelerate takes it: "auto", "balanced",
+            "balanced_low_0", "sequential", or the device of each part by name. "" puts it whole on ``device``.
+        quantization: weights in fewer bits, by bitsandbytes: "nf4" and "fp4" (4 bits), "int8"; "" the folder's own.
+        double_quantization: quantizes the scales of 4-bit weights, too (0.4 bits a weight less).
+        dtype: "auto" is the folder's own on a GPU and float32 on a CPU; with 4 bits it is what is computed in.
+        batch_size: prompts at once.
     """
 
+    kind: Literal["transformers"]
     path: str = Field(min_length=1)
     style: Literal["chat", "completion"] = "chat"
     temperature: float = Field(default=1.0, ge=0.0, le=10.0)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     max_new_tokens: int = Field(default=256, ge=1)
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    device_map: Literal["", "auto", "balanced", "balanced_low_0", "sequential"] | dict[str, int | str] = ""
+    quantization: Literal["", "nf4", "fp4", "int8"] = ""
+    double_quantization: bool = False
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    batch_size: int = Field(default=8, ge=1)
+
+    @model_validator(mode="after")
+    def _one_place(self) -> TransformersSettings:
+        if self.device_map and self.device != "auto":
+            raise ValueError("device and device_map both place the model; give one of them")
+        if self.double_quantization and self.quantization not in ("nf4", "fp4"):
+            raise ValueError('double_quantization is of 4-bit weights: set quantization = "nf4" or "fp4"')
+        return self
 
     @property
     def longest_answer(self) -> int:
@@ -82,12 +102,16 @@ class ModelFolderSettings(LanguageModelSettings):
     @property
     def together(self) -> int:
         """Number of requests that a cluster's worker gets at once; so many answers are lost if the worker is."""
-        raise NotImplementedError
+        return 4 * self.batch_size  # prompts of like length share a batch
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that one model takes on a cluster that has any."""
-        return 1
+        """Number of GPUs that the model takes on a cluster that has any."""
+        return 0 if self.device == "cpu" else 1
+
+    @property
+    def steerable(self) -> str:
+        return self.path
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -116,60 +140,12 @@ class ModelFolderSettings(LanguageModelSettings):
     def prompt_format(self, folder: Path) -> PromptFormat:
         return PromptFormat(style=self.style, prompt_tokens=prompt_room(self.context(folder), self.max_new_tokens))
 
-    def free(
-        self, calls: int, prompt_words: int, answer_words: int, at_once: int, paces: tuple[float, float]
-    ) -> Estimate:
-        """Estimates calls without a price, ``at_once`` at a time; ``paces``: tokens/s of an answer (fast, slow)."""
-        prompts, answers = expected_tokens(calls, prompt_words, self.max_new_tokens, answer_words)
-        waves = -(-calls // at_once) / max(1, calls)
-        seconds = waves * answers[0] / paces[0], waves * answers[1] / paces[1]
-        return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), (0.0, 0.0), seconds)
-
-
-class TransformersSettings(ModelFolderSettings):
-    """Settings of a model that the library transformers runs, causal or sequence to sequence (T5).
-
-    Attributes:
-        device: "auto" takes the first GPU if there is one; else "cpu", "cuda", "cuda:1", "mps".
-        device_map: for a model that no single device holds, as accelerate takes it: "auto", "balanced",
-            "balanced_low_0", "sequential", or the device of each part by name. "" puts it whole on ``device``.
-        quantization: weights in fewer bits, by bitsandbytes: "nf4" and "fp4" (4 bits), "int8"; "" the folder's own.
-        double_quantization: quantizes the scales of 4-bit weights, too (0.4 bits a weight less).
-        dtype: "auto" is the folder's own on a GPU and float32 on a CPU; with 4 bits it is what is computed in.
-        batch_size: prompts at once.
-    """
-
-    kind: Literal["transformers"]
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
-    device_map: Literal["", "auto", "balanced", "balanced_low_0", "sequential"] | dict[str, int | str] = ""
-    quantization: Literal["", "nf4", "fp4", "int8"] = ""
-    double_quantization: bool = False
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    batch_size: int = Field(default=8, ge=1)
-
-    @model_validator(mode="after")
-    def _one_place(self) -> TransformersSettings:
-        if self.device_map and self.device != "auto":
-            raise ValueError("device and device_map both place the model; give one of them")
-        if self.double_quantization and self.quantization not in ("nf4", "fp4"):
-            raise ValueError('double_quantization is of 4-bit weights: set quantization = "nf4" or "fp4"')
-        return self
-
-    @property
-    def steerable(self) -> str:
-        return self.path
-
-    @property
-    def together(self) -> int:
-        return 4 * self.batch_size  # prompts of like length share a batch
-
-    @property
-    def gpus(self) -> int:
-        return 0 if self.device == "cpu" else 1
-
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Estimates the time of the batches: shortest answers at 50 steps/s (low), to longest answers at 2 steps/s."""
-        return self.free(calls, prompt_words, answer_words, self.batch_size, (50.0, 2.0))
+        prompts, answers = expected_tokens(calls, prompt_words, self.max_new_tokens, answer_words)
+        waves = -(-calls // self.batch_size) / max(1, calls)
+        seconds = waves * answers[0] / 50.0, waves * answers[1] / 2.0
+        return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), (0.0, 0.0), seconds)
 
     def build(self, around: Surroundings) -> TransformersGenerator:
         return TransformersGenerator(self, folder=around.folder)
@@ -178,26 +154,11 @@ class TransformersSettings(ModelFolderSettings):
 KIND = TransformersSettings
 
 
-class FolderGenerator(StatelessGenerator, Generic[Settings]):
-    """A generator that writes with a model in a local folder, and counts the prompts that are too long for it.
+class TransformersGenerator(StatelessGenerator):
+    """A generator that writes with the library transformers. It loads the model's folder at the first request.
 
-    Raises ConfigurationError as :func:`undersong_common.model_files.check_language_model`.
+    It counts the prompts that are too long for the model.
     """
-
-    def __init__(self, settings: Settings, folder: Path) -> None:
-        self.name = settings.name
-        self._settings = settings
-        self._path = folder / settings.path
-        check_language_model(self._path, f"generator {self.name}")
-        self.counts = {"prompts_too_long": 0}
-
-    def _too_long(self, tokens: int, room: int) -> GenerationError:
-        self.counts["prompts_too_long"] += 1
-        return GenerationError(f"{self.name}: a prompt of {tokens} tokens leaves no room for max_new_tokens in {room}")
-
-
-class TransformersGenerator(FolderGenerator[TransformersSettings]):
-    """A generator that writes with the library transformers. It loads the model's folder at the first request."""
 
     def __init__(
         self, settings: TransformersSettings, *, folder: Path, loaded: tuple[Any, Any, torch.device] | None = None
@@ -212,7 +173,11 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         Raises:
             ConfigurationError: no such folder, or it holds no model.
         """
-        super().__init__(settings, folder)
+        self.name = settings.name
+        self._settings = settings
+        self._path = folder / settings.path
+        check_language_model(self._path, f"generator {self.name}")
+        self.counts = {"prompts_too_long": 0}
         self._loaded = loaded
         self._together: int | None = None  # prompts in a batch, once the folder's model has been tried
         self._adapter: Any = None  # peft's handle of what was put into the model
@@ -277,6 +242,10 @@ class TransformersGenerator(FolderGenerator[TransformersSettings]):
         if problem:
             raise ConfigurationError(f"generator {self.name}: {self._path}: {problem}", _REMEDY, code="model-fails")
         return ids
+
+    def _too_long(self, tokens: int, room: int) -> GenerationError:
+        self.counts["prompts_too_long"] += 1
+        return GenerationError(f"{self.name}: a prompt of {tokens} tokens leaves no room for max_new_tokens in {room}")
 
     def _neighbourly_size(self) -> int:
         """Prompts in a batch: 1 if the texts of a batch differ from those that the model writes singly.
@@ -731,7 +700,7 @@ def spread(settings: GeneratorSettings, here: Generator, folder: Path, cluster: 
     Args:
         folder: folder in which relative paths start, the same at every machine of the cluster.
     """
-    if cluster is None or not isinstance(settings, ModelFolderSettings):
+    if cluster is None or not isinstance(settings, TransformersSettings):
         return here
     made = SpreadTunable if isinstance(here, TunableGenerator) else SpreadGenerator
     return made(settings, here, folder.absolute(), cluster)
@@ -740,7 +709,7 @@ def spread(settings: GeneratorSettings, here: Generator, folder: Path, cluster: 
 class SpreadGenerator(StatelessGenerator):
     """A generator that sends its requests in parts to the workers of a cluster. Arguments as of :func:`spread`."""
 
-    def __init__(self, settings: ModelFolderSettings, here: Generator, folder: Path, cluster: Cluster) -> None:
+    def __init__(self, settings: TransformersSettings, here: Generator, folder: Path, cluster: Cluster) -> None:
         self.name = settings.name
         self._settings = settings
         self._here = here
@@ -794,7 +763,7 @@ _loaded: dict[tuple[str, Path], tuple[Generator, Mapping[str, bytes]]] = {}  # t
 
 
 def answer_part(
-    settings: ModelFolderSettings, folder: Path, adapter: Mapping[str, bytes], requests: Sequence[GenerationRequest]
+    settings: TransformersSettings, folder: Path, adapter: Mapping[str, bytes], requests: Sequence[GenerationRequest]
 ) -> list[Answer | GenerationError] | UndersongError:
     """Answers requests in a worker; returns an error with the reason if this machine cannot load the model."""
     place = settings.model_dump_json(), folder
