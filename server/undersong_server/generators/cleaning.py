@@ -35,29 +35,31 @@ _ROUNDS = 32
 # What no reader sees. U+200C and U+200D stay in words of scripts that they join and in emoji, U+200B where it divides
 # the words of a script without spaces.
 _INVISIBLE = re.compile(
-    r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2060-\u2064\ufeff\ud800-\udfff]"
+    r"[\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    r"|(?<![\U0001f3f4\U000e0020-\U000e007f])[\U000e0001-\U000e007f]+"  # of no flag
     rf"|\u200b(?:(?=\s|\Z)|(?<=\s.)|(?<![{UNSPACED}].)(?![{UNSPACED}]))"
     rf"|[\u200c\u200d](?!(?<=[{JOINING}].)[\w{JOINING}]|(?<=[\w{JOINING}].)[{JOINING}]|(?<=[{EMOJI}].)[{EMOJI}])",
     re.DOTALL,
 )
 _LINE_BREAKS = str.maketrans(dict.fromkeys("\u2028\u2029\x85\x0c", "\n"))
 
-TAG = re.compile(r"[<＜]/?\s*text\b[^<>＜＞]{0,80}[>＞]", re.IGNORECASE)
-_CLOSED = re.compile(r"[<＜]/\s*(?:text|answer|output|response)\s*[>＞]", re.IGNORECASE)
-_OPENED = re.compile(r"[<＜](text|answer|output|response)\b[^<>＜＞]{0,80}[>＞]", re.IGNORECASE)
+TAG = re.compile(r"[<＜]\s*/?\s*text\b[^<>＜＞]{0,80}[>＞]", re.IGNORECASE)
+_CLOSED = re.compile(r"[<＜]\s*/\s*(?:text|answer|output|response)\s*[>＞]", re.IGNORECASE)
+_OPENED = re.compile(r"[<＜]\s*(text|answer|output|response)\b[^<>＜＞]{0,80}[>＞]", re.IGNORECASE)
 _TAGGED = re.compile(
-    rf"{_OPENED.pattern}((?:(?!{_OPENED.pattern.replace('(', '(?:', 1)}).)*?)(?:[<＜]/\s*\1\s*[>＞]|\Z)",
+    rf"{_OPENED.pattern}((?:(?!{_OPENED.pattern.replace('(', '(?:', 1)}).)*?)(?:[<＜]\s*/\s*\1\s*[>＞]|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
 # Marks around a model's thinking: a vendor's tag in any brackets, or what it writes for one
 _LEFT, _RIGHT = r"[<\[{◁＜〈⟨«【][|｜]?", r"[|｜]?[>\]}▷＞〉⟩»】]"
 _THOUGHT = (
-    r"(?:think(?:ing)?|thoughts?|reasoning|analysis|reflection|scratchpad|(?:inner[ _])?monologue|思考|思维|思維)"
+    r"(?:[\w:-]{0,20}(?:think|thought|reason|rational|reflect|analy[sz]|deliberat|(?:inner )?monologue|scratch"
+    r"|思考|思维|思維)\w{0,12})"
 )
 THINKING_MARKS = (
     (
-        rf"{_LEFT}(?:\w{{1,20}}:|(?:start|begin)_(?:of_)?)?{_THOUGHT}(?:_(?:start|begin))?(?<!_end){_RIGHT}|\b(?-i:START_THINKING)\b",
-        rf"{_LEFT}(?:/\s*(?:\w{{1,20}}:)?|end_(?:of_)?){_THOUGHT}{_RIGHT}|{_LEFT}{_THOUGHT}_end{_RIGHT}|\b(?-i:END_THINKING)\b",
+        rf"{_LEFT}(?!end_){_THOUGHT}(?<!_end){_RIGHT}|\b(?-i:START_THINKING)\b",
+        rf"{_LEFT}(?:/\s*{_THOUGHT}|end_{_THOUGHT}|{_THOUGHT}(?<=_end)){_RIGHT}|\b(?-i:END_THINKING)\b",
     ),
     (r"<unused94>", r"<unused95>"),
     (r"<\|channel\|>\s*(?:analysis|commentary)\b", r"<\|channel\|>\s*final\b[^<]{0,40}<\|message\|>"),
@@ -87,7 +89,8 @@ _HEADING = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)
 _ITEM = re.compile(rf"^{ITEM}", re.MULTILINE)
 _SECOND = re.compile(r"(?<!\S)\(?2[.)]\s")
 _DATA = re.compile(
-    r"\s*(?:[\[{]\s*[\"'\[{]|<!doctype html|<html\b|<\?xml\b|[A-Za-z_][\w.]*\(\s*(?:\w+\s*=|[\"'{]))", re.IGNORECASE
+    r"\s*(?:(?:data:\s*)?[\[{]\s*[\"'\[{]|<!doctype html|<html\b|<\?xml\b|[A-Za-z_][\w.]*\(\s*(?:\w+\s*=|[\"'{]))",
+    re.IGNORECASE,
 )
 _ELEMENT = re.compile(r"\s*(?:<\?xml[^<>]*\?>\s*)?<([\w:.-]+)(?:[\s=][^<>]*)?>(.*)</\1\s*>\s*\Z", re.DOTALL)
 _LONG_WORD = 12  # characters, from which on what stands without a space is a sentence of Chinese or Thai

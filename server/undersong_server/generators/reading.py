@@ -225,14 +225,17 @@ def _until_stop(text: str, stop: tuple[str, ...]) -> str:
 
 
 def _is_echo(text: str, request: GenerationRequest) -> bool:
-    """Returns True if the text has a whole line of the instructions that is not an example's."""
+    """Returns True if the text has a whole line of the instructions, or its hints, that is not an example's."""
     if "<text>" in text or "</text>" in text:
         return True
     shown = " ".join(duplicate_key(each) for each in (*request.good, *request.bad, *request.parents))
     key = f" {duplicate_key(text)} "
+    lines = f"{request.system}\n{request.prompt}".splitlines()
+    # Weak models answer with the hints of their prompt, which stand behind a colon with semicolons between them.
+    lines += [line.partition(": ")[2] for line in lines if ";" in line]
     return any(
         len(line.split()) >= _ECHOED_WORDS and f" {line} " in key and line not in shown
-        for line in map(duplicate_key, f"{request.system}\n{request.prompt}".splitlines())
+        for line in map(duplicate_key, lines)
     )
 
 

@@ -85,6 +85,7 @@ def test_a_person_who_cannot_do_something_refuses_nothing(text: str) -> None:
         ("They are close to what real ones look like. My card is gone.", ""),
         (f"{PROMPT.user.splitlines()[-1]}", "empty"),
         (f"So: {PROMPT.system} And my card is gone.", "echo of the prompt"),
+        (PROMPT.user.partition("where it fits: ")[2].partition("\n")[0].capitalize(), "echo of the prompt"),
     ],
 )
 def test_what_is_no_text_is_told_by_its_kind(raw: str, kind: str) -> None:

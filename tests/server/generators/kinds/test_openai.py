@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -743,6 +746,54 @@ def test_a_429_halves_the_calls_at_once_and_success_raises_them_again(server: Ch
     assert all(isinstance(answer, Answer) for answer in answers.values())
     assert far.counts["slowed_down"] == 3
     assert far._pace.allowed > 3
+
+
+def raw_bytes(head: bytes, body: bytes, *, length: int | None = None) -> bytes:
+    size = len(body) if length is None else length
+    return b"HTTP/1.1 200 OK\r\n" + head + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % size + body
+
+
+GOOD = json.dumps(completion("A note.")).encode()
+BARE = zlib.compressobj(wbits=-15)
+BARE_DEFLATE = BARE.compress(GOOD) + BARE.flush()
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+BYTES: dict[str, tuple[bytes, bool]] = {
+    "gzip": (raw_bytes(b"Content-Encoding: gzip\r\n", gzip.compress(GOOD)), True),
+    "x-gzip": (raw_bytes(b"Content-Encoding: X-GZIP\r\n", gzip.compress(GOOD)), True),
+    "zlib": (raw_bytes(b"Content-Encoding: deflate\r\n", zlib.compress(GOOD)), True),
+    "bare deflate": (raw_bytes(b"Content-Encoding: deflate\r\n", BARE_DEFLATE), True),
+    "cut gzip": (raw_bytes(b"Content-Encoding: gzip\r\n", gzip.compress(GOOD)[:-12]), False),
+    "no gzip at all": (raw_bytes(b"Content-Encoding: gzip\r\n", GOOD), False),
+    "brotli": (raw_bytes(b"Content-Encoding: br\r\n", b"\x0b\x02\x80hello\x03"), False),
+    "a large page, compressed": (raw_bytes(b"Content-Encoding: gzip\r\n", gzip.compress(b"0" * 10**7)), False),
+    "chunks": (CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD), True),
+    "chunk of no size": (CHUNKED + b"zz\r\n" + GOOD, False),
+    "chunk cut": (CHUNKED + b"%x\r\n%s" % (len(GOOD) + 9, GOOD), False),
+    "no last chunk": (CHUNKED + b"%x\r\n%s\r\n" % (len(GOOD), GOOD), False),
+    "shorter than stated": (raw_bytes(b"", GOOD, length=len(GOOD) + 5), False),
+    "longer than stated": (raw_bytes(b"", GOOD, length=len(GOOD) - 5), False),
+    "UTF-8 cut": (raw_bytes(b"", GOOD.replace(b"A note.", b"A not\xc3")), False),
+    "no status line": (b"A note.\r\n\r\n", False),
+    "nothing": (b"", False),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_of_a_body_are_read_whole_or_lost(name: str) -> None:
+    content, is_answer = BYTES[name]
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(content)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        far = generator(f"http://127.0.0.1:{server.server_address[1]}/v1", max_retries=0)
+        answer = one(far)
+        server.shutdown()
+    assert isinstance(answer, Answer) == is_answer, answer
+    assert far.lost.attempts == (not is_answer)  # it may have been billed
 
 
 RESERVED = (

@@ -146,6 +146,117 @@ def test_a_mistake_in_the_table_is_noticed(monkeypatch: pytest.MonkeyPatch, numb
         check_all()
 
 
+# Bodies of vendors: Anthropic's and Gemini's compatible endpoints, vLLM, llama.cpp, Ollama, Azure, MiniMax, ...
+VENDORS: list[tuple[int, Any, State, str]] = [
+    (
+        529,
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+        State.WAIT,
+        "Overloaded",
+    ),
+    (
+        400,
+        {
+            "type": "error",
+            "error": {
+                "type": "invalid_request_error",
+                "message": "Your credit balance is too low to access the API.",
+            },
+        },
+        State.ACCOUNT,
+        "credit balance",
+    ),
+    (200, {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}, State.REQUEST, "PROHIBITED"),
+    (200, {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}, State.REQUEST, "SAFETY"),
+    (400, [{"error": {"code": 400, "message": "User location is not supported."}}], State.REFUSED, "User location"),
+    (
+        400,
+        {"object": "error", "message": "This model's maximum context length is 2048 tokens.", "code": 400},
+        State.REQUEST,
+        "2048",
+    ),
+    (404, {"object": "error", "message": "The model `x` does not exist."}, State.ACCOUNT, "does not exist"),
+    (503, {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}, State.WAIT, "Loading"),
+    (
+        400,
+        {
+            "error": {
+                "code": 400,
+                "message": "the request exceeds the available context size",
+                "type": "exceed_context_size_error",
+            }
+        },
+        State.REQUEST,
+        "context size",
+    ),
+    (404, said('model "x" not found, try pulling it first'), State.ACCOUNT, "try pulling"),
+    (500, said("model requires more system memory than is available"), State.WAIT, "system memory"),
+    (
+        400,
+        said(
+            "The response was filtered",
+            code="content_filter",
+            innererror={"code": "ResponsibleAIPolicyViolation"},
+        ),
+        State.REQUEST,
+        "filtered",
+    ),
+    (
+        429,
+        said("exceeded token rate limit of your pricing tier. Please retry after 7 seconds."),
+        State.WAIT,
+        "retry after 7",
+    ),
+    (401, {"error": {"code": "401", "message": "invalid subscription key"}}, State.ACCOUNT, "subscription key"),
+    (403, said("Public access is disabled."), State.ACCOUNT, "Public access"),
+    (
+        200,
+        {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}, "choices": None},
+        State.ACCOUNT,
+        "insufficient balance",
+    ),
+    (200, {"code": 1113, "msg": "账户余额不足"}, State.ACCOUNT, "余额不足"),
+    (200, {"base_resp": {"status_code": 1002, "status_msg": "rate limit exceeded"}}, State.WAIT, "rate limit"),
+    (422, {"error": "Input validation error: `inputs` must have less than 4096 tokens."}, State.REQUEST, "4096"),
+    (
+        422,
+        {"object": "error", "message": {"detail": [{"type": "extra_forbidden", "msg": "Extra inputs not permitted"}]}},
+        State.REFUSED,
+        "Extra inputs",
+    ),
+    (403, {"Message": "User is not authorized to access this resource"}, State.ACCOUNT, "not authorized"),
+    (403, {"code": "no permission", "error": "Your team has no credits left."}, State.ACCOUNT, "no credits"),
+    (200, b"<html><head><title>Sign in to the network</title></head></html>", State.LOST, "Sign in"),
+    (
+        200,
+        b'{"message":{"content":"54M"},"done":false}\n{"message":{"content":""},"done":true}\n',
+        State.LOST,
+        "stream",
+    ),
+    (200, b': keep-alive\n\ndata: {"choices": []}\n\n', State.LOST, "stream"),
+    (200, b'id: 1\ndata: {"choices": []}\n\n', State.LOST, "stream"),
+    (200, {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "54M"}}]}, State.LOST, "no complete"),
+    (200, {"success": False, "errors": [{"code": 7003, "message": "Could not route"}]}, State.LOST, "Could not route"),
+    (200, b"", State.LOST, ""),
+    (204, b"", State.LOST, ""),
+    (403, b"<html><title>Just a moment...</title></html>", State.ACCOUNT, "Just a moment"),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "state", "words"), VENDORS, ids=lambda value: str(value)[:40])
+def test_an_error_has_its_state_and_words_in_the_body_of_any_vendor(
+    status: int, body: Any, state: State, words: str
+) -> None:
+    judged = verdict(status, body)
+    assert judged.state is state
+    assert words in judged.words
+
+
+def test_a_completion_that_mentions_an_error_is_an_answer() -> None:
+    for words in ("Billing office called, credits refunded.", "The card is loading.", "Flagged for review."):
+        assert verdict(200, completion(f"<text>{words}</text>", message="ok")).state is State.ANSWER
+
+
 @pytest.mark.parametrize(
     ("body", "pause"),
     [

@@ -16,6 +16,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import Enum
@@ -132,13 +133,13 @@ FORBIDDEN_IN_A_ROW = 3
 _I = re.IGNORECASE
 _CONTENT = re.compile(
     r"content[ _-]?(filter|management|policy)|moderat|flagged|responsible.?ai|safety (system|filter|setting)"
-    r"|prohibited.?content|inappropriate|usage polic"
+    r"|prohibited.?content|inappropriate|usage polic|\A(safety|blocklist|recitation|spii)\b|敏感|违规"
     r"|(?<!organization )(?<!organisation )(?<!organization's )(?<!network )(?<!access )(?<!data )\bpolicy",
     _I,
 )
 _BILLING = re.compile(
     r"billing|insufficient[ _]?(balance|quota|fund|credit)|\bcredits?\b(?! card)|\bbalance\b|payment|prepaid|arrear"
-    r"|hard.limit|spend(ing)?.limit|current quota|account.{0,20}(suspended|deactivated|overdue)",
+    r"|余额|欠费|hard.limit|spend(ing)?.limit|current quota|account.{0,20}(suspended|deactivated|overdue)",
     _I,
 )
 _A_WHILE = re.compile(r"per.?(second|minute|hour|day)|\b[rt]p[smd]\b|rate.?limit", _I)
@@ -146,8 +147,8 @@ _BUSY = re.compile(
     r"\bloading\b|overloaded|\bbusy\b|warming|enqueued|rate.?limit|too many requests|temporarily|at capacity", _I
 )
 _LONG = re.compile(
-    r"context.?(length|window)|maximum context|too (long|large|many (input )?tokens)|reduce the length"
-    r"|(prompt|inputs?)\b.{0,60}(exceed|longer|at most|fewer than)|string_above_max_length",
+    r"context.?(length|window|size)|maximum context|too (long|large|many (input )?tokens)|reduce the length"
+    r"|(prompt|inputs?)\b.{0,60}(exceed|longer|at most|fewer than|less than)|string_above_max_length",
     _I,
 )
 _KEY = re.compile(r"api[ _-]?key|authenticat|unauthori[sz]ed|invalid.{0,12}(token|credential)", _I)
@@ -232,7 +233,7 @@ def judge(exchange: Exchange, worst: tuple[int, int], secrets: Sequence[str] = (
     if not 200 <= exchange.status < 300:
         return _judge_status(exchange.status, value, words, pause)
     content_type = exchange.headers.get("content-type", "").casefold()
-    if "event-stream" in content_type or exchange.body.lstrip()[:6] in (b"data: ", b"event:"):
+    if "event-stream" in content_type or (value is None and _STREAM.match(exchange.body)):
         return Verdict(State.LOST, "lost", "an event stream, where none was asked for", billed=True)
     return _judge_answer(value, words, pause, worst)
 
@@ -250,8 +251,10 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
     completion = None if choice is None else _completion(value, choice, worst)
     if completion is not None:
         return Verdict(State.ANSWER, completion=completion)
-    if choice is None and isinstance(value, dict) and _CONTENT.search(words):
-        return Verdict(State.REQUEST, "content", words)
+    # Some vendors state an error by words and a code of their own, under a good status.
+    kind = _kind_of_words(200, words) if choice is None and isinstance(value, dict) else "refused"
+    if kind != "refused":
+        return Verdict(PROBLEMS[kind].state, kind, words, pause)
     said = f"the answer is no complete completion{f' ({words})' if words else ''}"
     return Verdict(State.LOST, "lost", said, billed=True)
 
@@ -314,14 +317,14 @@ def decompressed(body: bytes, encoding: str, limit: int) -> bytes | None:
     """Returns a body without its Content-Encoding; None if it cannot be read, or is larger than ``limit``."""
     if encoding in ("", "identity"):
         return body
-    if encoding not in ("gzip", "deflate"):
+    if encoding not in ("gzip", "x-gzip", "deflate"):
         return None
-    try:
-        reader = zlib.decompressobj(47)
-        content = reader.decompress(body, limit)
-    except zlib.error:
-        return None
-    return content if reader.eof else None
+    for window_bits in (47, -15):  # gzip or zlib by its head, and the bare deflate of some servers
+        with suppress(zlib.error):
+            reader = zlib.decompressobj(window_bits)
+            content = reader.decompress(body, limit)
+            return content if reader.eof else None
+    return None
 
 
 def _status_in(value: Any) -> int:
@@ -349,7 +352,11 @@ def _codes_of(value: Any) -> Iterable[str]:
             yield from _codes_of(error.get(key))
 
 
-_PLACES = ("message", "error", "detail", "details", "msg", "errors", "data", "error_description", "title", "reason")
+_PLACES = (
+    *("message", "error", "detail", "details", "msg", "errors", "data", "error_description", "title", "reason"),
+    *("error_msg", "errormessage", "base_resp", "status_msg", "promptfeedback", "blockreason"),
+)
+_STREAM = re.compile(rb"\s*(?:(?:data|event|id|retry)?:[^\n]|\{[^\n]*\}\r?\n\s*\{)")
 _DEEPEST = 6  # places within each other in which words are looked for
 
 
@@ -382,9 +389,10 @@ def _words_in(value: Any, depth: int) -> Iterable[str]:
         for item in value[:3]:
             yield from _words_in(item, depth + 1)
     elif isinstance(value, dict):
-        place = next((key for key in _PLACES if value.get(key)), None)
+        parts = {key.casefold(): part for key, part in value.items() if isinstance(key, str)}
+        place = next((key for key in _PLACES if parts.get(key)), None)
         if place is not None:
-            yield from _words_in(value[place], depth + 1)
+            yield from _words_in(parts[place], depth + 1)
         metadata = value.get("metadata")
         if isinstance(metadata, dict):
             yield from _words_in(metadata.get("raw"), depth + 1)
