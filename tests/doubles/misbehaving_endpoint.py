@@ -74,8 +74,12 @@ def beginning(scenario, good):
     return replace(rule, good=good) if isinstance(rule, After) else After(good, rule)
 
 
+def asks_for_injury(body):
+    return 'of the category \\"injury' in json.dumps(body["messages"])
+
+
 def flagged(number, body):
-    if 'of the category \\"injury' in json.dumps(body["messages"]):
+    if asks_for_injury(body):
         return error(
             403,
             {
@@ -173,6 +177,34 @@ SCENARIOS: dict[str, Any] = {
             }
         },
     ),
+    # Further vendors
+    "anthropic-credit": After(
+        16,
+        error(
+            400,
+            {
+                "type": "error",
+                "error": {"type": "invalid_request_error", "message": "Your credit balance is too low to use the API."},
+            },
+        ),
+    ),
+    "minimax-balance": After(
+        16, (200, {}, {"choices": None, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}})
+    ),
+    "llama-context": After(16, error(400, {"error": {"message": "the request exceeds the available context size"}})),
+    "ndjson": After(16, (200, {}, '{"message":{"content":"54M"},"done":false}\n{"done":true}\n')),
+    "page": After(16, (200, {"Content-Type": "text/html"}, "<html><title>Sign in to the network</title></html>")),
+    "brotli": After(16, (200, {"Content-Encoding": "br"}, "not compressed at all")),
+    "tool-calls": After(16, (200, {}, completion(None, "tool_calls"))),
+    "gemini-safety": lambda number, body: (
+        (200, {}, {"promptFeedback": {"blockReason": "SAFETY"}}) if asks_for_injury(body) else answer(number)
+    ),
+    "azure-filter": lambda number, body: (
+        (200, {}, completion(None, "content_filter", usage=(40, 0))) if asks_for_injury(body) else answer(number)
+    ),
+    "usage-float": lambda number, body: answer(
+        number, usage={"prompt_tokens": 40.5, "completion_tokens": "20", "total_tokens": 60}
+    ),
     "trickle": lambda number, body: (200, {}, TRICKLE),
     # batches: what the n-th batch (from 1) or its third line becomes
     "batch-failed": {"from": 3, "status": "failed"},
@@ -258,9 +290,10 @@ class Endpoint:
             self.paid_twice += key in self.answered
             self.bodies[key] = number
         status, headers, found = self.scenario(number, body) if callable(self.scenario) else answer(number)
-        if status == 200 and isinstance(found, dict) and "choices" in found:
+        if status == 200 and isinstance(found, dict) and found.get("choices"):
             with self.lock:
-                self.answered.add(key)
+                if any((choice.get("message") or {}).get("content") for choice in found["choices"]):
+                    self.answered.add(key)
                 usage = found.get("usage")
                 total = usage.get("total_tokens") if isinstance(usage, dict) else None
                 self.billed += total if isinstance(total, int) and total > 0 else 0

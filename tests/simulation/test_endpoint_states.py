@@ -92,9 +92,16 @@ STOPPING = {
     "error-string": "inputs and new tokens must be at most 1024",
     "error-raw": "max_tokens must be at most 256",
     "events": "stream",
+    "anthropic-credit": "credit balance is too low",
+    "minimax-balance": "insufficient balance",
+    "llama-context": "the available context size",
+    "ndjson": "stream",
+    "page": "Sign in to the network",
+    "brotli": "content encoding br|no complete completion",
+    "tool-calls": "0 of 12 orders|4 of 12 orders|are no texts (12 empty|are no texts (12 cut",
 }
 """Scenarios that give no answer from some call on, with the endpoint's words."""
-LOST = ("events",)  # of these, those whose attempts may have been billed
+LOST = ("events", "ndjson", "page", "brotli")  # of these, those whose attempts may have been billed
 
 
 def plays(scenarios: Iterable[str], usual: Collection[tuple[str, str, str]]) -> list[Any]:
@@ -126,11 +133,11 @@ def test_fault_stops_the_run_before_the_next_sum_and_once_mended_it_goes_on(
     fields: dict[str, Any] = {"concurrency": 1, "max_retries": 1, "batch": way == "batch"}
     with Endpoint(beginning(scenario, good)) as endpoint:
         failure = stopped(tmp_path, endpoint.url, **fields)
-        assert STOPPING[scenario] in str(failure)
+        assert any(words in str(failure) for words in STOPPING[scenario].split("|"))
         assert endpoint.calls <= good + ATTEMPTS * SAMPLES // ROUNDS
         assert sums(tmp_path) == (moment == "later")  # the votes on the first step; none on texts that did not come
         again = stopped(tmp_path, endpoint.url, **fields)
-        assert STOPPING[scenario] in str(again)
+        assert any(words in str(again) for words in STOPPING[scenario].split("|"))
         assert sums(tmp_path) == (moment == "later")
         endpoint.scenario = SCENARIOS["well"]
         result = run(tmp_path, endpoint.url, **{**fields, "concurrency": 4})
@@ -178,15 +185,23 @@ def test_a_line_of_a_batch_that_cannot_be_read_is_one_failed_order(tmp_path: Pat
     assert any(note.startswith("failed: ") for note in result.report.usage[0].notes)
 
 
-@pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "first"), ("batch", "later")]))
-def test_orders_that_are_refused_for_their_content_are_done(tmp_path: Path, way: str, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("scenario", "way", "moment"),
+    plays(
+        ("moderation", "gemini-safety", "azure-filter"),
+        [("moderation", "single", "first"), ("gemini-safety", "batch", "later"), ("azure-filter", "single", "later")],
+    ),
+)
+def test_orders_that_are_refused_for_their_content_are_done(
+    tmp_path: Path, scenario: str, way: str, moment: str
+) -> None:
     make_task(
         tmp_path,
         samples=SAMPLES,
         task={"labels": ["kitchen", "garden", "injury"]},
         method={"name": "wasp", "rounds": ROUNDS},
     )
-    with Endpoint(beginning("moderation", GOOD if moment == "later" else 0)) as endpoint:
+    with Endpoint(beginning(scenario, GOOD if moment == "later" else 0)) as endpoint:
         result = run(tmp_path, endpoint.url, batch=way == "batch")
         check_bill(result, endpoint)
         assert ({sample.label for sample in result.report.samples} == {"kitchen", "garden"}) == (moment == "first")
@@ -198,7 +213,7 @@ def test_orders_that_are_refused_for_their_content_are_done(tmp_path: Path, way:
         assert endpoint.calls == calls
     assert sums(tmp_path) == ROUNDS - 1
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "flagged for violence" in card
+    assert scenario != "moderation" or "flagged for violence" in card
 
 
 PRICES = {"price_per_1k_prompt": 0.001, "price_per_1k_completion": 0.05}
@@ -223,7 +238,7 @@ def test_reasoning_tokens_beside_the_completion_count_towards_a_cap(tmp_path: Pa
 @pytest.mark.parametrize(
     ("scenario", "way", "moment"),
     plays(
-        ("usage-zero", "usage-negative", "usage-huge"),
+        ("usage-zero", "usage-negative", "usage-huge", "usage-float"),
         [("usage-zero", "single", "first"), ("usage-negative", "batch", "first"), ("usage-huge", "single", "later")],
     ),
 )
