@@ -126,7 +126,7 @@ def _parts(folder: Path) -> list[Path]:
         for file in sorted(folder.rglob("*"))
         if file.is_file() and not any(name.startswith(("_", ".")) for name in file.relative_to(folder).parts)
     ]
-    kinds = {file.suffix.lower() for file in files}
+    kinds = {(file.with_suffix("") if file.suffix.lower() == ".gz" else file).suffix.lower() for file in files}
     return files if len(kinds) == 1 and kinds <= {".parquet", ".csv", ".tsv"} else []
 
 

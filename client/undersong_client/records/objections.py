@@ -113,6 +113,8 @@ def _look_alikes(listed: frozenset[str], users: set[str], choice: Choice) -> dic
     for unit in listed:
         for user in by_form.get(reduced(unit, kinds), ())[:1]:
             counts[difference_words(look_alike_kinds(unit, user, choice))] += 1
+        if " " in unit and unit.partition(" ")[0] in users:
+            counts["further words on its line"] += 1
     return dict(counts)
 
 
@@ -138,7 +140,8 @@ def _identifiers(declared: Declared) -> Iterator[PatientId]:
             f"{_REMEDY}; nothing is sealed without it",
             code="no-exclusions",
         ) from None
-    for number, line in enumerate(text.split("\n"), start=1):
+    # A list that another system wrote may end its lines by CR or U+2028. No id holds one of these.
+    for number, line in enumerate(text.splitlines(), start=1):
         if not clean_text(line):
             continue
         place = f"{path}: line {number}"

@@ -284,6 +284,24 @@ def test_a_line_that_is_no_identifier_is_refused_with_its_number(party, tmp_path
     assert f"wishes.txt: line {line}: " in said
 
 
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\u2028", "\x0b", "\x85"])
+def test_lines_of_a_list_end_as_other_systems_end_them(tmp_path, end):
+    write_jsonl(tmp_path / "notes.jsonl", ["42", "43", "44", "45"])
+    wishes = tmp_path / "wishes.txt"
+    wishes.write_bytes(f"42\n43{end}44{end}".encode())
+    reading = sources.read(Declared(str(tmp_path / "notes.jsonl"), user_field="patient", exclusions=str(wishes)))
+    assert (reading.table.users, reading.objections.present) == (("45",), 3)
+
+
+def test_a_line_with_an_id_and_further_words_is_asked_about(tmp_path):
+    write_jsonl(tmp_path / "notes.jsonl", ["42", "43", "p 44"])
+    wishes = tmp_path / "wishes.txt"
+    wishes.write_text("42\n43 Jane\np 44\n")
+    reading = sources.read(Declared(str(tmp_path / "notes.jsonl"), user_field="patient", exclusions=str(wishes)))
+    (caution,) = reading.cautions(None)
+    assert caution == "1 identifier on the list matches an id of the source but for further words on its line"
+
+
 def test_lists_in_utf_16_and_with_a_system_are_read(tmp_path):
     write_jsonl(tmp_path / "notes.jsonl", ["42", "Patient?identifier=http://h/mrn|7"])
     source = {

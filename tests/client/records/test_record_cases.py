@@ -1,5 +1,6 @@
 """Files as other systems write them: no record is lost, joined or split without a line that says so."""
 
+import gzip
 import json
 import sqlite3
 from pathlib import Path
@@ -219,6 +220,15 @@ def test_a_folder_of_parts_is_one_table(home, tmp_path):
         rows = [{"text": f"note {part}", "patient": part, "label": "a"}]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"part-{part}.parquet")
     code, value, _ = dry(home, folder, *PARQUET)
+    assert (code, value["records"], value["users"]) == (0, 2, 2)
+
+
+def test_a_folder_of_compressed_parts_is_one_table(home, tmp_path):
+    (tmp_path / "notes").mkdir()
+    for part in range(2):
+        content = f"text,patient\nnote {part},{part}\n".encode()
+        (tmp_path / "notes" / f"part-{part}.csv.gz").write_bytes(gzip.compress(content))
+    code, value, _ = dry(home, tmp_path / "notes", "--user-field", "patient")
     assert (code, value["records"], value["users"]) == (0, 2, 2)
 
 

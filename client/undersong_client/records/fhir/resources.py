@@ -246,7 +246,9 @@ class Listing:
         lines = [file for file in files if is_lines(file)]
         if not lines:
             raise ConfigurationError(
-                f"{path}: holds no .ndjson file", "name the folder of a bulk export", code="no-ndjson"
+                f"{path}: holds no .ndjson file",
+                "name the folder of a bulk export (one resource a line), or of one table's parts (Parquet, CSV, TSV)",
+                code="no-ndjson",
             )
         others = [file for file in files if file not in set(lines)]
         resources.files = [file for file in others if not (self._is_manifest(file) or self._is_resource(file))]
