@@ -1,0 +1,111 @@
+"""What the rules keep of a real model's raw answers, in three languages; the same answers can be read by two versions.
+
+    python -m benchmarks.kept_share raw.jsonl --url http://127.0.0.1:8080/v1 --texts 30 --seed 1
+    python -m benchmarks.kept_share raw.jsonl --show 20
+    PYTHONPATH=OTHER/server:OTHER/common python OTHER-COPY/kept_share.py raw.jsonl
+
+The first command asks for what the file lacks (``--texts`` for each of four tasks, 160 tokens at temperature 1, by the
+prompts of this version) and appends every answer as it comes. All commands then read the file's answers and print what
+was kept, by task, and the faults. A model is served by ``benchmarks.live_model``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.reading import read
+from undersong_server.prompts.rendering import Prompts, TaskWords
+
+BANKING = (
+    *("activate_my_card", "age_limit", "card_arrival", "cash_withdrawal_charge", "lost_or_stolen_card"),
+    *("exchange_rate", "refund_not_showing_up", "verify_my_identity", "top_up_failed", "country_support"),
+)
+TASKS = {
+    "banking": ("English", "a customer's question to an online bank", BANKING),
+    "triage": (
+        "English",
+        "a nurse's triage note in an emergency department",
+        ("cardiac", "trauma", "respiratory", "neurological"),
+    ),
+    "german": ("German", "eine kurze Pflegenotiz aus einer Notaufnahme", ("Herz", "Unfall", "Atmung", "Nerven")),
+    "french": (
+        "French",
+        "une courte note d'infirmier aux urgences",
+        ("cardiaque", "traumatisme", "respiratoire", "neurologique"),
+    ),
+}
+KINDS = ("zero_shot", "random", "persona")
+TOKENS, PARALLEL, TIMEOUT_S = 160, 4, 600.0
+
+
+def orders(texts: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Yields the orders with their prompts, the tasks in turn."""
+    for place in range(texts):
+        for task, (language, description, labels) in TASKS.items():
+            number = len(TASKS) * place + list(TASKS).index(task)
+            label, kind = labels[place % len(labels)], KINDS[place % len(KINDS)]
+            prompts = Prompts(TaskWords(description=description, labels=labels, language=language))
+            prompt = prompts.render(kind, label=label, number=100_000 * seed + number)
+            fields = {"task": task, "kind": kind, "label": label, "system": prompt.system, "user": prompt.user}
+            yield {"n": number, "seed": 100_000 * seed + number, **fields}
+
+
+def ask(url: str, order: dict[str, Any]) -> dict[str, Any]:
+    """Returns the body of a chat completion."""
+    turns = [{"role": role, "content": order[role]} for role in ("system", "user") if order[role]]
+    body = {"messages": turns, "max_tokens": TOKENS, "temperature": 1.0, "seed": order["seed"]}
+    head = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), head)
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        completion: dict[str, Any] = json.load(answer)
+    return completion
+
+
+def collect(file: Path, url: str, texts: int, seed: int) -> None:
+    """Appends the answers that the file lacks, each as it comes."""
+    rows = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    answered = {json.loads(row)["n"] for row in rows}
+    missing = [order for order in orders(texts, seed) if order["n"] not in answered]
+    with ThreadPoolExecutor(PARALLEL) as pool, file.open("a", encoding="utf-8") as raw:
+        for order, body in zip(missing, pool.map(lambda order: ask(url, order), missing), strict=True):
+            raw.write(json.dumps({**order, "body": body}, ensure_ascii=False) + "\n")
+            raw.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--url", help="asks for what the file lacks")
+    parser.add_argument("--texts", type=int, default=30, help="of each task")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--show", type=int, default=0, help="kept texts")
+    given = parser.parse_args()
+    if given.url:
+        collect(given.file, given.url, given.texts, given.seed)
+    options = {"line_breaks": False} if "line_breaks" in inspect.signature(read).parameters else {}
+    kept, total, faults = Counter[str](), Counter[str](), Counter[str]()
+    for row in map(json.loads, given.file.read_text(encoding="utf-8").splitlines()):
+        choice = row["body"]["choices"][0]
+        text, is_cut = choice["message"]["content"] or "", choice["finish_reason"] == "length"
+        answer = Answer(text, finish="length" if is_cut else "")
+        request = GenerationRequest(row["kind"], row["label"], row["user"], 1, system=row["system"])
+        reading = read(answer, request, language=TASKS[row["task"]][0], **options)
+        total[row["task"]] += 1
+        kept[row["task"]] += not reading.fault
+        faults[reading.fault] += bool(reading.fault)
+        if not reading.fault and kept.total() <= given.show:
+            print(row["task"], "|", reading.text)
+    print(json.dumps({"kept": dict(kept), "of": dict(total), "faults": {name: n for name, n in faults.items() if n}}))
+
+
+if __name__ == "__main__":
+    main()
