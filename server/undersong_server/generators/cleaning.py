@@ -14,7 +14,7 @@ import re
 import tomllib
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from importlib import resources
@@ -216,30 +216,28 @@ def tags_end(text: str) -> int:
 
 def untagged_text(text: str) -> str:
     """Returns the text in an answer without tags, which may have other things around it."""
+    text = _apply_until_stable(text, _pass)
+    return "" if is_empty(text) else text
+
+
+def _apply_until_stable(text: str, shorten: Callable[[str], str]) -> str:
+    """Returns the text when rounds of a rule change it no more; "" if they go on."""
     for _ in range(_ROUNDS):
-        shorter = _pass(text)
-        if shorter == text:
-            return "" if is_empty(text) else text
-        text = shorter
+        longer, text = text, shorten(text)
+        if text == longer:
+            return text
     return ""
 
 
 def _unwrapped(text: str) -> str:
     """Takes away all that is wrapping between tags: white space, quotes around the whole, a chat's end tokens."""
-    for _ in range(_ROUNDS):
-        shorter = _unquoted(_MARKS_AROUND.sub("", text).strip())
-        if shorter == text:
-            break
-        text = shorter
-    return text
+    return _apply_until_stable(text, lambda longer: _unquoted(_MARKS_AROUND.sub("", longer).strip()))
 
 
 def _pass(text: str) -> str:
     """One round of all rules. No rule lengthens the text, so that repeated rounds end."""
     text = readable(_ENTITY.sub(lambda entity: html.unescape(entity[0]), text))
-    text = _HEADS.sub("", text).strip()
-    end = _TURN_END.search(text)
-    text = text[: end.start()] if end else text
+    text = _TURN_END.split(_HEADS.sub("", text).strip(), maxsplit=1)[0]
     text = _MARKUP.sub("", _BREAK.sub("\n", text)).strip()
     fences = _FENCE.findall(text)
     if len(fences) == 1 and not _CODE.fullmatch(fences[0][0]):
@@ -250,8 +248,7 @@ def _pass(text: str) -> str:
     items = _ITEM.findall(text)
     if len(items) == 1 and (first := _ITEM.match(text)) and not _SECOND.search(text):
         text = text[first.end() :]  # a list of several items may well be the text itself, e.g. a plan of treatment
-    text = _unquoted(text.strip())
-    return readable(text)
+    return readable(_unquoted(text.strip()))
 
 
 def unpacked(text: str) -> str:
@@ -278,14 +275,11 @@ def unpacked(text: str) -> str:
 
 def data_strings(text: str) -> list[str]:
     """Returns the strings in JSON or a Python literal that have a letter or digit; none of a server's own words."""
-    value = None
-    with suppress(ValueError, RecursionError):
-        value = json.loads(text, strict=False)
-    if value is None:
+    for parse in (json.JSONDecoder(strict=False).decode, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a backslash in a Python string
-            value = ast.literal_eval(text)
-    return list(_strings(value))
+            return list(_strings(parse(text)))
+    return []
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -299,16 +293,11 @@ def _strings(value: Any) -> Iterator[str]:
 def without_echo(text: str, prompt: str) -> str:
     """Returns the text without the prompt, or its last line, that it repeats."""
     echo = readable(prompt)
-    if not echo:
-        return text
-    position = text.find(echo)
-    if position >= 0:
-        rest = text[position + len(echo) :].strip()
-        return rest if not is_empty(rest) else ""
     last = echo.rsplit("\n", 1)[-1]
-    if len(last.split()) >= 4 and text.startswith(last):
-        return text[len(last) :].strip()
-    return text
+    if echo and echo in text:
+        rest = text.partition(echo)[2].strip()
+        return "" if is_empty(rest) else rest
+    return text.removeprefix(last).strip() if len(last.split()) >= 4 else text
 
 
 def _unquoted(text: str) -> str:

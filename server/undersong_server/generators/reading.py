@@ -153,13 +153,13 @@ def _text_fault(text: str, wrapped: str, language: str) -> str:
     """Returns the fault of a text by itself; "" for none. ``wrapped`` is the text, or data that holds it."""
     if not text:
         return NO_TEXT if wrapped else EMPTY
-    if is_refusal(text):
-        return REFUSED
-    if phrases("beginnings").match(text.lstrip("*#> \"'")) or phrases("anywhere").search(text):
-        return ANALYSIS
-    if "\ufffd" in text:
-        return UNREADABLE
-    return OTHER_LANGUAGE if language and is_other_language(text, language) else ""
+    faults = {
+        REFUSED: is_refusal(text),
+        ANALYSIS: bool(phrases("beginnings").match(text.lstrip("*#> \"'")) or phrases("anywhere").search(text)),
+        UNREADABLE: "\ufffd" in text,
+        OTHER_LANGUAGE: bool(language) and is_other_language(text, language),
+    }
+    return next((fault for fault, is_there in faults.items() if is_there), "")
 
 
 def _unmarked_fault(text: str, line_breaks: bool, is_long: bool, is_asked: bool) -> str:
