@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import that_hold
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
 from undersong_protocol.statistics.inputs import (
@@ -170,6 +171,16 @@ class MetadataHistograms(Statistic, question="counts"):
             )
 
     @property
+    def asks(self) -> str:
+        label = "each label" if self.labels else "any text at all"
+        counted = that_hold(
+            (self.label_bins, label),
+            (self.length_bins, "each length"),
+            (self.keywords, "each of a few public keywords"),
+        )
+        return f"how many of your records have {' and '.join(counted)}"
+
+    @property
     def label_bins(self) -> int:
         return max(1, self.labels) if self.count_labels else 0
 
@@ -288,6 +299,15 @@ class AttributeMarginals(Statistic, question="counts"):
         if self.columns != ():
             entries = max(1, most - len(self.lists))
             positive_integers(self.name, "columns", self.columns, entries=entries, most=MOST_VALUES)
+
+    @property
+    def asks(self) -> str:
+        counted = that_hold(
+            (self.labels, "each label"),
+            (self.lists, "each value of a few public lists, by the value that a record's words are nearest to"),
+            (self.columns, "each value of a few of its columns"),
+        )
+        return f"how many of your records have {' and '.join(counted)}"
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -267,7 +267,8 @@ class Statistic(ABC):
         name: name of the statistic in plans.
         question: its kind, a key of ``QUESTIONS``, named where the class is declared; "" for another package's, which
             a hospital trusts one by one.
-        consent: completes "A hospital releases ..." for the people who decide about a run; names no number.
+        consent: completes "A hospital releases ..." for the people who decide about a run; names no number. Where the
+            question depends on parameters, it covers all of them, and ``asks`` says what these ask.
         whole: True where a row depends on several units of a party, so that a Poisson subsample of units must not be
             taken of the rows: a plan with a sampling rate below 1 is refused. Privacy depends on it, so each class
             states it itself; a class body without it, or without a consent sentence, raises InternalError.
@@ -311,6 +312,11 @@ class Statistic(ABC):
                 positive_integer(self.name, name, value, least=hint.least, most=hint.most)
             elif type(value) is not bool:
                 raise ConfigurationError(f"{self.name}.{name} is {value!r}", "give true or false", code="not-boolean")
+
+    @property
+    def asks(self) -> str:
+        """Returns the clause ``consent`` for these parameters: it names nothing that they leave out."""
+        return self.consent
 
     @property
     def base_scale(self) -> int:

@@ -163,6 +163,12 @@ class TermHistogram(Statistic, question="counts"):
     repeats: bool = False
 
     @property
+    def asks(self) -> str:
+        if self.repeats:
+            return "how often each word of a public list occurs in your records"
+        return "in how many of your records each word of a public list occurs"
+
+    @property
     def dimension(self) -> int:
         return self.vocabulary
 

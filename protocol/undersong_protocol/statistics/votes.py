@@ -67,6 +67,11 @@ class TopQVotes(Statistic, question="nearest"):
     furthest: bool = True
 
     @property
+    def asks(self) -> str:
+        kinds = "nearest or among their furthest ones" if self.furthest else "nearest ones"
+        return f"for each candidate text, how many of your records have it among their {kinds}"
+
+    @property
     def dimension(self) -> int:
         return (2 if self.furthest else 1) * self.candidates
 

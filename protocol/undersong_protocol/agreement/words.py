@@ -1,0 +1,85 @@
+"""Sentences about a plan that sheet, page, card, dossier and ``verify`` share: what is asked, and with whom it opens.
+
+Each sentence is made from the plan. None has a part that stays the same where plans differ.
+"""
+
+from collections.abc import Sequence
+
+from undersong_common.errors import UndersongError
+from undersong_common.printable import counted, noun, printable
+from undersong_protocol import statistics
+from undersong_protocol.agreement.plan import Plan, PlannedSum
+
+AS_PLANNED, AS_IT_RAN = "as planned", "as it ran"
+PLANNED = (
+    "It counts every attempt that the plan allows; the figure as it ran counts those that were made, and is smaller."
+)
+MOST_QUESTIONS = 3  # that a sentence names, before it refers to a list
+LONGEST_FOREIGN = 600  # characters of another package's words
+
+
+def question(planned: PlannedSum) -> str:
+    """Returns what one sum asks of a hospital, by the statistic's own clause for these parameters."""
+    known = statistics.known(planned.statistic)
+    same_source = known is not None and statistics.source(planned.statistic) == planned.source
+    if planned.source:
+        program = f"ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {planned.source})"
+        said = f"; it says: {printable(known.consent, LONGEST_FOREIGN)}" if known is not None and same_source else ""
+        return f"bounded numbers that {program}{said}"
+    if known is None or not same_source:
+        return "a sum of bounded numbers computed from your records"
+    try:
+        return statistics.build(planned.statistic, planned.parameters).asks
+    except UndersongError:  # parameters that this statistic refuses: the run is refused for them
+        return known.consent
+
+
+def questions(plan: Plan) -> tuple[str, ...]:
+    """Returns the different questions of a plan, in the plan's order."""
+    return tuple(dict.fromkeys(map(question, plan.sums)))
+
+
+def asked(clauses: Sequence[str], whose: str = "your") -> str:
+    """Joins questions to the end of a sentence: at most three, then the number of those that a list below has.
+
+    Args:
+        whose: "your" where the hospital itself reads it, "its" where others do.
+
+    >>> asked(["how many of your records have each label", "b", "c", "d"], "its")
+    'how many of its records have each label; b; c; and 1 more, below'
+    >>> asked(["a"]), asked(["a", "b"]), asked([])
+    ('a', 'a; and b', 'nothing about records')
+    """
+    first = list(clauses[:MOST_QUESTIONS])
+    if len(clauses) > MOST_QUESTIONS:
+        first.append(f"and {len(clauses) - MOST_QUESTIONS} more, below")
+    elif len(first) > 1:
+        first[-1] = f"and {first[-1]}"
+    sentence = "; ".join(first) or "nothing about records"
+    return sentence if whose == "your" else sentence.replace("your records", f"{whose} records")
+
+
+def counted_numbers(count: int) -> str:
+    """Returns a number of coordinates in words: ``12,345 numbers``, ``1 number``."""
+    return f"{count:,} {noun(count, 'number')}"
+
+
+def others(plan: Plan) -> int:
+    """Returns with how many other hospitals' numbers each sum of a plan is opened at least."""
+    return plan.quorum.fewest - 1
+
+
+def together(count: int) -> str:
+    """Returns in words with whom a hospital's numbers are opened, for at least ``count`` other hospitals.
+
+    >>> together(2)
+    'opened only together with those of at least 2 other hospitals'
+    >>> together(1)
+    'opened only together with those of at least 1 other hospital, which can subtract its own'
+    >>> together(0)
+    'may be opened without those of any other hospital'
+    """
+    if count < 1:
+        return "may be opened without those of any other hospital"
+    own = ", which can subtract its own" if count == 1 else ""
+    return f"opened only together with those of at least {counted(count, 'other hospital')}{own}"
