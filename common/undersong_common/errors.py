@@ -29,11 +29,13 @@ class UndersongError(Exception):
 
     exit_code = 1
 
-    def __init__(self, problem: str, remedy: str = "", *, code: str = "") -> None:
+    def __init__(self, problem: str, remedy: str = "", *, code: str = "", told: str = "") -> None:
+        """``told`` replaces the problem for a peer, where the problem names an amount that is not for peers."""
         super().__init__(problem if not remedy else f"{problem}\n  remedy: {remedy}")
         self.problem = problem
         self.remedy = remedy
         self.code = code
+        self.told = told or problem
 
     @classmethod
     def raise_first(cls, *faults: tuple[object, str, str, str]) -> None:

@@ -136,7 +136,7 @@ def _blocks_bytes(body: memoryview, peer: str) -> int:
 
 
 def refusal(error: UndersongError) -> wire.Reply:
-    """Converts an error to a reply for the coordinator; leaves out the message of an unexpected error."""
+    """Converts an error to a reply for the coordinator: the words that are for peers, none of an unexpected error."""
     kind = next((kind for known, kind in _KINDS.items() if isinstance(error, known)), None)
     if kind is None:
         return wire.Reply(
@@ -147,7 +147,7 @@ def refusal(error: UndersongError) -> wire.Reply:
                 remedy="look into the party's log",
             ),
         )
-    return wire.Reply(version=VERSION, refusal=wire.Refusal(kind=kind, problem=error.problem, remedy=error.remedy))
+    return wire.Reply(version=VERSION, refusal=wire.Refusal(kind=kind, problem=error.told, remedy=error.remedy))
 
 
 def raise_refusal(party: str, message: wire.Refusal) -> None:
