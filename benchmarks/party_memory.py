@@ -91,7 +91,7 @@ def make_home(folder: Path, records: int, words: int) -> Path:
     hospital("init", "ward")
     hospital("budget", "set", "--epsilon", 1e6, "--delta", "1e-6")
     hospital("policy", "set", "--question", "all", "--approval", "standing")
-    hospital("policy", "set", "--minimum-parties", 1, "--minimum-threshold", 1)
+    hospital("policy", "set", "--minimum-parties", 1)
     hospital("data", "add", notes, "--label-field", "label", "--user-field", "patient")
     return home
 

@@ -80,7 +80,7 @@ class Hospitals:
         hospital("data", "add", notes, "--text-field", "text", "--label-field", "label", "--user-field", "patient")
         hospital("budget", "set", "--epsilon", self._budget, "--delta", "1e-3")
         hospital("policy", "set", "--question", "all", "--approval", "standing")
-        hospital("policy", "set", "--minimum-parties", 1, "--minimum-threshold", 1)
+        hospital("policy", "set", "--minimum-parties", 1)
 
     def charges(self) -> dict[str, list[tuple[object, ...]]]:
         """What each party's ledger says was spent."""

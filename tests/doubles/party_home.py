@@ -75,7 +75,7 @@ def joined(
     command("enroll", "--grant", answer, "--home", home)
     command("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--per-run", 2, "--home", home)
     command("policy", "set", "--question", "all", "--approval", approval, "--home", home)
-    command("policy", "set", "--minimum-parties", 1, "--minimum-threshold", 1, "--home", home)
+    command("policy", "set", "--minimum-parties", 1, "--home", home)
     notes = notes or write_notes(folder / f"{name}.jsonl")
     command("data", "add", notes, "--label-field", "label", "--user-field", "patient", "--home", home)
     return home

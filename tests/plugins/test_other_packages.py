@@ -84,7 +84,7 @@ def empty_parties(folder):
 
 
 def hospital(**changes) -> HospitalPolicy:
-    allowed = {"minimum_parties": 1, "minimum_threshold": 1, "run_epsilon": 8.0, "total_epsilon": 8.0}
+    allowed = {"minimum_parties": 1, "run_epsilon": 8.0, "total_epsilon": 8.0}
     return HospitalPolicy(**allowed | {"total_delta": 1e-4} | changes)
 
 

@@ -46,7 +46,12 @@ def mount(app: typer.Typer) -> None:
 @budget_app.command("set")
 def set_budget(
     epsilon: Annotated[float, typer.Option(help="In all, over every run.")],
-    delta: Annotated[float, typer.Option(help="Far below 1 / (number of patients), for example 1e-6.")],
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            help="Far below 1 / (number of patients); by default 1e-5, or less for more than 10 000 patients."
+        ),
+    ] = None,
     per_run: Annotated[float | None, typer.Option(help="The most that one run may promise (default: all).")] = None,
     parts: Annotated[
         int, typer.Option(help="Parts of delta: one for all Gaussian runs together, one for any other run.", min=1)
@@ -99,9 +104,13 @@ def set_policy(
     units: Annotated[
         list[str] | None, typer.Option("--unit", help="Accept these privacy units only: sample, user, party.")
     ] = None,
-    minimum_parties: Annotated[int | None, typer.Option(help="Smaller federations are refused.", min=1)] = None,
-    minimum_threshold: Annotated[
-        int | None, typer.Option(help="Runs that fewer parties could open are refused.", min=1)
+    minimum_parties: Annotated[
+        int | None,
+        typer.Option(
+            help="Your numbers are opened only together with those of at least one hospital fewer than this, whatever"
+            " the list of a run says.",
+            min=1,
+        ),
     ] = None,
     required_parties: Annotated[
         list[str] | None,
@@ -166,7 +175,6 @@ def set_policy(
         named_statistics=statistics,
         units=units,
         minimum_parties=minimum_parties,
-        minimum_threshold=minimum_threshold,
         required_parties=[] if require_nobody else required_parties or None,
         approval=approval,
         two_people=two_people,

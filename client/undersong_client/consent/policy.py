@@ -31,7 +31,8 @@ class HospitalPolicy:
         coordinators: fingerprints of the trusted coordinators.
         statistics: names of the allowed statistics.
         units: accepted privacy units; only "user" protects a patient with several records.
-        minimum_parties, minimum_threshold: least number of parties of a run, and least threshold.
+        minimum_parties: least number of parties, this one included, with whose vectors a sum is opened; with 2, the
+            one other party can subtract its own.
         run_epsilon: largest epsilon of one run.
         total_epsilon, total_delta: budget of the data set over all runs; a run's own delta may not be larger either.
         total_parts: number of parts into which that delta is divided (``undersong_common.privacy.spending``).
@@ -50,8 +51,7 @@ class HospitalPolicy:
     coordinators: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
     units: tuple[str, ...] = UNITS
-    minimum_parties: int = 3
-    minimum_threshold: int = 2
+    minimum_parties: int = 2
     run_epsilon: float = 0.0
     total_epsilon: float = 0.0
     total_delta: float = 1e-5
@@ -83,8 +83,8 @@ class HospitalPolicy:
             (not 0 < self.total_delta < 1, f"delta {self.total_delta:g} is not between 0 and 1", remedy),
             (self.total_parts < 1, f"a budget of {self.total_parts} parts", remedy),
             (
-                self.minimum_parties < 1 or self.minimum_threshold < 1,
-                "the smallest number of parties and threshold is 1",
+                self.minimum_parties < 1,
+                "the smallest number of parties is 1",
                 remedy,
             ),
             (
@@ -139,7 +139,6 @@ class HospitalPolicy:
             largest_epsilon=self.run_epsilon,
             largest_delta=self.total_delta,
             minimum_parties=self.minimum_parties,
-            minimum_threshold=self.minimum_threshold,
             statistics=frozenset(self.statistics),
             units=frozenset(self.units),
             declared_units=self.declared_units,
@@ -187,6 +186,8 @@ def read(home: PartyHome) -> HospitalPolicy:
             key: tuple(item) if isinstance(item, list) else item for key, item in dict(body or {}).items()
         }
         fields |= {key: float(fields[key]) for key in ("run_epsilon", "total_epsilon")}
+        if "minimum_threshold" in fields:  # 0.3.0 had two numbers; people were told the larger one
+            fields["minimum_parties"] = max(fields["minimum_parties"], fields.pop("minimum_threshold"))
         return HospitalPolicy(**fields)
     except (TypeError, KeyError, ValueError):
         raise WrittenByAnotherVersion(

@@ -13,6 +13,7 @@ from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import counted
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.plan import SOURCE, Plan
+from undersong_protocol.agreement.words import together
 from undersong_protocol.secagg.parameters import Member, defaults
 
 RequirePostQuantum = Literal["always", "never"]
@@ -27,8 +28,8 @@ class Policy:
     Attributes:
         largest_epsilon: largest epsilon of one run; inf (no privacy at all) is for simulations only.
         largest_delta: largest delta of one run.
-        minimum_parties: a run with fewer parties is refused.
-        minimum_threshold: a run that fewer parties could open is refused.
+        minimum_parties: least number of parties, this one included, whose vectors every opened sum holds: a run whose
+            sums open with fewer is refused, however many are on its list.
         statistics: names of the allowed statistics; None allows every statistic that this program knows.
         units: accepted privacy units; None accepts all.
         declared_units: a public upper bound on the number of privacy units in the data set; a run whose delta is not
@@ -45,7 +46,6 @@ class Policy:
     largest_delta: float = 1e-3
     minimum_parties: int = 1
     statistics: frozenset[str] | None = None
-    minimum_threshold: int = 1
     units: frozenset[str] | None = None
     declared_units: int = 0
     required_parties: tuple[tuple[str, str], ...] = ()
@@ -114,58 +114,57 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     absent = [each for each in policy.required_parties if fingerprints.get(each[0]) != each[1]]
     required, fingerprint = absent[0] if absent else ("", "")
     found = f"has the fingerprint {fingerprints[required]}" if required in fingerprints else "takes no part"
+    dropouts = quorum.parties - policy.minimum_parties  # the most with which enough parties are left
+    change = f"federation.tolerated_dropouts = {dropouts}" if dropouts >= 0 else "more parties"
     least = defaults(quorum.parties)[2] if policy.minimum_colluders == "default" else policy.minimum_colluders
     units = None if policy.units is None else sorted(policy.units)
+    if privacy.epsilon > policy.largest_epsilon:
+        asks = f"the run asks for epsilon {privacy.epsilon:g}"
+        raise PrivacyRefusal(
+            f"{asks}, the policy allows {policy.largest_epsilon:g}",
+            "plan the run with a smaller privacy.epsilon",
+            told=f"{asks}, more than the policy allows in one run",
+        )
     exceeded: tuple[tuple[object, str, str], ...] = (
-        (
-            privacy.epsilon > policy.largest_epsilon,
-            f"the run asks for epsilon {privacy.epsilon:g}, the policy allows {policy.largest_epsilon:g}",
-            "ask for a smaller run, or change the policy",
-        ),
         (
             privacy.delta > policy.largest_delta,
             f"the run asks for delta {privacy.delta:g}, the policy allows {policy.largest_delta:g}",
-            "",
+            f"plan the run with privacy.delta = {policy.largest_delta:g}",
         ),
         (
             # delta >= 1/n would allow a mechanism that publishes one whole record
             math.isfinite(privacy.epsilon) and privacy.delta * policy.declared_units >= 1,
             f"the run asks for delta {privacy.delta:g}, which is not below 1 / {policy.declared_units}, the number of"
             " privacy units that this party declares",
-            "choose a smaller privacy.delta",
-        ),
-        (
-            quorum.parties < policy.minimum_parties,
-            f"the run has {counted(quorum.parties, 'party', 'parties')}, the policy wants {policy.minimum_parties}",
-            "",
+            f"plan the run with privacy.delta below {1 / max(policy.declared_units, 1):.3g}",
         ),
         (
             absent,
             f"the policy wants the party {required} with the fingerprint {fingerprint}, and {required} {found}",
-            "plan the run with that party, or change the policy",
+            "plan the run with that party",
         ),
         (
-            quorum.threshold < policy.minimum_threshold,
-            f"{counted(quorum.threshold, 'party', 'parties')} could open the sums of the run, the policy wants"
-            f" {policy.minimum_threshold}",
-            "",
+            quorum.fewest < policy.minimum_parties,
+            f"a sum of the run may open with {counted(quorum.fewest, 'party', 'parties')} of {quorum.parties}, and this"
+            f" party's numbers are to be {together(policy.minimum_parties - 1)}",
+            f"plan the run with {change}: {policy.minimum_parties} parties have to answer each sum",
         ),
         (
             quorum.colluders < least,
             f"the run assumes {counted(quorum.colluders, 'colluding party', 'colluding parties')}, the policy wants"
             f" {least}",
-            f"plan the run with federation.colluders = {least} or more, or change the policy",
+            f"plan the run with federation.colluders = {least} or more",
         ),
         (
             policy.require_post_quantum == "always" and not quorum.post_quantum,
             "the run's masks are not post-quantum: who records its messages could open them with a later quantum"
             " computer; the policy wants hybrid masks",
-            "plan the run with federation.post_quantum = true, or change the policy",
+            "plan the run with federation.post_quantum = true",
         ),
         (
             units is not None and privacy.unit not in units,
             f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(units or ())}",
-            "choose another privacy.unit",
+            f"plan the run with privacy.unit = {' or '.join(units or ())}",
         ),
     )
     for is_exceeded, problem, remedy in exceeded:

@@ -134,6 +134,11 @@ class Quorum:
     post_quantum: StrictBool = True
 
     @property
+    def fewest(self) -> int:
+        """Least number of parties whose vectors an opened sum holds: a party releases nothing for a smaller set."""
+        return self.parties - self.tolerated_dropouts
+
+    @property
     def noise_colluders(self) -> int:
         """Colluders that the noise allows for: c, and those whom the Merkle graph may leave out (``drawn.stray``)."""
         return self.colluders + stray(self.parties, self.colluders, self.tolerated_dropouts)

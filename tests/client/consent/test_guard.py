@@ -31,7 +31,6 @@ HOSPITAL = Policy(
     largest_epsilon=2.0,
     largest_delta=1e-4,
     minimum_parties=4,
-    minimum_threshold=3,
     statistics=frozenset({"label_histogram"}),
     units=frozenset({"sample", "user"}),
 )
@@ -79,7 +78,7 @@ def test_a_run_within_every_bound_is_signed(parties):
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (lambda: plan_of(Privacy(2.5, 1e-4, max_records=100)), "asks for epsilon 2.5, the policy allows 2"),
+        (lambda: plan_of(Privacy(2.5, 1e-4, max_records=100)), "asks for epsilon 2.5, more than the policy allows"),
         (lambda: plan_of(Privacy(2.0, 1e-3, max_records=100)), "asks for delta 0.001, the policy allows 0.0001"),
         (lambda: plan_of(Privacy(math.inf, 1e-4, max_records=100)), "asks for epsilon inf"),
         (lambda: plan_of(Privacy(2.0, 1e-4, "party", 100, max_records=100)), "protects one party"),
@@ -92,7 +91,8 @@ def test_a_plan_beyond_the_policy_or_against_itself_is_refused(parties, plan, wo
     with caplog.at_level(logging.WARNING):
         problem = refused(propose(parties["p0"], make_manifest(plan(), parties, LABELS)))
     assert words in problem
-    assert problem in caplog.text  # the hospital reads the same words
+    said = problem.split(", more than the policy allows")[0]
+    assert said in caplog.text  # the hospital reads the same words, and its own amounts
 
 
 FLOOD = {"pairs": 1, "lengths": [1] * 20_000}
@@ -172,13 +172,24 @@ def with_quorum(**changes):
 def test_too_few_parties_are_refused(parties):
     three = {name: parties[name] for name in ("p0", "p1", "p2")}
     plan = plan_of(quorum=Quorum(3, 2, 1, 0))
-    assert "has 3 parties, the policy wants 4" in refused(propose(parties["p0"], make_manifest(plan, three, LABELS)))
+    words = refused(propose(parties["p0"], make_manifest(plan, three, LABELS)))
+    assert "may open with 2 parties of 3" in words
+    assert "at least 3 other hospitals" in words
     lowered = make_manifest(with_quorum(threshold=2), parties, LABELS)
     assert refused(propose(parties["p0"], lowered))  # 2T <= n + c
-    more = Policy(**{**vars(HOSPITAL), "minimum_threshold": 5})
-    parties["p0"].allow(more)
-    words = refused(propose(parties["p0"], make_manifest(plan_of(), parties, LABELS)))
-    assert "4 parties could open the sums of the run, the policy wants 5" in words
+
+
+@pytest.mark.parametrize(("dropouts", "accepted"), [(1, False), (0, True)])
+def test_the_number_of_others_bounds_what_opens_and_not_the_list(parties, dropouts, accepted):
+    """The case: "hospitals of a run: 3" promised two others, and a sum of two opened with one dropout."""
+    three = {name: parties[name] for name in ("p0", "p1", "p2")}
+    parties["p0"].allow(Policy(**{**vars(HOSPITAL), "minimum_parties": 3}))
+    reply = propose(parties["p0"], make_manifest(plan_of(quorum=Quorum(3, 2, dropouts, 0)), three, LABELS))
+    if accepted:
+        assert reply.WhichOneof("body") == "signature"
+    else:
+        assert "at least 2 other hospitals" in refused(reply)
+        assert "federation.tolerated_dropouts = 0" in reply.refusal.remedy
 
 
 @pytest.mark.parametrize(
@@ -270,15 +281,18 @@ def test_a_budget_that_is_exceeded_refuses_the_run_before_anything_is_sent(parti
     for planned in first.plan.sums:
         ledger.charge(parties["p0"]._charge(first, planned.name, 0))
     second = make_manifest(plan_of(), parties, LABELS, run="second")
-    problem = refused(propose(parties["p0"], second))
-    assert "its budget is 2.5" in problem
+    reply = propose(parties["p0"], second)
+    problem = refused(reply)
+    assert "the budget of this data set does not allow this run" in problem
+    assert "2.5" not in problem + reply.refusal.remedy  # an amount that the hospital does not share
+    assert "its budget is 2.5" in next(iter(parties["p0"].refusals))  # its own people read it
     assert "signature" not in {propose(parties["p0"], second).WhichOneof("body")}
 
 
 def test_the_same_run_over_another_roster_is_refused(parties):
     assert propose(parties["p0"], make_manifest(plan_of(), parties, LABELS)).WhichOneof("body") == "signature"
     four = {name: parties[name] for name in ("p0", "p1", "p2", "p3")}
-    other = make_manifest(plan_of(quorum=Quorum(4, 3, 1, 1)), four, LABELS)
+    other = make_manifest(plan_of(quorum=Quorum(4, 3, 0, 1)), four, LABELS)
     assert "another manifest already" in refused(propose(parties["p0"], other))
 
 
@@ -396,6 +410,6 @@ def test_without_consent_a_run_is_pending_and_withdrawn_consent_stops_its_sums(p
 def test_a_refused_run_does_not_wait_for_consent(parties):
     party = parties["p0"]
     party._consent = Undecided()
-    problem = refused(propose(party, make_manifest(plan_of(Privacy(2.5, 1e-4, max_records=100)), parties, LABELS)))
-    assert party._consent.objection == problem
-    assert party.refusals == {problem: 0.0}
+    assert refused(propose(party, make_manifest(plan_of(Privacy(2.5, 1e-4, max_records=100)), parties, LABELS)))
+    assert party._consent.objection == "the run asks for epsilon 2.5, the policy allows 2"
+    assert party.refusals == {party._consent.objection: 0.0}
