@@ -23,6 +23,7 @@ Files are 0600 and folders 0700; anything looser is refused, because another use
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -38,7 +39,7 @@ from undersong_common.machine import HeldStep, fault_of, held_steps, named_fault
 from undersong_common.model_files import MAX_WINDOWS
 from undersong_common.owner import account_name, check_owner
 from undersong_common.patient_ids import Choice
-from undersong_common.printable import noun, shell_path
+from undersong_common.printable import noun, printable, shell_path
 
 if TYPE_CHECKING:
     from undersong_common.embedding import Embedder
@@ -48,6 +49,7 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 SETTINGS = "settings.json"
 REFUSED_START = "the daemon refuses to start"
+PATIENT = "patient"  # whom a column of user ids names, unless somebody says otherwise
 VARIABLE = "env:"  # before the name of a variable that holds a database's URL
 CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinator's differ enough to be told
 
@@ -73,7 +75,17 @@ class Declared:
             decided about: they are the same patient, or another one.
         fhir_systems: base of the FHIR system by the folder of the export that holds its resources.
         also_status: statuses of documents that count beside the finished ones.
+        user_is: word for whom one value of ``user_field`` stands for: "patient", "case", or another noun; "" where
+            nobody has been asked, which stands for "patient".
     """
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[^\W\d_]{0,24}", self.user_is):
+            raise ConfigurationError(
+                f"a user is called {printable(self.user_is, 40)!r}",
+                "name one noun in the singular: --user-is patient, or --user-is case",
+                code="user-is-no-word",
+            )
 
     data: str
     text_field: str = "text"
@@ -92,6 +104,7 @@ class Declared:
     other_patient: Sequence[str] = ()
     fhir_systems: Mapping[str, str] = field(default_factory=dict)
     also_status: Sequence[str] = ()
+    user_is: str = ""
 
     @classmethod
     def of(cls, settings: Any) -> "Declared":
@@ -354,20 +367,57 @@ def clock_words(offset_s: float) -> str:
     return f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the coordinator's"
 
 
-def unit_word(unit: str, user_field: str, count: int = 1) -> str:
-    """Returns the word for a privacy unit, for "user" by the name of the column of user ids.
+def unit_word(unit: str, user_is: str = "", count: int = 1) -> str:
+    """Returns the word for a privacy unit, for "user" the word that the person who added the data has chosen.
 
-    >>> unit_word("user", "patient_id", 2), unit_word("user", "member"), unit_word("sample", "patient")
-    ('patients', 'user', 'record')
-
-    Without such a column a user is called a patient.
-
-    >>> unit_word("user", "")
-    'patient'
+    >>> unit_word("user", count=2), unit_word("user", "case"), unit_word("sample", "case")
+    ('patients', 'case', 'record')
     """
-    person = "user" if user_field and "patient" not in user_field.lower() else "patient"
-    word = {"sample": "record", "user": person}.get(unit, unit)
-    return noun(count, word, "parties" if word == "party" else "")
+    word = {"sample": "record", "user": user_is or PATIENT}.get(unit, unit)
+    return noun(count, word, f"{word[:-1]}ies" if word.endswith("y") else "")
+
+
+# Roots of column names whose values are episodes of care: one patient has several. hadm_id is MIMIC's admission.
+CASES = ("fall", "case", "encounter", "visit", "stay", "episod", "admission", "aufenthalt", "hadm", "sejour", "séjour")
+
+
+def is_named_like_a_case(column: str) -> bool:
+    """Returns True if a column of user ids may name episodes of care, so that a person has to say what it names.
+
+    >>> [is_named_like_a_case(name) for name in ("Fall", "encounter_id", "patient", "FALLNR", "pid")]
+    [True, True, False, True, False]
+    """
+    return any(root in column.casefold() for root in CASES)
+
+
+def chosen_user_is(settings: "PartySettings", column: str, said: str) -> str:
+    """Returns the word for a user of this column: what was ``said``, or was said of the same column before.
+
+    Raises ConfigurationError if nothing was said of a column that is named like a case.
+    """
+    before = settings.user_is if column == settings.user_field else ""
+    if not (said or before) and is_named_like_a_case(column):
+        raise ConfigurationError(
+            f"does one value of the column {printable(column, 60)!r} stand for one patient, or for one case, of which a"
+            " patient may have several?",
+            "--user-is patient, or --user-is case; if there is a column of patient numbers, name it by --user-field",
+            code="user-is-unanswered",
+        )
+    return said or before
+
+
+def case_caution(word: str) -> str:
+    """Returns the caution for users who are no patients; "" for patients.
+
+    >>> case_caution("case")
+    'one case is protected, not one patient: a patient with three cases is protected as three'
+    >>> case_caution("patient")
+    ''
+    """
+    if word in ("", PATIENT):
+        return ""
+    several = unit_word("user", word, 2)
+    return f"one {word} is protected, not one patient: a patient with three {several} is protected as three"
 
 
 def make_folder(path: Path) -> None:

@@ -94,6 +94,7 @@ def test_six_commands_lead_from_nothing_to_an_opened_sum(tmp_path):
     home, port = tmp_path / "coordinator", free_port()
     operator(
         *("coordinator", "init", "--home", home, "--metrics", ""),
+        *("--operator", "Example Hospital", "--contact", "01 234 56"),
         *("--address", f"localhost:{port}", "--bind", f"127.0.0.1:{port}"),
     )
     fingerprint = json.loads(operator("coordinator", "show", "--home", home, "--json"))["fingerprint"]

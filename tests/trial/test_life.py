@@ -112,7 +112,19 @@ def found(life):
     (life.folder / "home").mkdir()
     address = f"localhost:{life.port}"
     places = ("--bind", f"127.0.0.1:{life.port}", "--metrics", f"127.0.0.1:{free_port()}")
-    return fingerprint(life.operator("coordinator", "init", "--address", address, *places))
+    return fingerprint(
+        life.operator(
+            "coordinator",
+            "init",
+            "--address",
+            address,
+            *places,
+            "--operator",
+            "Example Hospital",
+            "--contact",
+            "01 234 56",
+        )
+    )
 
 
 def enrol(life, name, told):
@@ -127,7 +139,7 @@ def enrol(life, name, told):
     life.hospital(name, "budget", "set", "--epsilon", 8, "--delta", "1e-4")
     life.hospital(name, "policy", "set", "--question", "all")
     if len(life.hospitals) < 3:
-        life.hospital(name, "policy", "set", "--minimum-parties", 1, "--minimum-threshold", 1)
+        life.hospital(name, "policy", "set", "--minimum-parties", 1)
     life.hospital(name, "enroll", "--grant", f"{name}.grant")
     life.hospital(name, "check")
     life.run_daemon(name)

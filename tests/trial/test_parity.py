@@ -72,13 +72,13 @@ PAGE = {
     "POST /requests/{manifest}/revoke": "revoke --reason",
     "GET /budget": "budget show",
     "POST /budget": "budget set --epsilon --delta",
-    "POST /budget/data": "data add --text-field --label-field --user-field",
+    "POST /budget/data": "data add --text-field --label-field --user-field --user-is",
     "GET /budget/ledger.jsonl": "ledger --backup",
     "GET /outbox": "outbox",
     "GET /outbox/{number}": "outbox --entry",
     "GET /outbox/{number}/bytes": "outbox --entry --raw",
     "GET /policy": "policy show",
-    "POST /policy": "policy set --question --unit --minimum-parties --minimum-threshold --approval --declared-units"
+    "POST /policy": "policy set --question --unit --minimum-parties --approval --declared-units"
     " --require-party --require-nobody --require-post-quantum --share-budget --hide-budget --share-policy",
     "POST /policy/trust": "policy trust",
     "POST /policy/distrust": "policy distrust",

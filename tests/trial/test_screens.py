@@ -136,6 +136,7 @@ def steady(text, place):
         # as one phrase, since a word may stand elsewhere too; where they are folded hangs on their length
         text = re.sub(r"\s+".join(request.words.split()), " ".join(FIXED_WORDS), text)
     text = re.sub(r"(?<!\d)20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b", lambda found: _dated(found[0]), text)
+    text = re.sub(r"(alpha\.jsonl,\s+read\s+)20\d\d-\d\d-\d\d", r"\g<1>DATE-READ.", text)
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 

@@ -26,13 +26,14 @@ from undersong_client.cli.options import (
     warn,
 )
 from undersong_client.cli.rules import Questions, budget_lines
-from undersong_client.home import PartyHome, unit_word
+from undersong_client.home import PartyHome, case_caution, chosen_user_is, unit_word
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
 from undersong_common.printable import counted, printable, that_hold
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
+    from undersong_client.home import PartySettings
     from undersong_client.operations.data import LedgerFacts, Look
     from undersong_client.storage.checkpoints import Restored
     from undersong_client.storage.datasets import Survey
@@ -80,7 +81,13 @@ def add(
     ],
     text_field: Annotated[str, typer.Option(help="The column of texts; a.b is a value inside a nested one.")] = "text",
     label_field: Annotated[str, typer.Option(help="The column of labels; none if empty.")] = "",
-    user_field: Annotated[str, typer.Option(help="The column of patient ids; none if empty.")] = "",
+    user_field: Annotated[str, typer.Option(help="The column of patient numbers; none if empty.")] = "",
+    user_is: Annotated[
+        str,
+        typer.Option(
+            metavar="patient|case|WORD", help="Whom one value of that column stands for: the word of every sentence."
+        ),
+    ] = "",
     attribute: Annotated[
         list[str] | None,
         typer.Option(
@@ -139,7 +146,7 @@ def add(
         typer.Option("--dry-run", help="Read and count, show three masked records and what is skipped; seal nothing."),
     ] = False,
     epsilon: Annotated[float | None, typer.Option(help="Sets the budget too, as `budget set` does.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Of that budget.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Of that budget (default: by the number of patients).")] = None,
     per_run: Annotated[float | None, typer.Option(help="Of that budget: the most of one run.")] = None,
     questions: Questions = None,
     cache_dir: Annotated[
@@ -162,8 +169,8 @@ def add(
     from undersong_client.home import Declared
 
     folder = home_of(home)
-    if (epsilon is None) != (delta is None) or (per_run is not None and epsilon is None):
-        raise ConfigurationError("a budget has an epsilon and a delta", "give --epsilon and --delta, or neither")
+    if epsilon is None and (delta is not None or per_run is not None):
+        raise ConfigurationError("a budget has an epsilon", "give --epsilon too, or leave --delta and --per-run out")
     settings = PartyHome(folder).settings
     exclusions = "" if no_exclude else str(exclude or settings.exclusions)
     same, other = _kinds(same_patient), _kinds(other_patient)
@@ -186,13 +193,14 @@ def add(
         sorted({*other, *(set(settings.other_patient) - set(same))}),
         dict(map(_fhir_system, fhir_system or ())),
         tuple(map(_status, also_status or ())),
+        ask_user_is(settings, user_field, user_is),
     )
     if dry_run:
         look = operations.data.look(folder, declared, rows_read=show_rows_read(time.monotonic()))
         stops = [problem for problem, _ in look.faults]
         value = {**asdict(look.survey), "examples": look.examples, "stops": stops}
         if not (as_json and stops):  # one object, which then holds the error too
-            print_result(as_json, value, *_look_lines(look, user_field))
+            print_result(as_json, value, *_look_lines(look, declared.user_is))
         if stops:
             faults = [(f"`data add` would stop: {problem}", remedy) for problem, remedy in look.faults]
             stop = ConfigurationError.together(faults, code="would-stop")
@@ -214,14 +222,14 @@ def add(
         progress=show_progress(time.monotonic()),
         rows_read=show_rows_read(time.monotonic()),
     )
-    if epsilon is not None and delta is not None:
+    if epsilon is not None:
         found = operations.rules.set_budget(folder, epsilon=epsilon, delta=delta, per_run=per_run, confirm=confirm)
         warn(found.warnings)
         budget = budget_lines(found)
     if questions:
         operations.rules.set_policy(folder, questions=questions, confirm=confirm)
     lines = [
-        *_survey_lines(added.survey, user_field),
+        *_survey_lines(added.survey, declared.user_is),
         *_without_vector(added.without_vector),
         *budget,
         f"data set {added.ledger.fingerprint[:16]}...; nothing was sent",
@@ -230,17 +238,18 @@ def add(
     print_result(as_json, added.to_json(), *lines)
 
 
-def _survey_lines(found: "Survey", user_field: str) -> Iterator[str]:
+def _survey_lines(found: "Survey", user_is: str) -> Iterator[str]:
     from undersong_client.records.objections import exclusion_sentence
     from undersong_client.records.sources import by_reason, first_places
 
     empty = counted(found.empty, "without text is", "without text are")
-    people, filtered = unit_word("user", user_field, found.users or 0), found.filter_rows or (0, 0)
+    people, filtered = unit_word("user", user_is, found.users or 0), found.filter_rows or (0, 0)
     yield from that_hold(
         (True, f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out"),
         (True, f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text"),
         (found.labels, "labels: " + ", ".join(f"{label} {count}" for label, count in found.labels.items())),
         (found.users is not None, f"{found.users} {people}; the one with most records has {found.largest_user}"),
+        (found.users is not None and case_caution(user_is), case_caution(user_is)),
         (found.lengths.words, f"{found.lengths.words}; nobody else is told"),
         (
             found.listed_identifiers is not None,
@@ -263,11 +272,21 @@ def _survey_lines(found: "Survey", user_field: str) -> Iterator[str]:
         yield f"not read: {len(rows)}, because {why}: {first_places(rows, ' (--json names all)')}"
 
 
-def _look_lines(look: "Look", user_field: str) -> Iterator[str]:
-    yield from _survey_lines(look.survey, user_field)
+def _look_lines(look: "Look", user_is: str) -> Iterator[str]:
+    yield from _survey_lines(look.survey, user_is)
     for label, characters, shape in look.examples:
         yield f"example, masked: {label + ', ' if label else ''}{characters} characters: {shape}"
     yield "dry run: nothing was sealed and nothing was sent"
+
+
+def ask_user_is(settings: "PartySettings", column: str, said: str) -> str:
+    """Returns the word for a user; asks at a terminal where the column is named like a case."""
+    try:
+        return chosen_user_is(settings, column, said)
+    except ConfigurationError as error:
+        if not sys.stdin.isatty():
+            raise
+        return str(typer.prompt(f"{error.problem} (patient, case)")).strip()
 
 
 def _label(given: str) -> tuple[str, str]:
@@ -308,7 +327,7 @@ def refresh(
             f"{done.joined_ids} ids of the version before have become {counted(done.joined_patients, 'patient')}:"
             " such a patient has paid for each of these ids in earlier runs"
         )
-    survey = _survey_lines(done.added.survey, PartyHome(folder).settings.user_field)
+    survey = _survey_lines(done.added.survey, PartyHome(folder).settings.user_is)
     named = f"data set {done.added.ledger.fingerprint[:16]}...; nothing was sent"
     print_result(as_json, done.to_json(), *survey, *changed, named)
 
@@ -475,6 +494,7 @@ def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
         "text_field",
         "label_field",
         "user_field",
+        "user_is",
         "attribute_fields",
         "label_map",
         "row_filter",

@@ -67,7 +67,8 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     )
     refused = [request.run for request in found if request.refused]
     if refused:
-        show_lines([f"{printable(run)} is refused here: {people.remedy_of_refusal(run)}" for run in refused])
+        names = [f"{printable(run)} is refused here" for run in refused]
+        show_lines([f"{name}: undersong-party preview shows what to ask the operator for" for name in names])
 
 
 def _standing(request: "Request") -> str:

@@ -490,8 +490,8 @@ def sheet_parts(figures: Mapping[str, Any]) -> dict[str, str]:
     """Returns the hash (hex) of each part of a sheet that may change while the plan stays, by the part's name."""
     parts = {
         "the budget (set anew, or charged by another run)": ("cost",),
-        "the policy": ("objections", "required_parties", "two_people"),
-        "the records": ("cautions", "labels_missing"),
+        "the policy": ("objections", "remedies", "required_parties", "two_people"),
+        "the records": ("cautions", "labels_missing", "own"),
         "the warnings about policy and records": ("warnings",),
     }
     return {

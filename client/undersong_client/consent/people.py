@@ -10,7 +10,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.owner import caller_at_terminal
 from undersong_common.pages.duties import Duties, terminal_identity
 from undersong_common.pages.store import PAGE_FILE, PageStore
-from undersong_common.printable import name_fault, printable, shell_word
+from undersong_common.printable import name_fault, printable
 
 Decision = Literal["pending", "approved", "rejected", "revoked"]
 ROLES = ("privacy officer", "IT", "management", "other")
@@ -185,10 +185,12 @@ def note_decision(home: PartyHome, what: str, about: str, person: Person | None)
     AuditLog(home.page / FILE_NAME).note(account, what, f"{about}{known_by}")
 
 
-def remedy_of_refusal(run: str) -> str:
-    """Returns the remedies of this party and the operator for a run that the policy's checks refuse."""
-    return (
-        "raise the bound here (undersong-party budget set, or policy set) and have the operator ask again (undersong"
-        f" run resume {shell_word(run)}), or have it planned within your bounds (undersong run plan --revises"
-        f" {shell_word(run)} --name NEW --set KEY=VALUE, for example --set privacy.delta=1e-6)"
-    )
+def remedy_of_refusal(changes: Sequence[str], operator: str) -> str:
+    """Returns the remedy for a run that the policy's checks refuse: what to ask of the operator.
+
+    Args:
+        changes: remedies of the checks.
+        operator: the operator with a contact, in words.
+    """
+    wanted = "; ".join(dict.fromkeys(change for change in changes if change))
+    return f"ask {operator}: {wanted or 'plan the run within the bounds of this hospital'}"

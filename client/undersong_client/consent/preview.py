@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,15 +11,16 @@ from typing import Any
 from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import review
 from undersong_client.consent.trust import Coordinator
-from undersong_client.home import unit_word
+from undersong_client.home import case_caution, unit_word
 from undersong_common.drill import MARK, PARTY_WORDS
 from undersong_common.errors import UndersongError
-from undersong_common.printable import counted, finite, printable, shell_word
+from undersong_common.printable import counted, finite, printable
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
-from undersong_protocol import limits, statistics
+from undersong_protocol import limits
+from undersong_protocol.agreement import words
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
@@ -28,6 +29,7 @@ from undersong_protocol.secagg.parameters import Member
 WORDS = "The nine words of this plan, to approve it by and to compare over the telephone"
 FOR_YOU = "Before you decide, for you alone (the operator is told nothing of it)"
 MOST_NAMES = 12  # of hospitals, before they are folded away
+LEAST_SAVING = 0.99  # of the sum of two costs: less than that is worth a sentence
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
 
@@ -44,7 +46,7 @@ def figures(
     has_labels: bool,
     teacher_model: str = "",
     coordinator: Coordinator | None = None,
-    user_field: str = "",
+    own: Mapping[str, Any] | None = None,
     drill: bool = False,
 ) -> dict[str, Any]:
     """Returns the figures of a proposed run as JSON values; ``objections`` lists the reasons of the policy's checks.
@@ -59,11 +61,11 @@ def figures(
         warnings: warnings that do not depend on the records.
         has_labels: True if the data set has a column of labels.
         coordinator: the coordinator that this party has joined.
-        user_field: name of the column of user ids, which gives the word for a user.
+        own: ``rows`` of figures of the data set, and the ``word`` for a user; None without a data set.
         drill: True if this party's folder is a rehearsal's.
     """
     privacy, quorum = manifest.plan.privacy, manifest.plan.quorum
-    objections = []
+    refusals: list[UndersongError] = []
     try:
         review(
             manifest,
@@ -74,7 +76,7 @@ def figures(
             teacher_model=teacher_model,
         )
     except UndersongError as error:
-        objections.append(error.problem)
+        refusals.append(error)
     cost: dict[str, Any] = {}
     if ledger is not None:
         plan = manifest.plan
@@ -90,7 +92,7 @@ def figures(
         try:
             ledger.check_room(charge)
         except UndersongError as error:
-            objections.append(error.problem)
+            refusals.append(error)
         cost = _cost(ledger, charge)
     return {
         "drill": drill,
@@ -100,6 +102,9 @@ def figures(
             key: manifest.task.get(key)
             for key in ("name", "description", "labels", "purpose", "publication", "generators", "columns")
         },
+        "operator": operator_words(manifest.task, coordinator),
+        "asked": list(words.questions(manifest.plan)),
+        "own": None if own is None else dict(own),
         "method": manifest.method,
         "coordinator": None
         if coordinator is None
@@ -108,7 +113,7 @@ def figures(
             "epsilon": finite(privacy.epsilon),
             "delta": privacy.delta,
             "unit": privacy.unit,
-            "unit_word": unit_word(privacy.unit, user_field),
+            "unit_word": unit_word(privacy.unit, "" if own is None else own["word"]),
             "max_per_unit": privacy.max_per_unit,
             "max_records": privacy.max_records,
             "best_guess": accounting.best_guess(manifest.plan.charged_events()),
@@ -122,7 +127,7 @@ def figures(
             {"name": member.name, "fingerprint": party_fingerprint(member.name, member.identity)}
             for member in manifest.roster
         ],
-        "threshold": quorum.threshold,
+        "others": words.others(manifest.plan),
         "tolerated_dropouts": quorum.tolerated_dropouts,
         "colluders": quorum.colluders,
         "post_quantum": quorum.post_quantum,
@@ -131,7 +136,8 @@ def figures(
         "first_rung_s": min((planned.first_rung_s for planned in manifest.plan.sums), default=0.0),
         "numbers_in_all": sum(planned.dimension for planned in manifest.plan.sums),
         "labels_missing": bool(manifest.task.get("labels")) and not has_labels,
-        "objections": objections,
+        "objections": [refusal.problem for refusal in refusals],
+        "remedies": [refusal.remedy for refusal in refusals],
         "cautions": list(cautions),
         "warnings": list(warnings),
     }
@@ -149,10 +155,21 @@ def _cost(ledger: Ledger, charge: Charge) -> dict[str, Any]:
         "before": finite(ledger.spent_with(without, delta)),
         "alone": finite(accounting.epsilon(charge.events, delta)),
         "after": finite(after),
+        "best_guess_after": ledger.best_guess_with(charge, delta),
         "left_after": finite(max(0.0, budget.epsilon - after)),
         "worst_before": finite(ledger.spent_if_all_others_collude(delta, without)),
         "worst_after": finite(ledger.spent_if_all_others_collude(delta, charge)),
     }
+
+
+def operator_words(task: Mapping[str, Any], coordinator: Coordinator | None) -> str:
+    """Returns who asks: the operator's legal name and contact, as the plan states them, and the coordinator's name."""
+    stated = printable(str(task.get("operator") or ""), LONGEST_SENTENCE)
+    contact = printable(str(task.get("contact") or ""), LONGEST_SENTENCE)
+    name = stated or "the operator"
+    through = "" if coordinator is None else f"coordinator {printable(coordinator.name, 63)!r}"
+    details = ", ".join(filter(None, [contact, through]))
+    return f"{name} ({details})" if details else name
 
 
 def sheet(value: dict[str, Any]) -> Page:
@@ -163,6 +180,7 @@ def sheet(value: dict[str, Any]) -> Page:
             ``revises``, ``replaced``, ``as_signed`` (True if these figures were signed), ``two_people``, ``people``
             and ``ended`` (with ``cost`` and ``receipt``; None before the end).
     """
+    value = _completed(value)
     nine = value["words"].split()
     threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
     unlabelled = "the run uses labels and your data set has no label column: your records count for none"
@@ -177,6 +195,7 @@ def sheet(value: dict[str, Any]) -> Page:
             *_refused(value),
             *_listed("Who decided", map(_decided, value["people"])),
             _in_short(value),
+            *_own(value),
             *_budget(value),
             *_choices(value),
             purpose(value),
@@ -193,6 +212,20 @@ def sheet(value: dict[str, Any]) -> Page:
     )
 
 
+def _completed(value: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a sheet that an earlier version signed, with what the same figures say in this version's keys."""
+    coordinator = value["coordinator"]
+    name = "the operator" if coordinator is None else f"the operator (coordinator {coordinator['name']!r})"
+    derived = {
+        "operator": name,
+        "asked": list(dict.fromkeys(release["meaning"] for release in value["releases"])),
+        "others": len(value["parties"]) - value["tolerated_dropouts"] - 1,
+        "own": None,
+        "remedies": [],
+    }
+    return derived | value
+
+
 def _listed(title: str, points: Iterable[str], *, loud: bool = False) -> list[Section]:
     """One section of these points; none if there are no points."""
     found = tuple(points)
@@ -203,7 +236,10 @@ def _refused(value: dict[str, Any]) -> list[Section]:
     """Says what this party's guard refuses, and the remedy."""
     if not value["objections"]:
         return []
-    points = (*map(printable, value["objections"]), f"Remedy: {remedy_of_refusal(value['run'])}.")
+    points = (
+        *map(printable, value["objections"]),
+        f"Remedy: {remedy_of_refusal(value['remedies'], value['operator'])}.",
+    )
     return _listed("This party REFUSES it as it stands:", points, loud=True)
 
 
@@ -212,24 +248,31 @@ def _decided(person: dict[str, Any]) -> str:
 
 
 def _in_short(value: dict[str, Any]) -> Section:
-    """Three sentences for a reader without statistics: the request, the numbers that leave, the risk of one unit."""
-    privacy, party, coordinator = value["privacy"], value["party"], value["coordinator"]
-    by = "The operator" if coordinator is None else f"The operator {printable(coordinator['name'], 63)!r}"
+    """Sentences for a reader without statistics: the request, the numbers that leave, the risk of one unit."""
+    privacy, operator = value["privacy"], value["operator"]
     hospitals = counted(len(value["parties"]), "hospital")
     asked = (
-        f"{by} asks {party} to let sums over its records (for example, how many of them are nearest to each invented"
-        " text) steer language models that write invented texts, in the run"
-        f" {printable(value['run'], 120)!r} of {hospitals} in all."
+        f"{operator[0].upper()}{operator[1:]} asks you for {words.asked(value['asked'])}. These numbers, added to those"
+        f" of others, steer language models that write invented texts, in the run {printable(value['run'], 120)!r} of"
+        f" {hospitals} in all."
     )
+    counts = words.counted_numbers(value["numbers_in_all"])
     only = (
-        f"{value['numbers_in_all']:,} numbers: counts and sums over your records, blurred here by random noise and then"
-        f" scrambled, so that only a total of at least {value['threshold']} hospitals can be read. No record, no"
-        " text and no part of a text leaves."
+        f"{counts} about your records, blurred here by random noise and then scrambled. Your numbers"
+        f" {'are ' if value['others'] else ''}{words.together(value['others'])}. No record, no text and no part of a"
+        " text leaves."
     )
     return Section(
         "In short",
         figures=(("What is asked", asked), ("What leaves", only), ("What it means", _risk(privacy))),
     )
+
+
+def _own(value: dict[str, Any]) -> list[Section]:
+    """The figures by which its people recognise the data set."""
+    if value["own"] is None:
+        return []
+    return [Section("Your records", figures=tuple((name, text) for name, text in value["own"]["rows"]))]
 
 
 def _risk(privacy: dict[str, Any]) -> str:
@@ -239,11 +282,12 @@ def _risk(privacy: dict[str, Any]) -> str:
     whose = {"sample": "one record was", "party": "the records of one hospital were"}
     used = whose.get(privacy["unit"], f"one {unit}'s records were")
     aside = f", a chance of 1 in {round(1 / privacy['delta']):,} (delta) aside" if privacy["delta"] else ""
+    several = case_caution(unit) if privacy["unit"] == "user" else ""
     return (
         "Somebody who sees everything published, and all that the operator sees, and guesses as well as is possible"
         f" whether {used} used is right in at most {impact.cases(privacy['best_guess'])} of 100 cases, instead of 50"
         f" by tossing a coin (epsilon {epsilon:g}). That is the average; in the rarest case such a guess is never surer"
-        f" than {impact.surest(epsilon)}{aside}."
+        f" than {impact.surest(epsilon)}{aside}.{f' {several[0].upper()}{several[1:]}.' if several else ''}"
     )
 
 
@@ -256,19 +300,46 @@ def _budget(value: dict[str, Any]) -> list[Section]:
     if not math.isfinite(after):
         return [Section("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
     left = f"{100 * (1 - after):.0f} % would be left" if after <= 1 else "that is MORE than there is"
+    alone = math.inf if cost["alone"] is None else cost["alone"] / cost["budget"]
     said = f"Used before: {100 * before:.0f} %. Used after this run: {100 * after:.0f} %; {left}."
-    return [Section("Your budget for all runs over these records", (said,), bar=(before, after))]
+    sentences = [said, *_why_less(before, alone, after), *_risk_of_all(value)]
+    if cost["delta"] != value["privacy"]["delta"]:
+        both = f"1 in {round(1 / cost['delta']):,}, and this run promises its own at 1 in"
+        sentences.append(f"These shares stand at your budget's delta, {both} {round(1 / value['privacy']['delta']):,}.")
+    return [Section("Your budget for all runs over these records", tuple(sentences), bar=(before, after))]
+
+
+def _why_less(before: float, alone: float, after: float) -> list[str]:
+    """A sentence for runs that together cost less than the sum of what each costs by itself; [] if they do not."""
+    if not before or after > (before + alone) * LEAST_SAVING:
+        return []
+    return [
+        f"By itself this run would use {100 * alone:.0f} %. Together it is {100 * after:.0f} % and not"
+        f" {100 * (before + alone):.0f} %, because the blur of each run is drawn anew: what two runs show about one"
+        f" person does not add up in full."
+    ]
+
+
+def _risk_of_all(value: dict[str, Any]) -> list[str]:
+    """The risk of all runs over these records, this one included, in the words of :func:`_risk`."""
+    guess, unit = value["cost"].get("best_guess_after"), value["privacy"]["unit_word"]
+    if guess is None:  # a sheet that an earlier version signed
+        return []
+    about = {"sample": "one record", "party": "this hospital"}.get(value["privacy"]["unit"], f"one {unit}")
+    return [
+        f"All runs together, this one included: the best guess about {about} is right in at most"
+        f" {impact.cases(guess)} of 100 cases, instead of 50."
+    ]
 
 
 def _choices(value: dict[str, Any]) -> list[Section]:
     """The ways to decide; none of them is left in an ended run."""
     if value["ended"] is not None:
         return []
-    run = shell_word(value["run"])
     withdraw = (
-        f"Change your mind: choose Withdraw, or type undersong-party revoke {run}, at any time before the run ends."
-        " Nothing more leaves. What was opened before stays opened and counts against the budget; published texts"
-        " cannot be recalled."
+        "Change your mind: choose Withdraw at any time before the run ends. Nothing more leaves. What was opened before"
+        " stays opened and counts against the budget; published texts cannot be recalled, and they name this hospital"
+        " as one that took part until then."
     )
     if value["as_signed"]:
         return [Section("What you can do", points=(withdraw,))]
@@ -276,12 +347,11 @@ def _choices(value: dict[str, Any]) -> list[Section]:
         Section(
             "What you can do",
             points=(
-                f"Refuse: choose Reject, or type undersong-party reject {run}. You need give no reason; if you write"
-                " one, the operator reads it. Nothing leaves, and this run does not take place. The operator may plan"
-                " another one without you, or ask you anew.",
+                "Refuse: choose Reject. You need give no reason; if you write one, the operator reads it. Nothing"
+                " leaves, and this run does not take place. The operator may plan another one without you, or ask you"
+                " anew.",
                 "Wait: nothing leaves until you have decided.",
-                f"Approve: choose Approve and type the nine words below, or type undersong-party approve {run} and the"
-                " words."
+                "Approve: choose Approve and type the nine words below."
                 + (
                     " Your policy asks for two people: a privacy officer and one for IT." if value["two_people"] else ""
                 ),
@@ -298,7 +368,7 @@ def _hospitals(value: dict[str, Any]) -> Section:
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     sentences = [
         f"{counted(len(names), 'hospital')}, as the operator names them: {shown}{more}.",
-        f"A total is read only if at least {value['threshold']} of them take part.",
+        f"Your numbers {'are ' if value['others'] else ''}{words.together(value['others'])}.",
         "Nobody can check another hospital's numbers: one that lies could spoil the corpus. It would learn nothing more"
         " by that, and what is promised to your patients stays.",
     ]
@@ -349,12 +419,12 @@ def _another(value: dict[str, Any]) -> list[Section]:
 
 def purpose(value: dict[str, Any]) -> Section:
     """Returns the section on the run's purpose, in its operator's words."""
-    task, coordinator = value["task"], value["coordinator"]
+    task = value["task"]
     stated = "the operator has not stated it"
     generators = ", ".join(printable(each, 120) for each in task["generators"] or ()) or stated
     found = [
         ("purpose", _cut(task["purpose"] or stated)),
-        *([] if coordinator is None else [("who runs it", printable(coordinator["name"], 63))]),
+        ("who runs it", printable(value["operator"], LONGEST_SENTENCE)),
         ("what one text is", _cut(task["description"] or stated)),
         ("labels", printable(", ".join(task["labels"] or ()), LONGEST_SENTENCE) or "none"),
         ("who writes the texts", generators),
@@ -412,8 +482,9 @@ def _figures(value: dict[str, Any]) -> Section:
             " certainty above is that of the most telling case, which is rare.",
         ),
         (
-            "if every other party colludes",
-            f"epsilon {alone} at {delta}. The others can subtract their own noise; yours alone is left.",
+            f"if every other party colludes, {words.AS_PLANNED}",
+            f"epsilon {alone} at {delta}. The others can subtract their own noise; yours alone is left."
+            f" {words.PLANNED}",
         ),
         (
             "time of an answer",
@@ -463,7 +534,7 @@ def who_takes_part(value: dict[str, Any]) -> Section:
     sentences = [
         f"{counted(len(parties), 'party', 'parties')}, as the coordinator names them; only a fingerprint that its"
         " hospital has told you says who it is.",
-        f"At least {value['threshold']} of them must take part to open a sum; {value['tolerated_dropouts']} may be"
+        f"A sum opens with those of at least {value['others'] + 1} of them; {value['tolerated_dropouts']} may be"
         " missing.",
         *([] if required or len(parties) == 1 else ["Your policy names none of them that must take part."]),
     ]
@@ -483,12 +554,13 @@ def _releases(manifest: Manifest) -> list[dict[str, Any]]:
     """Sums of one statistic with the same noise, together."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for planned in manifest.plan.sums:
-        key = (planned.statistic, planned.source, planned.sigma, planned.l2, planned.law)
+        asks = words.question(planned)
+        key = (planned.statistic, asks, planned.source, planned.sigma, planned.l2, planned.law)
         groups.setdefault(key, []).append(planned.dimension)
     return [
         {
             "statistic": statistic,
-            "meaning": _meaning(statistic, source),
+            "meaning": asks,
             "source": source,
             "releases": len(dimensions),
             "numbers": dimensions,
@@ -496,18 +568,8 @@ def _releases(manifest: Manifest) -> list[dict[str, Any]]:
             "l2_sensitivity": l2,
             "law": law,
         }
-        for (statistic, source, sigma, l2, law), dimensions in groups.items()
+        for (statistic, asks, source, sigma, l2, law), dimensions in groups.items()
     ]
-
-
-def _meaning(statistic: str, source: str) -> str:
-    found = statistics.known(statistic) if statistics.source(statistic) == source else None
-    if not source:
-        return "a sum of bounded numbers computed from your records" if found is None else found.consent
-    program = (
-        f"bounded numbers that ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {source})"
-    )
-    return f"{program}; it says: {printable(found.consent, LONGEST_SENTENCE)}" if found else program
 
 
 def _colluders(count: int) -> str:

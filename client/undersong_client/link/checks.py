@@ -27,6 +27,7 @@ from undersong_common.errors import ConfigurationError, TransportError, Underson
 from undersong_common.model_files import PACKAGED
 from undersong_common.printable import counted, noun, printable
 from undersong_protocol.agreement.bounds import weak_delta
+from undersong_protocol.agreement.words import together
 from undersong_protocol.wire.framing import CLOCK_METADATA
 
 Grade = Literal["ok", "warning", "problem"]
@@ -125,9 +126,9 @@ def _policy(home: PartyHome) -> str:
         raise ConfigurationError(
             "the policy allows no kind of question: every run is refused", "undersong-party policy set --question KIND"
         )
-    parties = counted(allowed.minimum_parties, "party", "parties")
     return (
-        f"{counted(len(allowed.statistics), 'statistic')}, at least {parties}, approval:"
+        f"{counted(len(allowed.statistics), 'statistic')}; your numbers"
+        f" {'are ' if allowed.minimum_parties > 1 else ''}{together(allowed.minimum_parties - 1)}; approval:"
         f" {'every run waits for a person' if allowed.approval == 'each' else 'standing'}"
     )
 
@@ -183,7 +184,7 @@ def _weak_choices(home: PartyHome) -> Iterator[Finding]:
         yield Finding("budget", "warning", sentence, "undersong-party budget set --help")
     if allowed.approval != "standing":
         return
-    for caution in cautions.of_standing_consent(allowed, datasets.load(home).table, home.settings.user_field):
+    for caution in cautions.of_standing_consent(allowed, datasets.load(home).table, home.settings.user_is):
         yield Finding(
             "standing consent",
             "warning",

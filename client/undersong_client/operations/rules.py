@@ -10,7 +10,7 @@ from undersong_client.consent import plugins, policy, two_people
 from undersong_client.consent.people import Person, note_decision
 from undersong_client.home import PartyHome
 from undersong_client.records import cautions
-from undersong_client.storage import datasets
+from undersong_client.storage import datasets, own_figures
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import that_hold
 from undersong_common.privacy.ledger import TOLERANCE, Ledger
@@ -62,7 +62,7 @@ def set_budget(
     home: Path,
     *,
     epsilon: float,
-    delta: float,
+    delta: float | None = None,
     per_run: float | None = None,
     parts: int = 1,
     person: Person | None = None,
@@ -71,6 +71,7 @@ def set_budget(
     """Sets the budget over all runs. A budget below what was spent refuses every further run.
 
     Args:
+        delta: None takes the one that fits the number of patients (``storage.own_figures``).
         per_run: largest epsilon of one run; None allows the whole budget.
         parts: number of parts into which delta is divided (``undersong_common.privacy.spending``).
         person: whoever sets it.
@@ -85,7 +86,7 @@ def set_budget(
         )
     changes = {
         "total_epsilon": epsilon,
-        "total_delta": delta,
+        "total_delta": proposed_delta(home)[0] if delta is None else delta,
         "total_parts": parts,
         "run_epsilon": epsilon if per_run is None else per_run,
     }
@@ -93,6 +94,11 @@ def set_budget(
     if opened.ledger.exists():
         datasets.declare(Ledger.read(opened.ledger), changed, at=time.time())
     return budget(home)
+
+
+def proposed_delta(home: Path) -> tuple[float, str]:
+    """Returns the delta to propose for the budget, and the proposal with its reason as a sentence."""
+    return own_figures.delta_of(PartyHome(home))
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,6 @@ def set_policy(
     named_statistics: Sequence[str] | None = None,
     units: Sequence[str] | None = None,
     minimum_parties: int | None = None,
-    minimum_threshold: int | None = None,
     required_parties: Sequence[str] | None = None,
     run_epsilon: float | None = None,
     approval: str | None = None,
@@ -193,7 +198,6 @@ def set_policy(
         "statistics": None if named_statistics is None else _known(named_statistics),
         "units": None if units is None else tuple(units),
         "minimum_parties": minimum_parties,
-        "minimum_threshold": minimum_threshold,
         "approval": approval,
         "two_people": two_people,
         "declared_units": declared_units,
@@ -298,7 +302,7 @@ def _change(
     """Changes and signs the policy; where it makes consent standing, what depends on the records is looked at now."""
     wanted = replace(policy.read(opened), **changes)
     if wanted.approval == "standing" and opened.settings.data:
-        confirm(cautions.of_standing_consent(wanted, datasets.load(opened).table, opened.settings.user_field))
+        confirm(cautions.of_standing_consent(wanted, datasets.load(opened).table, opened.settings.user_is))
     _sign(opened, wanted, person)
     return wanted
 

@@ -140,6 +140,7 @@ def figures(opened: PartyHome, known: Requests, request: Request, ledger: "Ledge
     from undersong_client.consent import plugins, policy, preview, trust
     from undersong_client.records import cautions, snapshot
     from undersong_client.storage import datasets
+    from undersong_client.storage.own_figures import own_figures
     from undersong_protocol.agreement.manifest import Manifest
 
     manifest = Manifest.from_bytes(known.manifest_bytes(request))
@@ -155,12 +156,12 @@ def figures(opened: PartyHome, known: Requests, request: Request, ledger: "Ledge
         embedder=settings.load_embedder().fingerprint,
         policy=allowed.bounds,
         ledger=ledger,
-        cautions=cautions.of_manifest(manifest, data, settings.user_field),
+        cautions=cautions.of_manifest(manifest, data, settings.user_is),
         warnings=[*cautions.of_plan(manifest, allowed), *filter(None, [snapshot.facts(opened).lengths.words])],
         has_labels=data.table.labels is not None,
         teacher_model=settings.teacher_model,
         coordinator=trust.coordinator(opened) if opened.coordinator.exists() else None,
-        user_field=settings.user_field,
+        own=own_figures(opened, manifest.labels).for_sheet(),
         drill=settings.drill,
     )
 
@@ -204,7 +205,7 @@ def approve(
     if figures["objections"]:
         raise PrivacyRefusal(
             f"this party's guard refuses run {request.run!r}, whatever is approved: {'; '.join(figures['objections'])}",
-            remedy_of_refusal(request.run),
+            remedy_of_refusal(figures["remedies"], figures["operator"]),
         )
     if sheet != now.hash:
         before = request.previewed_parts if sheet == request.previewed_sheet else {}

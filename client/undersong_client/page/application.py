@@ -15,9 +15,9 @@ from fastapi.responses import Response
 
 from undersong_client.consent import two_people
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
-from undersong_client.home import Declared, PartyHome
+from undersong_client.home import Declared, PartyHome, chosen_user_is
 from undersong_client.operations import daemon, data, dossier, joining, outbox, rules, runs
-from undersong_client.storage import datasets
+from undersong_client.storage.own_figures import own_figures
 from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state
@@ -28,6 +28,7 @@ from undersong_common.printable import json_text, printable
 from undersong_common.printed_page import Page
 from undersong_common.privacy import accounting, impact
 from undersong_protocol import statistics
+from undersong_protocol.agreement.words import together
 
 MENU: tuple[tuple[str, str, Role], ...] = (
     ("/", "Now", "viewer"),
@@ -288,8 +289,11 @@ class HospitalPage:
         def budget() -> dict[str, Any]:
             found = rules.budget(self._home)
             whole = found.allowed.total_epsilon
+            delta, proposal = rules.proposed_delta(self._home)
             return {
                 "found": found,
+                "delta": delta,
+                "proposal": proposal,
                 "used": found.spent / whole if found.spent is not None and 0 < whole < math.inf else None,
             }
 
@@ -298,7 +302,7 @@ class HospitalPage:
             "dataset": lambda: {
                 "settings": opened.settings,
                 "folders": self._sources(),
-                "objections": datasets.exclusion_words(opened),
+                "rows": own_figures(opened).rows() if opened.settings.data else (),
             },
             "budget": budget,
             "ledger": lambda: {"facts": data.ledger(self._home, verify=True) if opened.ledger.exists() else None},
@@ -318,8 +322,8 @@ class HospitalPage:
         return visit.go("/budget", " ".join(["The budget is set.", *found.warnings]))
 
     def _add_data(self, visit: Visit) -> str:
-        fields = ("file", "text_field", "label_field", "user_field")
-        file, text, label, user = (visit.form.get(name, "").strip() for name in fields)
+        fields = ("file", "text_field", "label_field", "user_field", "user_is")
+        file, text, label, user, user_is = (visit.form.get(name, "").strip() for name in fields)
         settings = PartyHome(self._home).settings
         known, place = settings.data, os.path.realpath(file.replace("\0", ""))
         if file != known and not any(Path(place).is_relative_to(folder) for folder in self._sources()):
@@ -336,6 +340,7 @@ class HospitalPage:
             text_field=text,
             label_field=label,
             user_field=user,
+            user_is=chosen_user_is(settings, user, user_is),
             database=settings.database if file.endswith(".sql") else "",
         )
         try:
@@ -397,6 +402,7 @@ class HospitalPage:
                 "wish": two_people.pending_wish(PartyHome(self._home)),
                 "duties": visit.site.accounts.duties.all(),
                 "roles_of_two": ROLES_OF_TWO,
+                "together": together(found.allowed.minimum_parties - 1),
                 "guesses": [(epsilon, _cases(epsilon, found.allowed.total_delta)) for epsilon in (1, 4, 8)],
             },
             "packages": lambda: {"packages": rules.installed(self._home)},
@@ -411,8 +417,7 @@ class HospitalPage:
             questions=list(visit.lists.get("questions", ())),
             run_epsilon=_figure(visit, "run_epsilon"),
             units=list(visit.lists.get("units", ())),
-            minimum_parties=_whole(visit, "minimum_parties"),
-            minimum_threshold=_whole(visit, "minimum_threshold"),
+            minimum_parties=_whole(visit, "minimum_others") + 1,
             required_parties=required,
             approval="each" if approval == "two" else approval,
             two_people=approval == "two",
@@ -564,7 +569,7 @@ def _figure(visit: Visit, name: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ConfigurationError(f"{name}: {text!r} is not a number", "write for example 4 or 1e-6") from None
+        raise ConfigurationError(f"{name}: {text!r} is not a number", "write for example 4 or 1e-5") from None
 
 
 def _whole(visit: Visit, name: str) -> int:

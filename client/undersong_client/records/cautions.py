@@ -12,11 +12,12 @@ from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import unit_word
 from undersong_client.records.private import DataSet, PrivateRecords, unit_count
 from undersong_common.errors import InternalError
-from undersong_common.printable import counted, printable, that_hold
+from undersong_common.printable import printable, that_hold
 from undersong_common.table import Table
 from undersong_protocol.agreement.bounds import FEW_PARTIES, weak_delta
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy
+from undersong_protocol.agreement.words import together
 
 EMPTY = "the data set has no record: this party would answer with zeros"
 
@@ -24,11 +25,12 @@ EMPTY = "the data set has no record: this party would answer with zeros"
 def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
     """Returns warnings about weak choices in a plan, which do not depend on the records."""
     privacy, parties = manifest.plan.privacy, len(manifest.roster)
+    fewest = manifest.plan.quorum.fewest
     few = that_hold(
         (parties == 1, "you are the only party: the sum that opens is your own"),
         (
-            1 < parties < FEW_PARTIES,
-            "there are only two parties: the other one can subtract its own part from the opened sum",
+            parties > 1 and fewest < FEW_PARTIES,
+            f"your numbers {'are ' if fewest > 1 else ''}{together(fewest - 1)}",
         ),
     )
     return [*(weak_delta(privacy.delta) if math.isfinite(privacy.epsilon) else ()), *few, *weak_policy(policy)]
@@ -43,8 +45,8 @@ def weak_policy(policy: HospitalPolicy) -> list[str]:
         ),
         (
             policy.minimum_parties < FEW_PARTIES,
-            f"the policy accepts runs of {counted(policy.minimum_parties, 'party', 'parties')}:"
-            " with fewer than three, another one can subtract its own part from the opened sum",
+            f"by your policy, your numbers {'are ' if policy.minimum_parties > 1 else ''}"
+            f"{together(policy.minimum_parties - 1)}",
         ),
         (
             policy.require_post_quantum == "never",
@@ -54,12 +56,12 @@ def weak_policy(policy: HospitalPolicy) -> list[str]:
     )
 
 
-def of_manifest(manifest: Manifest, data: DataSet, user_field: str = "") -> list[str]:
+def of_manifest(manifest: Manifest, data: DataSet, user_is: str = "") -> list[str]:
     """Returns warnings about a run of this manifest with this data set, as :func:`of_run`."""
     privacy = manifest.plan.privacy
     records = PrivateRecords(data.table, manifest.labels, privacy, key=data.key, embed=_not_embedded)
     return [
-        *of_run(privacy, records, has_users=data.table.users is not None, user_field=user_field),
+        *of_run(privacy, records, has_users=data.table.users is not None, user_is=user_is),
         *(
             f"the run asks for {printable(name)!r}, and no column of the data set stands for it: it would"
             " count as missing in every record"
@@ -69,24 +71,24 @@ def of_manifest(manifest: Manifest, data: DataSet, user_field: str = "") -> list
     ]
 
 
-def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_field: str = "") -> list[str]:
+def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_is: str = "") -> list[str]:
     """Returns warnings about a run with these records, as sentences for the party's own people.
 
     Args:
         privacy: the run's privacy guarantee.
         records: the records that would take part.
         has_users: True if the data set has a column of user ids.
-        user_field: name of that column, which gives the word for a user.
+        user_is: word for a user.
     """
     nameless, delta = privacy.unit == "user" and not has_users, privacy.delta if math.isfinite(privacy.epsilon) else 0.0
     return that_hold(
         (
             nameless,
-            f"the run protects {unit_word('user', user_field, 2)}, and the data set has no column that names them: no"
+            f"the run protects {unit_word('user', user_is, 2)}, and the data set has no column that names them: no"
             " record would take part",
         ),
         (not nameless and not len(records), EMPTY),
-        *((True, sentence) for sentence in _delta(delta, privacy.unit, records.unit_count, user_field)),
+        *((True, sentence) for sentence in _delta(delta, privacy.unit, records.unit_count, user_is)),
         (
             records.unlisted_labels,
             f"{records.unlisted_labels} of {len(records)} records have a label that the task does not list: they would"
@@ -95,7 +97,7 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_f
     )
 
 
-def of_standing_consent(policy: HospitalPolicy, table: Table, user_field: str = "") -> list[str]:
+def of_standing_consent(policy: HospitalPolicy, table: Table, user_is: str = "") -> list[str]:
     """Returns warnings about standing consent with this policy and data set."""
     found = [] if len(table) else [EMPTY]
     for unit in ("sample", "user"):
@@ -103,11 +105,11 @@ def of_standing_consent(policy: HospitalPolicy, table: Table, user_field: str = 
             units = unit_count(table, unit)
             # A run's delta is below 1 / declared_units where something is declared.
             if not units <= policy.declared_units:
-                found += _delta(policy.total_delta, unit, units, user_field)
+                found += _delta(policy.total_delta, unit, units, user_is)
             if 0 < policy.declared_units < units:
                 found.append(
                     f"the policy declares at most {policy.declared_units} privacy units, the data set has {units}"
-                    f" {unit_word(unit, user_field, units)}"
+                    f" {unit_word(unit, user_is, units)}"
                 )
     return found
 
@@ -116,10 +118,10 @@ def _not_embedded(_texts: Sequence[str]) -> NoReturn:
     raise InternalError("cautions need no embedding")
 
 
-def _delta(delta: float, unit: str, units: int, user_field: str) -> list[str]:
+def _delta(delta: float, unit: str, units: int, user_is: str) -> list[str]:
     if unit == "party" or delta * units < 1:
         return []
     return [
-        f"delta {delta:g} is not below 1 / {units}, one over the number of {unit_word(unit, user_field, 2)} here: a"
+        f"delta {delta:g} is not below 1 / {units}, one over the number of {unit_word(unit, user_is, 2)} here: a"
         " mechanism that publishes a whole record now and then would be allowed"
     ]

@@ -8,8 +8,8 @@ reading it takes no second copy in memory.
 import hmac
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Facts:
         rows: number of records.
         embedder: fingerprint of the embedder with which the data set was added.
         long, cut: number of texts that this embedder reads in windows, and of those whose end it does not read.
+        read_s: time at which the source was read, seconds since the epoch; 0 in a copy that does not say so.
+        left_out: number of rows of the source by the reason for which they were left out.
     """
 
     fingerprint: str
@@ -50,6 +52,8 @@ class Facts:
     embedder: str = ""
     long: int = 0
     cut: int = 0
+    read_s: float = 0.0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def lengths(self) -> TextLengths:
@@ -81,8 +85,8 @@ def facts(home: PartyHome) -> Facts:
     """Reads the head of the sealed data set. Raises ConfigurationError if it is missing or damaged."""
     head = next(_opened(home, home.sealed))
     try:
-        return Facts(**{name: head[name] for name in Facts.__dataclass_fields__})
-    except (KeyError, TypeError):
+        return Facts(**{name: head[name] for name in Facts.__dataclass_fields__ if name in head})
+    except TypeError:
         raise _damaged(home) from None
 
 

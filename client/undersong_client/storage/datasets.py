@@ -209,7 +209,7 @@ def add(
     data = DataSet(reading.table, keys.secret(home, "data"))
     warnings = reading.cautions(present_before(home))
     if policy.approval == "standing":
-        warnings += cautions.of_standing_consent(policy, data.table, declared.user_field)
+        warnings += cautions.of_standing_consent(policy, data.table, declared.user_is)
     elif not len(data.table):
         warnings.append(cautions.EMPTY)
     confirm(warnings)
@@ -242,7 +242,15 @@ def add(
     texts = data.table.texts
     lengths = TextLengths(len(texts), 0, 0) if embedder is None else embedder.lengths(texts)
     facts = snapshot.Facts(
-        data.fingerprint, kept.name, salted(checkpoints), len(texts), model, lengths.long, lengths.cut
+        data.fingerprint,
+        kept.name,
+        salted(checkpoints),
+        len(texts),
+        model,
+        lengths.long,
+        lengths.cut,
+        at,
+        _left_out(reading, len(held_out)),
     )
     if reading.objections is not None:
         _log_exclusion(home, data, reading.objections, at)
@@ -262,6 +270,16 @@ def add(
     if earlier is not None:
         earlier.leave(ledger, kept, budget_of(policy) if policy.has_budget else None)
     return Added(replace(survey(reading, lengths), held_out=len(held_out)), ledger, restored, unit_of=reading.unit_of)
+
+
+def _left_out(reading: sources.Reading, held_out: int) -> dict[str, int]:
+    """Number of rows by the reason for which they are no records of the data set."""
+    objected = reading.objections.records if reading.objections else 0
+    return {
+        **Counter(row.why for row in reading.skipped),
+        "of patients who object": objected,
+        "held out, to judge a corpus by": held_out,
+    }
 
 
 def last_exclusion(home: PartyHome) -> Mapping[str, Any] | None:

@@ -32,7 +32,7 @@ from typing import Any
 from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import sync_folder
-from undersong_common.privacy.accounting import Event, is_one_gaussian
+from undersong_common.privacy.accounting import Event, best_guess, is_one_gaussian
 from undersong_common.privacy.spending import (
     Attempt,
     Budget,
@@ -209,6 +209,18 @@ class Ledger:
     def spent_with(self, charge: Charge, delta: float) -> float:
         """Returns what :meth:`spent` would be if the run of ``charge`` had charged exactly the events of ``charge``."""
         return self._spent({**self._known(), charge.run: charge.events}, delta)
+
+    def best_guess_with(self, charge: Charge, delta: float) -> float:
+        """Returns the largest chance of a right guess about one unit, over all runs with that of ``charge``.
+
+        It is ``accounting.best_guess`` of all events. Budgets of lost ledgers have no events: there the epsilon of
+        :meth:`spent_with` at ``delta`` bounds it (Kairouz, Oh, Viswanath 2015, theorem 2.1).
+        """
+        runs = {**self._known(), charge.run: charge.events}
+        if not self._lost_budgets:
+            return best_guess([event for events in runs.values() for event in events])
+        sure = 1.0 / (1.0 + math.exp(-self.spent_with(charge, delta)))
+        return sure + (1.0 - sure) * delta
 
     def costs(self, delta: float) -> list[RunCost]:
         """Returns each run's cost at ``delta``, in the order of the runs' first entries."""
@@ -544,8 +556,9 @@ class Ledger:
             raise PrivacyRefusal(
                 f"{charge} would need a part of this data set's budget, whose delta is divided into {divided}: "
                 "runs of unsampled Gaussian noise share one, every other run takes one",
-                "have the data set's owner declare a budget of more parts",
+                "plan the run with unsampled Gaussian sums only, or have the hospital declare a budget of more parts",
                 code="too-many-parts",
+                told=f"{charge}: the budget of this data set does not allow a run that is not purely Gaussian",
             )
         if not self._lost_budgets and surely_within(found, self.budget.epsilon, self.budget.delta / divided):
             return
@@ -554,8 +567,9 @@ class Ledger:
             raise PrivacyRefusal(
                 f"{charge} would bring this data set to epsilon {total:.6g} at delta {self.budget.delta:g}; "
                 f"its budget is {self.budget.epsilon:g}",
-                "ask for less, or have the data set's owner declare a larger budget",
+                "plan the run with a smaller privacy.epsilon",
                 code="over-budget",
+                told=f"{charge}: the budget of this data set does not allow this run",
             )
 
     def _divided(self, runs: Mapping[str, Sequence[Event]]) -> int:

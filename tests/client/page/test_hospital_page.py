@@ -47,7 +47,7 @@ def page(home):
     made.close()
 
 
-FEWEST = {"minimum_parties": "4", "minimum_threshold": "3", "declared_units": "0"}
+FEWEST = {"minimum_others": "3", "declared_units": "0"}
 OFFICER = {"name": "Dr. Ada Lind", "role": "privacy officer"}
 
 
@@ -160,8 +160,8 @@ def with_duties(site, *accounts):
 def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer, monkeypatch):
     """The attack: whoever may change the policy took the rule away first, and then signed alone."""
     command("policy", "set", "--two-people", "--home", home)
-    fields = {"questions": ["counts"], "units": "user", "run_epsilon": "1", "minimum_parties": "4"}
-    fields |= {"minimum_threshold": "3", "declared_units": "0", "require_post_quantum": "always"}
+    fields = {"questions": ["counts"], "units": "user", "run_epsilon": "1", "minimum_others": "3"}
+    fields |= {"declared_units": "0", "require_post_quantum": "always"}
     page.site.accounts.set_role("bert", "operator")
     second = Browser(page.site).enter(page.site.accounts.link("bert"))
     with_duties(page.site, "hospital", "bert")
@@ -338,8 +338,7 @@ def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
         "questions": ["counts"],
         "units": "user",
         "run_epsilon": "1",
-        "minimum_parties": "4",
-        "minimum_threshold": "3",
+        "minimum_others": "3",
     }
     chosen = {"require_post_quantum": "always", "minimum_colluders": "2", "share_policy": "yes"}
     page.post("/policy", fields, approval="each", declared_units="0", required_parties="", **chosen)
@@ -412,7 +411,8 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     again = page.post("/budget/data", fields, of="/budget")  # a new version of the same file
     assert "is in no folder" not in text(again)
     assert (home.settings.same_patient, home.settings.exclusions) == (["case"], str(tmp_path / "wishes.txt"))
-    assert "Of 1 identifier on the list, 1 is in the source and keeps out 2 records." in text(page.get("/budget"))
+    assert "Patients who object 1 in the file, left out" in text(page.get("/budget"))
+    assert "2 of patients who object" in text(page.get("/budget"))
     clerk = Browser(site).enter(site.accounts.link("clerk"))
     assert clerk.post("/budget/data", fields, of="/budget").status_code == 403
     site.close()
@@ -529,6 +529,6 @@ def test_digits_that_are_no_number_are_refused_in_words(page, number):
     assert page.get(f"/outbox/{number}").status_code == 404
     for path in ("/requests", "/outbox"):
         assert "internal error" not in page.get(f"{path}?page={number}").text
-    refused = page.post("/policy", run_epsilon="1", minimum_parties=number)
+    refused = page.post("/policy", run_epsilon="1", minimum_others=number)
     assert refused.status_code == 409
     assert "is not a whole number" in refused.text

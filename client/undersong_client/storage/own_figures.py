@@ -1,0 +1,135 @@
+"""The figures by which a party's people recognise their data set; nobody else is told any of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from undersong_client.home import PartyHome, unit_word
+from undersong_client.records import snapshot
+from undersong_client.records.private import unit_count
+from undersong_client.storage import datasets
+from undersong_common.printable import printable
+from undersong_common.table import Table
+
+LARGEST_DELTA = 1e-5  # that is proposed, however few patients there are
+
+
+@dataclass(frozen=True)
+class OwnFigures:
+    """File, day, records, patients and what was left out of a sealed data set.
+
+    Attributes:
+        file: the declared source.
+        read_s: time at which it was read, seconds since the epoch; 0 for a copy that does not say so.
+        patients: number of users; None without a column of them.
+        unit_word: word for one user.
+        left_out: number of rows by the reason for which they were left out.
+        known_labels: share of the records whose label a plan lists; None without labels or without a plan.
+    """
+
+    file: str
+    read_s: float
+    records: int
+    patients: int | None
+    unit_word: str
+    objectors: int
+    left_out: Mapping[str, int]
+    known_labels: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def for_sheet(self) -> dict[str, Any]:
+        """Returns what a sheet shows and signs: the rows, and the word for a user."""
+        return {"word": self.unit_word, "rows": [list(row) for row in self.rows()]}
+
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """Returns the figures as (name, words), for sheet, page and command."""
+        people = unit_word("user", self.unit_word, 2)
+        read = f"{datetime.fromtimestamp(self.read_s, UTC):%Y-%m-%d}" if self.read_s else "on a day that was not kept"
+        count = "no column names them" if self.patients is None else f"{self.patients:,}"
+        out = "; ".join(f"{count:,} {printable(why, 200)}" for why, count in self.left_out.items() if count)
+        found = [
+            ("file", f"{printable(Path(self.file).name, 200)}, read {read}"),
+            ("records", f"{self.records:,}"),
+            (people, count),
+            (
+                f"{people} who object",
+                f"{self.objectors:,} in the file, left out" if self.objectors else "none in the file",
+            ),
+            ("rows left out", out or "none"),
+        ]
+        if self.known_labels is not None:
+            found.append(("labels that the plan knows", f"those of {100 * self.known_labels:.0f} % of the records"))
+        return tuple(found)
+
+
+def own_figures(home: PartyHome, labels: Sequence[str] | None = None) -> OwnFigures:
+    """Returns the figures of the sealed data set.
+
+    Args:
+        labels: the labels of a plan; None for no plan.
+
+    Raises ConfigurationError if no data set was added, or its sealed copy is damaged.
+    """
+    table, facts, settings = datasets.load(home).table, snapshot.facts(home), home.settings
+    excluded = datasets.last_exclusion(home)
+    return OwnFigures(
+        settings.data,
+        facts.read_s,
+        len(table),
+        None if table.users is None else unit_count(table, "user"),
+        settings.user_is,
+        0 if excluded is None else int(excluded["patients"]),
+        facts.left_out,
+        _known_share(table, labels),
+    )
+
+
+def own_lines(home: PartyHome) -> list[str]:
+    """Returns the figures in lines for a terminal; [] without a data set."""
+    return [f"{name}: {words}" for name, words in own_figures(home).rows()] if home.settings.data else []
+
+
+def _known_share(table: Table, labels: Sequence[str] | None) -> float | None:
+    if not labels or not table.labels:
+        return None
+    return sum(label in set(labels) for label in table.labels) / len(table.labels)
+
+
+def proposed_delta(units: int) -> float:
+    """Returns the delta to propose for a budget: 1e-5, or less for many patients.
+
+    It is the smaller of 1e-5 and the largest power of ten that is at most 1 / (10 ``units``).
+
+    >>> [proposed_delta(units) for units in (0, 100, 9_999, 10_000, 10_001, 100_000, 250_000)]
+    [1e-05, 1e-05, 1e-05, 1e-05, 1e-06, 1e-06, 1e-07]
+    """
+    exponent = max(-round(math.log10(LARGEST_DELTA)), len(str(max(units, 1) * 10 - 1)))
+    return float(f"1e-{exponent}")
+
+
+def delta_of(home: PartyHome) -> tuple[float, str]:
+    """Returns the delta to propose for this data set's budget, and the proposal with its reason as a sentence."""
+    if not home.settings.data:
+        return LARGEST_DELTA, delta_sentence(0, "")
+    figures = own_figures(home)
+    units = figures.records if figures.patients is None else figures.patients
+    word = "record" if figures.patients is None else figures.unit_word
+    return proposed_delta(units), delta_sentence(units, word)
+
+
+def delta_sentence(units: int, word: str) -> str:
+    """Returns the proposal with its reason.
+
+    >>> delta_sentence(20_000, "patient")
+    '1e-06, which is 1 in 1,000,000: at most a tenth of one over the number of patients, 20,000'
+    >>> delta_sentence(0, "")
+    '1e-05, which is 1 in 100,000'
+    """
+    delta = proposed_delta(units)
+    why = f": at most a tenth of one over the number of {unit_word('user', word, 2)}, {units:,}" if units else ""
+    return f"{delta:g}, which is 1 in {round(1 / delta):,}{why}"

@@ -1,0 +1,121 @@
+"""The officer's sheet: who asks, own figures, whom a column names, delta by the number of patients, the risk of all."""
+
+import json
+import re
+
+import pytest
+
+from tests.client.cli.test_cli import proposed
+from tests.doubles.party_home import HashedEmbedder, command, joined
+from undersong_client.consent import preview
+from undersong_client.home import PartyHome
+from undersong_client.storage.own_figures import proposed_delta
+from undersong_common.embedding import Embedder
+from undersong_common.privacy.accounting import Gaussian, best_guess
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Charge
+
+FALL = "tests/client/records/cases/fall.csv"
+COLUMNS = ("--text-field", "Notiz", "--label-field", "Strom", "--user-field", "Fall")
+# Words that an officer's first screen never has; "1e-" stands only beside its "1 in 100,000".
+INNER_WORDS = ("party", "daemon", "grant", "statistic", "chain", "sealed", "releases", "undersong-party", "1e-")
+
+
+@pytest.fixture
+def home(tmp_path, authority, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+    return joined(tmp_path, authority)
+
+
+def sheet(home, run="spring"):
+    value = json.loads(command("preview", run, "--home", home, "--json"))
+    page = preview.sheet(value)
+    return value, [section for section in page.sections if not section.folded]
+
+
+def test_a_column_named_like_a_case_is_asked_about(tmp_path):
+    home = tmp_path / "party"
+    command("init", "alpha", "--home", home)
+    said = command("data", "add", FALL, *COLUMNS, "--home", home, code=2)
+    assert "--user-is patient" in said
+    assert "--user-is case" in said
+    assert not PartyHome(home).settings.data
+    added = command("data", "add", FALL, *COLUMNS, "--user-is", "case", "--home", home)
+    assert "cases; the one with most" in added
+    assert "a patient with three cases is protected as three" in " ".join(added.split())
+    assert not re.search(r"\busers?\b", added)
+    command("data", "add", FALL, *COLUMNS, "--new-version", "--home", home)  # the same column: it was answered
+    assert PartyHome(home).settings.user_is == "case"
+
+
+@pytest.mark.parametrize(("column", "asked"), [("patient", False), ("CaseNo", True), ("hadm_id", True), ("pid", False)])
+def test_only_columns_named_like_a_case_are_asked_about(tmp_path, column, asked):
+    home, notes = tmp_path / "party", tmp_path / "notes.csv"
+    command("init", "alpha", "--home", home)
+    notes.write_text(f"text,{column}\na note,1\n", encoding="utf-8")
+    command("data", "add", notes, "--user-field", column, "--home", home, code=2 if asked else 0)
+
+
+def test_a_case_is_a_case_in_every_sentence_of_the_sheet(home):
+    PartyHome(home).change(user_is="case")
+    proposed(home)
+    _, sections = sheet(home)
+    shown = repr(sections)
+    assert "a patient with three cases is protected as three" in shown
+    assert "whether one case's records were used" in shown
+    assert "'cases'" in shown
+    assert "user" not in shown.replace("used", "")
+
+
+def test_the_sheet_shows_the_hospital_s_own_figures(home):
+    proposed(home)
+    own = dict(next(section for section in sheet(home)[1] if section.title == "Your records").figures)
+    assert own["file"].startswith("alpha.jsonl, read 20")
+    assert (own["records"], own["patients"], own["rows left out"]) == ("12", "6", "none")
+    assert own["labels that the plan knows"] == "those of 100 % of the records"
+
+
+def test_the_risk_of_all_runs_is_in_the_words_of_one_and_says_why_less(home):
+    ledger = Ledger.read(home / "ledger.jsonl")
+    earlier = Charge("earlier", "00" * 32, "votes", 0, (Gaussian(4.0),), alone=(Gaussian(2.0),))
+    ledger.charge(earlier, at=5.0)
+    ledger.send(earlier, "aa" * 32, at=5.0)
+    manifest = proposed(home)
+    value, sections = sheet(home)
+    both = best_guess([Gaussian(4.0), *manifest.plan.charged_events()])
+    assert value["cost"]["best_guess_after"] == pytest.approx(both)
+    (budget,) = [section for section in sections if section.bar is not None]
+    shown = " ".join(budget.sentences)
+    assert f"right in at most {-int(-100 * both // 1)} of 100 cases" in shown
+    assert "does not add up in full" in shown
+    assert (
+        "1 in 10,000, and this run promises its own at" in shown or value["privacy"]["delta"] == value["cost"]["delta"]
+    )
+
+
+def test_the_first_screen_has_no_inner_word(home):
+    proposed(home)
+    shown = repr(sheet(home)[1])
+    assert [word for word in INNER_WORDS if re.search(rf"\b{word}", shown)] == []
+
+
+def test_a_sheet_of_an_earlier_version_is_still_shown(home):
+    proposed(home)
+    value, _ = sheet(home)
+    for key in ("operator", "asked", "others", "own", "remedies"):
+        del value[key]
+    del value["cost"]["best_guess_after"]
+    assert "how many of your records have each label" in repr(preview.sheet(value).sections)
+
+
+def test_a_budget_without_delta_gets_one_by_the_number_of_patients(home):
+    command("budget", "set", "--epsilon", 4, "--home", home)
+    assert json.loads(command("budget", "show", "--home", home, "--json"))["delta"] == 1e-5
+
+
+@pytest.mark.parametrize("units", [1, 9_999, 10_000, 10_001, 99_999, 123_456, 10**7])
+def test_the_proposed_delta_is_the_largest_power_of_ten_that_the_contract_allows(units):
+    delta = proposed_delta(units)
+    assert delta <= 1e-5
+    assert delta * 10 * units <= 1 + 1e-9
+    assert delta == 1e-5 or delta * 100 * units > 1 - 1e-9
