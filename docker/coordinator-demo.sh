@@ -10,7 +10,8 @@ METRICS="${METRICS:-127.0.0.1:9464}"
 PLAN_OPTIONS="${PLAN_OPTIONS:-}"
 
 if [ ! -e "$UNDERSONG_HOME/coordinator.json" ]; then
-    undersong coordinator init --address "$ADDRESS" --bind "$BIND" --metrics "$METRICS"
+    undersong coordinator init --address "$ADDRESS" --bind "$BIND" --metrics "$METRICS" \
+        --operator "The demonstration" --contact "nobody: invented records"
 fi
 for party in $PARTIES; do
     if ! undersong parties --json | grep -q "\"name\": \"$party\""; then

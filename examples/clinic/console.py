@@ -64,7 +64,15 @@ class ConsoleDemo:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         address = f"localhost:{port}"
-        coordinator.create(self.home, name="north-hospitals", addresses=[address], bind=f"127.0.0.1:{port}", metrics="")
+        coordinator.create(
+            self.home,
+            name="north-hospitals",
+            addresses=[address],
+            bind=f"127.0.0.1:{port}",
+            metrics="",
+            operator="North Hospitals Research Office",
+            contact="Mara Holm, 0123 456 78",
+        )
         self.start("coordinator", OPERATOR, "coordinator", "serve", "--home", self.home)
         self.start("console", OPERATOR, "console", "serve", "--home", self.home, "--port", 0, "--tasks", HERE)
         for name, notes in self._notes.items():

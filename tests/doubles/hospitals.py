@@ -86,7 +86,8 @@ class Operated:
 
     def found(self) -> None:
         address = f"localhost:{self.port}"
-        self.operator("coordinator", "init", "--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
+        place = ("--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
+        self.operator("coordinator", "init", *place, "--operator", "Example Hospital", "--contact", "01 234 56")
 
     @property
     def fingerprint(self) -> str:

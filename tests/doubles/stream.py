@@ -59,6 +59,8 @@ def make_home(folder: Path, parties: Iterable[str] = (), **changes: Any) -> Coor
         "bind": "127.0.0.1:0",
         "addresses": ("localhost:7443",),
         "metrics": "",
+        "operator": "Example Hospital",
+        "contact": "01 234 56",
     }
     home = CoordinatorHome.create(folder, CoordinatorSettings(**{**settings, **changes}), now=time.time())
     for name in parties:

@@ -39,7 +39,18 @@ def hospitals(tmp_path, monkeypatch):
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     federation = Federation(tmp_path, some_notes(tmp_path / "notes", 12, HOSPITALS[:3]), noise_seed=SEED)
     address = f"localhost:{federation.port}"
-    federation.operator("coordinator", "init", "--address", address, "--metrics", "")
+    federation.operator(
+        "coordinator",
+        "init",
+        "--address",
+        address,
+        "--metrics",
+        "",
+        "--operator",
+        "Example Hospital",
+        "--contact",
+        "01 234 56",
+    )
     for each in federation.hospitals.values():
         federation.enrol(each)
     task = clinic_task(tmp_path).read_text()

@@ -83,7 +83,18 @@ class Two:
         self.settings = settings
         addresses = [part for each in (self.one, self.two) for part in ("--address", f"localhost:{each.port}")]
         bind = ("--bind", f"127.0.0.1:{self.one.port}", "--metrics", "")
-        self.one.operator("coordinator", "init", *addresses, *bind, "--storage", storage)
+        self.one.operator(
+            "coordinator",
+            "init",
+            *addresses,
+            *bind,
+            "--storage",
+            storage,
+            "--operator",
+            "Example",
+            "--contact",
+            "01 23",
+        )
         shutil.copytree(self.one.home / "authority", self.two.home / "authority")
         settings = json.loads((self.one.home / "coordinator.json").read_text())
         settings["bind"] = f"127.0.0.1:{self.two.port}"

@@ -35,6 +35,10 @@ PartyName = Annotated[
 ]
 
 
+Operator = Annotated[str, typer.Option(help="Legal name of who asks; each hospital reads it first.")]
+Contact = Annotated[str, typer.Option(help="A person there whom a hospital reaches, with a telephone number.")]
+
+
 @app.command()
 def init(
     address: Annotated[
@@ -52,13 +56,23 @@ def init(
         str,
         typer.Option(help="Connection string of an empty PostgreSQL database; without it, the folder is all."),
     ] = "",
+    operator: Operator = "",
+    contact: Contact = "",
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
     """Makes the coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere."""
     made = operations.coordinator.create(
-        home, name=name, addresses=address, bind=bind, metrics=metrics, drill=drill, storage=storage
+        home,
+        name=name,
+        addresses=address,
+        bind=bind,
+        metrics=metrics,
+        drill=drill,
+        storage=storage,
+        operator=operator,
+        contact=contact,
     )
     lines = [
         f"made {home}; back it up by `undersong coordinator backup FILE`: it holds the keys",
@@ -75,12 +89,30 @@ def init(
 
 
 @app.command()
+def change(
+    operator: Operator | None = None,
+    contact: Contact | None = None,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Changes who asks, as every plan from now on states it. What was planned before stays as it was signed."""
+    facts = operations.coordinator.change(home, operator=operator, contact=contact)
+    operations.coordinator.note_command(home, "change", f"{facts.operator}, {facts.contact}")
+    print_result(facts, *_who_asks(facts), as_json=as_json)
+
+
+def _who_asks(facts: operations.coordinator.CoordinatorFacts) -> list[str]:
+    return [f"operator: {facts.operator or 'not stated'}", f"contact: {facts.contact or 'not stated'}"]
+
+
+@app.command()
 def show(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Shows the fingerprint, addresses and certificate of this coordinator, and whether it is running."""
     facts = operations.coordinator.show(home)
     print_result(
         facts,
         f"name: {facts.name}",
+        *_who_asks(facts),
         f"fingerprint: {facts.fingerprint}",
         f"addresses: {', '.join(facts.addresses)}",
         f"bind: {facts.bind}",

@@ -50,6 +50,7 @@ class CoordinatorSettings:
         drill: True for rehearsals with invented records only; every plan and output here says so.
         notify: command or address that is told when something waits for people (undersong_common.notices); "": none.
         storage: connection string of the PostgreSQL database that holds registry, journals and runs; "": this folder.
+        operator, contact: legal name of who runs it, and how hospitals reach a person; "" where task files say it.
     """
 
     name: str
@@ -59,6 +60,8 @@ class CoordinatorSettings:
     drill: bool = False
     notify: str = ""
     storage: str = ""
+    operator: str = ""
+    contact: str = ""
 
     @property
     def server_names(self) -> list[str]:

@@ -27,11 +27,13 @@ from undersong_common.files import file_state, sync_folder
 from undersong_common.machine import HeldStep
 from undersong_common.pages.duties import terminal_identity
 from undersong_common.pages.store import FILE_NAME, AuditLog
+from undersong_common.printable import printable
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 from undersong_server.runs.folder import ENDED, RunFolder
 
 SHARED_S = 5.0  # between two looks at a registry that other machines share
+LONGEST_STATED = 200  # characters of the operator's name, or of the contact
 HEALTH_S = 5.0  # longest wait for an answer to the health check
 DRILL_TEXTS = 300  # rows of each generator's corpus in a drill
 DRILL_TASK = """\
@@ -87,6 +89,7 @@ class CoordinatorFacts:
         drill: True for rehearsals only.
         held_up: the steps of the serving process that are held up, and since when.
         not_yet_valid: the certificates that begin in the future: "authority", "server".
+        operator, contact: who asks, as each plan states it; "" where the task files say it.
     """
 
     home: Path
@@ -101,6 +104,8 @@ class CoordinatorFacts:
     drill: bool
     held_up: tuple[HeldStep, ...] = ()
     not_yet_valid: tuple[str, ...] = ()
+    operator: str = ""
+    contact: str = ""
 
 
 def create(
@@ -112,6 +117,8 @@ def create(
     metrics: str = defaults.METRICS,
     drill: bool = False,
     storage: str = "",
+    operator: str = "",
+    contact: str = "",
 ) -> CoordinatorFacts:
     """Makes a coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere.
 
@@ -119,14 +126,40 @@ def create(
         metrics: "" for no metrics.
         drill: True for rehearsals only; writes a task of invented texts to ``home/drill/task.toml``.
         storage: connection string of an empty PostgreSQL database that several machines share; "" for none.
+        operator, contact: as in :func:`change`.
 
     Raises ConfigurationError if one exists, or a name or address is invalid.
     """
-    settings = CoordinatorSettings(name, bind, tuple(addresses), metrics, drill, storage=storage)
+    settings = CoordinatorSettings(
+        name, bind, tuple(addresses), metrics, drill, "", storage, _stated(operator), _stated(contact)
+    )
     CoordinatorHome.create(home, settings, now=time.time())
     if drill:
         _write_drill_task(home / "drill")
     return show(home)
+
+
+def change(home: Path, *, operator: str | None = None, contact: str | None = None) -> CoordinatorFacts:
+    """Changes who asks, as every plan from now on states it to the hospitals; None leaves a value as it is.
+
+    Args:
+        operator: legal name of who runs the coordinator.
+        contact: a person there, with telephone number or address.
+    """
+    opened = CoordinatorHome(home)
+    values = {"operator": operator, "contact": contact}
+    opened.change(**{key: _stated(value) for key, value in values.items() if value is not None})
+    return show(home)
+
+
+def _stated(words: str) -> str:
+    """One line of words. Raises ConfigurationError for more than a sheet's line holds."""
+    line = " ".join(words.split())
+    if len(line) > LONGEST_STATED:
+        raise ConfigurationError(
+            f"{printable(line, 40)!r} has {len(line)} characters", f"write at most {LONGEST_STATED}", code="too-long"
+        )
+    return line
 
 
 def notify(home: Path, target: str | None, *, test: bool = False) -> tuple[dict[str, Any], str, bool]:
@@ -178,6 +211,8 @@ def show(home: Path) -> CoordinatorFacts:
         drill=settings.drill,
         held_up=opened.held_steps,
         not_yet_valid=_not_yet_valid(opened, time.time()),
+        operator=settings.operator,
+        contact=settings.contact,
     )
 
 

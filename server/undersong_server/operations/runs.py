@@ -19,7 +19,7 @@ from undersong_common.printable import counted, printable
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
-from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
 from undersong_server.runs.folder import ENDED, FINAL, Action, RunFolder, RunStatus, logged
@@ -34,6 +34,8 @@ from undersong_server.runs.planning import (
 )
 from undersong_server.runs.task import Task, for_its_preset
 
+WHO_ASKS = "state both once: undersong coordinator change --operator NAME --contact WORDS"
+REHEARSAL = "a rehearsal with invented records"
 LOG_LINES = 20  # lines of a run's log that are displayed with it
 POLL_S = 0.2
 Check = Callable[[Task], None]
@@ -112,8 +114,10 @@ def plan_task(
         raise ConfigurationError(
             f"run {revised!r} has finished", "plan a new run without revising it", code="run-ended"
         )
-    if CoordinatorHome(home).settings.drill:
+    settings = CoordinatorHome(home).settings
+    if settings.drill:
         data = _rehearsed(data)
+    data = _with_operator(data, settings)
     made = preview(home, data, folder, options.parties, check=check)
     name, suffix, insecure = options.name, options.suffix, options.insecure_noise_seed
     if name is None:
@@ -191,7 +195,7 @@ def preview(
 ) -> PlannedRun:
     """Computes a run's plan without creating the run. Raises the ConfigurationErrors of :func:`plan_task`."""
     names = roster(home, parties)
-    task = coordinator_task(data, folder, names)
+    task = coordinator_task(_with_operator(data, CoordinatorHome(home).settings), folder, names)
     check(task)
     run_plan = plan_run(task)
     ConfigurationError.raise_together(cap_faults(run_plan))
@@ -205,6 +209,30 @@ def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
     purpose = f"{COORDINATOR_WORDS} {task.get('purpose', '')}".rstrip()
     limits = f"{COORDINATOR_WORDS} {publication.get('limits', '')}".rstrip()
     return {**data, "task": {**task, "purpose": purpose}, "publication": {**publication, "limits": limits}}
+
+
+def _with_operator(data: Mapping[str, Any], settings: CoordinatorSettings) -> dict[str, Any]:
+    """The task with who asks: the coordinator's operator and contact, or else the makers whom the task names.
+
+    Raises ConfigurationError where neither states both: no hospital would know whom it answers.
+    """
+    task, publication = data.get("task", {}), data.get("publication", {})
+    operator = (
+        settings.operator or task.get("operator") or publication.get("makers") or (REHEARSAL if settings.drill else "")
+    )
+    contact = (
+        settings.contact or task.get("contact") or publication.get("contact") or (REHEARSAL if settings.drill else "")
+    )
+    missing = [
+        (f"the plan does not state the {words} of who asks", f"{WHO_ASKS}, or publication.{key} in the task", place)
+        for value, words, key, place in (
+            (operator, "legal name", "makers", "publication.makers"),
+            (contact, "contact", "contact", "publication.contact"),
+        )
+        if not value
+    ]
+    ConfigurationError.raise_together(missing, code="no-operator")
+    return {**data, "task": {**task, "operator": operator, "contact": contact}}
 
 
 def refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str, str]]:

@@ -41,12 +41,16 @@ class TaskSection(TaskWords):
         purpose: reason for the run; the people at each hospital read it before they decide.
         words: least and most words of a text; without both, the models choose the length.
         revises: earlier run that this one replaces after a rejection; hospitals see the changes.
+        operator: legal name of who asks, as each hospital's sheet begins with it; a coordinator fills in its own.
+        contact: a person there, with a telephone number or an address; a coordinator fills in its own.
     """
 
     name: Annotated[str, Field(pattern=configuration.TITLE, max_length=80)]
     purpose: Annotated[str, Field(max_length=2000)] = ""
     words: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = None
     revises: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
+    operator: Annotated[str, Field(max_length=500)] = ""
+    contact: Annotated[str, Field(max_length=200)] = ""
 
     @model_validator(mode="after")
     def _words_of_the_task(self) -> "TaskSection":
@@ -361,6 +365,7 @@ class Task(Section):
     def public_words(self) -> dict[str, Any]:
         """The task's words in the manifest, which every party signs: name, labels, purpose, generators, ..."""
         given = {"purpose": self.task.purpose, "publication": self.publication.stated, "revises": self.task.revises}
+        given |= {"operator": self.task.operator, "contact": self.task.contact}
         named: dict[str, Any] = {"name": self.task.name, "description": self.task.description}
         return {
             **named,

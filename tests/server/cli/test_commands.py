@@ -25,7 +25,8 @@ from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunS
 @pytest.fixture
 def home(tmp_path):
     path = tmp_path / "home"
-    operator("coordinator", "init", "--home", path, "--address", "localhost:7443", "--metrics", "")
+    place = ("--home", path, "--address", "localhost:7443", "--metrics", "")
+    operator("coordinator", "init", *place, "--operator", "Example Hospital", "--contact", "01 234 56")
     for name in ("alpha", "beta", "gamma"):
         Credentials(CoordinatorHome(path), name)
     return path
