@@ -150,7 +150,7 @@ def test_a_package_makes_the_party_it_was_written_for_once_its_fingerprint_is_co
 def test_data_add_sets_the_budget_where_one_is_given(home, tmp_path):
     notes = write_notes(tmp_path / "further.jsonl")
     add = ("data", "add", notes, "--label-field", "label", "--user-field", "patient", "--new-version", "--home", home)
-    command(*add, "--epsilon", 2, code=2)
+    command(*add, "--delta", "1e-4", code=2)
     said = command(*add, "--epsilon", 3, "--delta", "1e-4", "--per-run", 1, "--question", "counts")
     allowed = json.loads(command("policy", "show", "--home", home, "--json"))["statistics"]
     assert allowed == list(statistics.of_question("counts"))
