@@ -197,7 +197,7 @@ def read(home: PartyHome) -> HospitalPolicy:
 
 # The rules that take names of what is allowed, and those that are stricter the larger or the smaller they are.
 _ALLOWED = ("coordinators", "statistics", "units", "trusted_statistics")
-_STRICTER_IF_LARGER = ("minimum_parties", "minimum_threshold", "declared_units")
+_STRICTER_IF_LARGER = ("minimum_parties", "declared_units")
 _STRICTER_IF_SMALLER = ("run_epsilon", "total_epsilon", "total_delta")
 
 

@@ -252,7 +252,7 @@ def _in_short(value: dict[str, Any]) -> Section:
     privacy, operator = value["privacy"], value["operator"]
     hospitals = counted(len(value["parties"]), "hospital")
     asked = (
-        f"{operator[0].upper()}{operator[1:]} asks you for {words.asked(value['asked'])}. These numbers, added to those"
+        f"{operator[0].upper()}{operator[1:]} asks: {words.asked(value['asked'])}. These numbers, added to those"
         f" of others, steer language models that write invented texts, in the run {printable(value['run'], 120)!r} of"
         f" {hospitals} in all."
     )

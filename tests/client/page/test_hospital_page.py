@@ -199,7 +199,7 @@ def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer
         ("/budget", {"epsilon": "40", "delta": "1e-4"}),
         ("/budget", {"epsilon": "4", "delta": "1e-3"}),
         ("/policy", {"run_epsilon": "3"}),
-        ("/policy", {"minimum_parties": "1"}),
+        ("/policy", {"minimum_others": "0"}),
         ("/policy", {"require_post_quantum": "never"}),
         ("/policy", {"units": ["user", "sample"]}),
     ],
