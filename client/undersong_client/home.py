@@ -115,8 +115,29 @@ class Declared:
     def path(self) -> Path:
         return Path(self.data)
 
+    def check_names(self) -> None:
+        """Raises ConfigurationError for a blank name, of which a path would be the working folder's.
+
+        A column or a file that may be left out is left out by "", and by no other blank name.
+        """
+        optional = (self.label_field, self.user_field, self.exclusions, self.database, *self.attribute_fields.values())
+        ConfigurationError.raise_first(
+            (not self.data.strip(), "no file was named", "name the file with the records", "no-name"),
+            (not self.text_field.strip(), "no column of texts was named", "name the column with the texts", "no-name"),
+            (
+                any(name and not name.strip() for name in optional),
+                "a name of a column or of a file is blank",
+                "name it, or leave it out",
+                "no-name",
+            ),
+        )
+
     def absolute(self) -> "Declared":
-        """Returns the same declaration with absolute paths, for a program that starts in another folder."""
+        """Returns the same declaration with absolute paths, for a program that starts in another folder.
+
+        Raises ConfigurationError for a blank name.
+        """
+        self.check_names()
 
         def absolute(at: str) -> str:
             return str(Path(at).absolute()) if at and not at.startswith(VARIABLE) else at

@@ -325,14 +325,6 @@ class HospitalPage:
         fields = ("file", "text_field", "label_field", "user_field", "user_is")
         file, text, label, user, user_is = (visit.form.get(name, "").strip() for name in fields)
         settings = PartyHome(self._home).settings
-        known, place = settings.data, os.path.realpath(file.replace("\0", ""))
-        if file != known and not any(Path(place).is_relative_to(folder) for folder in self._sources()):
-            raise ConfigurationError(
-                f"{printable(file, 200)} is in no folder of which this page adds files",
-                "have IT move it into one of the folders that stand beside the form, or start the page with"
-                " --data-folder",
-                code="outside-the-folders",
-            )
         # The list of objections and the decisions about ids go on: a form without them is no decision.
         declared = replace(
             Declared.of(settings),
@@ -343,6 +335,15 @@ class HospitalPage:
             user_is=chosen_user_is(settings, user, user_is),
             database=settings.database if file.endswith(".sql") else "",
         )
+        declared.check_names()
+        known, place = settings.data, os.path.realpath(file.replace("\0", ""))
+        if file != known and not any(Path(place).is_relative_to(folder) for folder in self._sources()):
+            raise ConfigurationError(
+                f"{printable(file, 200)} is in no folder of which this page adds files",
+                "have IT move it into one of the folders that stand beside the form, or start the page with"
+                " --data-folder",
+                code="outside-the-folders",
+            )
         try:
             added = data.add(
                 self._home,

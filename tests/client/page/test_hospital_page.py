@@ -387,7 +387,6 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
         secret,
         tmp_path / "none",
         "/etc",
-        "",
         "\0",
         given / "../secret.jsonl",
         given / "link.jsonl",
@@ -416,6 +415,34 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     clerk = Browser(site).enter(site.accounts.link("clerk"))
     assert clerk.post("/budget/data", fields, of="/budget").status_code == 403
     site.close()
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"file": ""},
+        {"file": " \t"},
+        {"text_field": ""},
+        {"text_field": " "},
+        {"file": "."},
+        {"file": "out/part.ndjson"},
+    ],
+)
+def test_a_blank_name_seals_nothing(page, home, tmp_path, monkeypatch, names, known):
+    """The attack: an empty file name sealed the working folder."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "part.ndjson").write_text('{"resourceType": "Patient", "id": "p"}\n')
+    monkeypatch.chdir(elsewhere)
+    party = PartyHome(home)
+    if not known:
+        party.change(data="")
+    before = party.sealed.read_bytes(), party.settings
+    fields = {"file": party.settings.data or "x", "text_field": "text", "label_field": "label", "user_field": "patient"}
+    refused = page.post("/budget/data", {**fields, **names, "despite": "yes"}, of="/budget")
+    assert refused.status_code == 409
+    assert (party.sealed.read_bytes(), PartyHome(home).settings) == before
 
 
 def test_statistics_of_other_packages_are_trusted_by_the_hash_that_is_typed(page, home, tmp_path):
