@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidSignature
 
 from undersong_client import keys
 from undersong_client.consent.people import Decision, Person, PersonalDecision, check_another
-from undersong_client.home import FILE_MODE, PartyHome, read_json, write_json
+from undersong_client.home import CLOCK_TOLERANCE_S, FILE_MODE, PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.files import FileState, file_state, replace_file
@@ -309,7 +309,12 @@ class Requests(Consent):
 
     def _remembered(self, earlier: list[Request]) -> Request:
         """Returns the plan of this run that was last previewed or decided; the first plan if none was."""
-        return max(earlier, key=lambda each: (max(each.previewed_s, each.decided_s), -each.number))
+        latest_s = self._clock() + CLOCK_TOLERANCE_S
+
+        def seen_s(request: Request) -> float:  # a time ahead of now is a wrong clock's, and says nothing
+            return max((at for at in (request.previewed_s, request.decided_s) if at <= latest_s), default=0.0)
+
+        return max(earlier, key=lambda request: (seen_s(request), -request.number))
 
     def _prune(self, earlier: list[Request], now: Request) -> None:
         """Deletes the manifests of replaced plans, except the one with which the next plan will be compared."""

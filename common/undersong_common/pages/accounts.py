@@ -230,7 +230,7 @@ class Accounts:
 
     # One-time links
 
-    def link(self, name: str, *, lasts_s: float = LINK_S, by: Iterable[str] = ()) -> str:
+    def link(self, name: str, *, by: Iterable[str] = ()) -> str:
         """Returns a secret for one log-in of this person; older ones of the same person end.
 
         Args:
@@ -240,7 +240,7 @@ class Accounts:
         secret, makers = secrets.token_urlsafe(32), tuple(by)
         with self._store.transaction() as database:
             database.execute("DELETE FROM link WHERE account = ? OR expires_at < ?", (name, self._clock()))
-            row = (digest(secret), name, self._clock() + lasts_s, makers[0] if makers else "")
+            row = (digest(secret), name, self._clock() + LINK_S, makers[0] if makers else "")
             database.execute("INSERT INTO link (secret, account, expires_at, made_by) VALUES (?, ?, ?, ?)", row)
         self.duties.note_act(makers)
         return secret
@@ -253,7 +253,8 @@ class Accounts:
         """
         with self._store.transaction() as database:
             row = database.execute("SELECT * FROM link WHERE secret = ?", (digest(secret.strip()),)).fetchone()
-            known = row is not None and row["expires_at"] >= self._clock()
+            # A link that was made while the clock was ahead would last for as long as that.
+            known = row is not None and 0 <= row["expires_at"] - self._clock() <= LINK_S
             if known:
                 database.execute("DELETE FROM link WHERE secret = ?", (row["secret"],))
                 entered = "UPDATE account SET let_in_by = ?, let_in_at = ? WHERE name = ?"
@@ -328,7 +329,8 @@ class Accounts:
         Raises TooManyAttempts, and writes nothing, if one of them has as many as its limit.
         """
         now = self._clock()
-        database.execute("DELETE FROM failure WHERE at < ?", (now - FAILURES_S,))
+        # One that lies ahead of now was counted while the clock was wrong, and would shut people out until then.
+        database.execute("DELETE FROM failure WHERE at < ? OR at > ?", (now - FAILURES_S, now))
         for key, most in limits.items():
             rows = database.execute("SELECT at FROM failure WHERE source = ? ORDER BY at", (key,)).fetchall()
             if len(rows) >= most:
@@ -365,7 +367,9 @@ class Accounts:
         """
         now = self._clock()
         with self._store.transaction() as database:
-            database.execute("DELETE FROM session WHERE seen_at < ? OR created_at < ?", (now - IDLE_S, now - SESSION_S))
+            ended = "seen_at < ? OR created_at < ? OR seen_at > ? OR created_at > ?"  # ahead of now: a wrong clock's
+            limits = (now - IDLE_S, now - SESSION_S, now + IDLE_S, now + IDLE_S)
+            database.execute(f"DELETE FROM session WHERE {ended}", limits)  # noqa: S608 - words of ours
             row = database.execute(f"{_SESSIONS} WHERE secret = ?", (digest(secret),)).fetchone()
             if row is not None and active:
                 database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now, row["secret"]))
@@ -411,9 +415,11 @@ class Accounts:
         """Returns the account of the token with this secret; None if it is unknown or has expired."""
         now = self._clock()
         with self._store.transaction() as database:
-            known = {"now": now, "key": digest(secret)}
-            database.execute("UPDATE token SET used_at = :now WHERE secret = :key AND expires_at >= :now", known)
-            query = "SELECT account FROM token WHERE secret = :key AND expires_at >= :now"
+            # A token that lies ahead of now was made while the clock was wrong, and does not count until then.
+            known = {"now": now, "latest": now + IDLE_S, "key": digest(secret)}
+            lasts = "secret = :key AND expires_at >= :now AND created_at <= :latest"
+            database.execute(f"UPDATE token SET used_at = :now WHERE {lasts}", known)  # noqa: S608 - words of ours
+            query = f"SELECT account FROM token WHERE {lasts}"  # noqa: S608
             row = database.execute(query, known).fetchone()
         return None if row is None else self.find(row["account"])
 

@@ -18,6 +18,7 @@ from undersong_server.storage import LEASE, Database, Sqlite
 SCHEMA_VERSION = 2
 RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's life on; parties ask when a third is left
 RENEWALS_AN_HOUR = 3
+CLOCKS_DIFFER_S = 600.0  # by which two clocks that are right may differ
 VALID_CERTIFICATES = 16  # most valid certificates per party that it may ask for over its stream
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
 # Reasons that a daemon reports when it does not start; without one, the party counts as away.
@@ -136,7 +137,8 @@ class Registry:
             raise ConfigurationError(
                 f"{name}: its invitation was used already", "look at `undersong parties`", code="invitation-used"
             )
-        if row["token_expires_at"] < now:
+        # One that lies ahead of now was made while the clock was wrong, and would last for as long as it was.
+        if row["token_expires_at"] < now or row["invited_at"] > now + CLOCKS_DIFFER_S:
             raise ConfigurationError(
                 f"{name}: its invitation has expired",
                 f"invite it again: undersong invite {name}",
@@ -237,12 +239,14 @@ class Registry:
                 f"{name}: shows no certificate of its own", "enroll again", code="unknown-certificate"
             )
         due = presented["expires_at"] - RENEWABLE_SHARE * (presented["expires_at"] - presented["issued_at"])
-        if now < due:
+        if now < due and presented["issued_at"] <= now + CLOCKS_DIFFER_S:
             raise ConfigurationError(
                 f"{name}: its certificate may be renewed in {(due - now) / 86400:.1f} days",
                 "ask again then",
                 code="renewal-too-early",
             )
+        # Certificates that were issued while the clock was ahead are of no use, and keep nobody from a new one.
+        rows = [row for row in rows if row["issued_at"] <= now + CLOCKS_DIFFER_S]
         if sum(row["issued_at"] > now - 3600.0 for row in rows) >= RENEWALS_AN_HOUR:
             raise ConfigurationError(
                 f"{name}: was given {RENEWALS_AN_HOUR} certificates within an hour",

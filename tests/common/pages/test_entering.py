@@ -15,7 +15,7 @@ from tests.doubles.loops import in_a_thread, wait_for
 from tests.doubles.plain_browser import HOST, Browser
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages import accounts as module
-from undersong_common.pages.accounts import Accounts, TooManyAttempts
+from undersong_common.pages.accounts import FAILURES, Accounts, TooManyAttempts
 from undersong_common.pages.site import PageSettings, Site
 from undersong_common.pages.store import PageStore
 from undersong_common.pages.stream import Pulse, Stream
@@ -45,6 +45,29 @@ def accounts(tmp_path, clock):
     made.set_role("vera", "viewer")
     yield made
     store.close()
+
+
+AHEAD_S = 400 * 86_400.0
+
+
+def test_what_was_stored_with_the_clock_ahead_ends_once_it_is_right(accounts, clock):
+    accounts.set_password("ada", PASSWORD)
+    clock.now += AHEAD_S
+    link, token, session = (
+        accounts.link("vera"),
+        accounts.make_token("ada", "x", days=1.0),
+        accounts.begin("ada", address="x"),
+    )
+    for _ in range(FAILURES):
+        with raises(PrivacyRefusal, "wrong-password"):
+            accounts.enter_by_password("ada", "another one", address="x")
+    assert accounts.by_token(token)
+    clock.now -= AHEAD_S
+    assert accounts.session(session) is None
+    assert accounts.by_token(token) is None
+    with raises(PrivacyRefusal, "link-used"):
+        accounts.enter_by_link(link, address="x")
+    assert accounts.enter_by_password("ada", PASSWORD, address="x")
 
 
 def test_nobody_enters_a_new_page_and_every_screen_leads_to_the_login(browser):

@@ -6,10 +6,13 @@ import time
 
 import pytest
 
+from tests.doubles.coded import raises
 from tests.doubles.hospitals import operator
 from tests.doubles.stream import make_home
+from undersong_common.errors import ConfigurationError
 from undersong_server.authority import SERVER_DAYS
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.coordinator.parties import Registry
 from undersong_server.coordinator.service import AUTHORITY_AHEAD, Coordinator
 
 AHEAD_S = 400 * 86400.0
@@ -54,3 +57,23 @@ def test_an_authority_made_with_a_clock_ahead_is_said(tmp_path, monkeypatch, cap
     begun(home).server.close()
     assert AUTHORITY_AHEAD in caplog.text
     assert "NOT YET VALID: the certificate of the authority" in operator("coordinator", "show", "--home", home.path)
+
+
+def test_an_invitation_and_certificates_of_a_wrong_clock_shut_nobody_out(tmp_path):
+    now = 1_000_000.0
+    registry = Registry(tmp_path / "registry.sqlite")
+    registry.invite("alpha", b"token", expires_at=now + AHEAD_S + 60.0, now=now + AHEAD_S)
+    assert registry.token("alpha", now=now + AHEAD_S) == b"token"
+    with raises(ConfigurationError, "invitation-expired"):
+        registry.token("alpha", now=now)
+    registry.invite("alpha", b"another", expires_at=now + 60.0, now=now)
+    assert registry.token("alpha", now=now) == b"another"
+    rows = [(f"{serial}", "alpha", now + AHEAD_S, now + 2 * AHEAD_S) for serial in range(9)]
+    with registry.database.writing() as statements:
+        statements.executemany(
+            "INSERT INTO certificate (serial, party, issued_at, expires_at) VALUES (?, ?, ?, ?)",
+            [*rows, ("right", "alpha", now - AHEAD_S, now + 60.0)],
+        )
+    registry.check_renewal("alpha", "right", now=now)
+    registry.check_renewal("alpha", "0", now=now)
+    registry.close()
