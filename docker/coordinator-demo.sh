@@ -9,6 +9,10 @@ BIND="${BIND:-0.0.0.0:7443}"
 METRICS="${METRICS:-127.0.0.1:9464}"
 PLAN_OPTIONS="${PLAN_OPTIONS:-}"
 
+# A second `docker compose up` over a finished demonstration checks what is there.
+if [ -e "$OUT/manifest.json" ]; then
+    exec undersong verify "$OUT" --fingerprint "$(cat "$EXCHANGE/fingerprint")"
+fi
 if [ ! -e "$UNDERSONG_HOME/coordinator.json" ]; then
     undersong coordinator init --address "$ADDRESS" --bind "$BIND" --metrics "$METRICS" \
         --operator "The demonstration" --contact "nobody: invented records"

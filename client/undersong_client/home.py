@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from undersong_common import moving
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import holding, is_held, replace_file
+from undersong_common.files import holding, is_empty, is_held, replace_file
 from undersong_common.machine import HeldStep, fault_of, held_steps, named_faults
 from undersong_common.model_files import MAX_WINDOWS
 from undersong_common.owner import account_name, check_owner
@@ -247,7 +247,7 @@ class PartyHome:
     def create(cls, path: Path, settings: PartySettings) -> "PartyHome":
         """Makes a party's folder with these settings. Raises ConfigurationError if the folder is not empty."""
         path = path.absolute()
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or not is_empty(path)):
             raise ConfigurationError(
                 f"{path}: is not an empty folder", "name another one with --home", code="folder-not-empty"
             )

@@ -19,6 +19,7 @@ from undersong_common.printable import json_text, printable_lines
 from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130
+OUTPUT_CLOSED = 74  # sysexits.h, EX_IOERR
 # The class of all errors of a command line. typer uses click or carries a copy of it, and exports BadParameter of
 # either. The highest class above that one which can show itself is the class of all.
 COMMAND_LINE_ERROR: type[typer.BadParameter] = next(
@@ -68,6 +69,8 @@ def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], 
     try:
         with extras.named(), one_thread_in_program():
             code = command()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         if code == INTERRUPTED:  # what the command line library makes of Ctrl-C
             raise KeyboardInterrupt
     except COMMAND_LINE_ERROR as error:
@@ -82,6 +85,8 @@ def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], 
     except Exception as error:  # noqa: BLE001 - its message may hold private text, so only its kind and place are shown
         if _interrupted(error):
             _stopped()
+        if isinstance(error, BrokenPipeError):
+            _output_closed()
         found = _in_words(error)
         report = found.report if isinstance(found, ConfigurationError) else {}
         _print_json(found.problem, found.remedy, found.exit_code, found.code, report)
@@ -115,6 +120,13 @@ def _print_json(
 def _stopped() -> NoReturn:
     print("stopped; nothing is lost: the same command continues", file=sys.stderr)
     sys.exit(INTERRUPTED)
+
+
+def _output_closed() -> NoReturn:
+    """Ends the program whose reader has gone, and lets nothing that is still buffered raise another error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print("error: what reads the output has closed it", file=sys.stderr)
+    sys.exit(OUTPUT_CLOSED)
 
 
 def _interrupted(error: BaseException) -> bool:

@@ -18,7 +18,13 @@ MISSING: FileState = (-1, -1, -1)
 HIDDEN: FileState = (-2, -2, -2)  # of a file in a folder that this account may not search
 FileIdentity = tuple[int, int]
 
+LOST_AND_FOUND = "lost+found"
 ASKING_S = 0.2  # for which a process may hold a lock that only asks whether another one does
+
+
+def is_empty(folder: Path) -> bool:
+    """Returns True for a folder in which nothing was put: a file system makes ``lost+found`` in its root itself."""
+    return all(path.name == LOST_AND_FOUND for path in folder.iterdir())
 
 
 def file_state(path: str | Path) -> FileState:

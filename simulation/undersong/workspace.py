@@ -23,7 +23,7 @@ from undersong_client.records.private import DataSet
 from undersong_client.storage import store
 from undersong_common.embedding import Embed, EmbeddingCache, EncryptedFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.files import replace_file
+from undersong_common.files import is_empty, replace_file
 from undersong_common.logs import place_of
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
@@ -61,7 +61,7 @@ class Workspace:
         known = (self.state / "journal.sqlite").exists()
         if self.folder.exists() and not self.folder.is_dir():
             raise ConfigurationError(f"{folder}: is a file", "name a folder with --out")
-        if not known and self.folder.exists() and any(self.folder.iterdir()):
+        if not known and self.folder.exists() and not is_empty(self.folder):
             raise ConfigurationError(
                 f"{folder}: holds files that no run of Undersong wrote", "name an empty folder", code="foreign-folder"
             )

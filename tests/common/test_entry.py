@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -159,3 +160,14 @@ def test_every_typing_error_is_of_the_class_that_is_caught(words):
     with pytest.raises(entry.COMMAND_LINE_ERROR) as caught:
         app(words, standalone_mode=False)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.heavy
+def test_a_closed_output_is_told_in_one_line():
+    program = "import sys; from undersong_common import entry; entry.run(lambda: print('x' * 200_000))"
+    started = [sys.executable, "-c", program]
+    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(30) == entry.OUTPUT_CLOSED
+    assert said.splitlines() == ["error: what reads the output has closed it"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from undersong_common.files import replace_file, replace_where_possible
+from undersong_common.files import LOST_AND_FOUND, is_empty, replace_file, replace_where_possible
 from undersong_common.pages.store import PageStore
 from undersong_server.storage import ENTRIES, Sqlite
 
@@ -52,3 +52,11 @@ def test_a_second_connection_of_a_process_leaves_the_locks_of_the_first(tmp_path
     assert Path(f"{path}-wal").exists()
     for each in kept:
         each.close()
+
+
+def test_a_folder_that_a_file_system_made_is_empty(tmp_path):
+    assert is_empty(tmp_path)
+    (tmp_path / LOST_AND_FOUND).mkdir()
+    assert is_empty(tmp_path)
+    (tmp_path / "notes.csv").touch()
+    assert not is_empty(tmp_path)

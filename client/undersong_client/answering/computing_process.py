@@ -124,7 +124,7 @@ class ComputingProcess(Computation):
             self._running().send(_WARM)
 
     def keep_running(self) -> None:
-        if not self._lock.acquire(blocking=False):
+        if self._stopped or not self._lock.acquire(blocking=False):
             return  # a vector is being computed
         try:
             if self._connection is None:
@@ -206,7 +206,8 @@ class ComputingProcess(Computation):
             self._process.kill()
             code = self._process.wait()
             why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        log.error(
+        say = log.info if self._stopped else log.error  # an orderly stop is no error
+        say(
             "%sthe process that computes vectors has ended (%s) and is started again; where memory is short, give this"
             " machine more",
             words,

@@ -50,6 +50,13 @@ class Listening:
                 "proxy-or-name",
             ),
             (
+                any("/" in name for name in self.names),
+                f"{', '.join(name for name in self.names if '/' in name)}: a page has a host of its own, and is not"
+                " served under a path of a shared one",
+                "give it a host name or a port of its own",
+                "page-under-a-path",
+            ),
+            (
                 self.certificate is None and not is_loopback(self.host),
                 f"{self.host} is not this machine alone, and passwords would cross the network in clear",
                 "give --tls-certificate and --tls-key, or listen on 127.0.0.1",

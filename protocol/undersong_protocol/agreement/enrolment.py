@@ -54,6 +54,7 @@ GRANT = "undersong enrolment grant"
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?")
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?):([0-9]{1,5})")
+_FORBIDDEN_SIGN = re.compile(r"[^A-Za-z0-9.:\[\]-]")
 _HOST = r"^(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45})?$"
 
 
@@ -75,7 +76,11 @@ def check_address(address: str) -> str:
     """Returns ``address`` if it is ``host:port`` (IPv6 in brackets); else raises ConfigurationError."""
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[1]) < 65536:
-        raise ConfigurationError(f"{_shown(address)} is no address", "write host:port, for example undersong.org:7443")
+        forbidden = _FORBIDDEN_SIGN.search(address)
+        sign = f": {_shown(forbidden[0])} may not stand in it" if forbidden else ""
+        raise ConfigurationError(
+            f"{_shown(address)} is no address{sign}", "write host:port, for example undersong.org:7443"
+        )
     return address
 
 

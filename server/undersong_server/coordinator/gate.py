@@ -198,9 +198,13 @@ class Refusals:
 
 
 class Gate:
-    """Listens on the public address and relays to ``inner_port`` of the loopback interface. Lives in one event loop."""
+    """Listens on the public address and relays to ``inner_port`` of the loopback address ``inner_host``.
 
-    def __init__(self, inner_port: int, refusals: Refusals) -> None:
+    It lives in one event loop.
+    """
+
+    def __init__(self, inner_host: str, inner_port: int, refusals: Refusals) -> None:
+        self.inner_host = inner_host
         self.inner_port = inner_port
         self.refusals = refusals
         self.limits: ConnectionLimits[_Outer] = ConnectionLimits()
@@ -310,7 +314,9 @@ class _Outer(_Side):
     async def _open_inner(self, first: bytes) -> None:
         loop = asyncio.get_running_loop()
         try:
-            transport, inner = await loop.create_connection(lambda: _Side(self), "127.0.0.1", self._gate.inner_port)
+            transport, inner = await loop.create_connection(
+                lambda: _Side(self), self._gate.inner_host, self._gate.inner_port
+            )
         except OSError as error:
             log.error("the gRPC server does not answer on the loopback interface: %s", error.strerror)
             self.transport.abort()

@@ -16,7 +16,7 @@ import grpc
 from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from undersong_common.errors import MachineFault, PeerFault, TransportError, UndersongError
+from undersong_common.errors import ConfigurationError, MachineFault, PeerFault, TransportError, UndersongError
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
 from undersong_protocol.agreement.bounds import LONGEST_JSON
@@ -30,6 +30,9 @@ from undersong_server.coordinator.gate import Gate, Rate, Refusals
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox, Peer
 from undersong_server.coordinator.metrics import Metrics
 from undersong_server.coordinator.parties import NOT_STARTED, Registry
+
+# The loopback interface's addresses, for a socket and for gRPC.
+LOOPBACKS = (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"))
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +150,17 @@ class GrpcServer:
             if not self._listening.done():
                 self._listening.set_exception(error)
 
+    def _open_inner(self, server: Any) -> tuple[str, int]:
+        """Opens gRPC's own port on the loopback interface; returns its address. A container may lack IPv4, or IPv6."""
+        for host, address in LOOPBACKS:
+            try:
+                return host, server.add_secure_port(f"{address}:0", self._credentials())
+            except RuntimeError:
+                continue
+        raise ConfigurationError(
+            "the loopback interface has neither an IPv4 nor an IPv6 address", "bring it up: ip link set lo up"
+        )
+
     async def _main(self) -> None:
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
@@ -172,8 +186,7 @@ class GrpcServer:
         method = framing.METHOD.rpartition("/")[2]
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(framing.SERVICE, {method: handler}),))
         health_pb2_grpc.add_HealthServicer_to_server(_Health(self._admit, self._clock, stopping.is_set), server)
-        inner = server.add_secure_port("127.0.0.1:0", self._credentials())
-        gate = self._gate = Gate(inner, self._refusals)
+        gate = self._gate = Gate(*self._open_inner(server), self._refusals)
         await gate.listen(*self._address)
         await server.start()
         review = asyncio.ensure_future(self._review())

@@ -132,7 +132,15 @@ class CoordinatorHome:
             )
         for address in settings.addresses:
             check_address(address)
+            if host_port(address)[0] in ANY_ADDRESS:
+                raise ConfigurationError(
+                    f"{address}: a party cannot reach the coordinator under it, which listens there on every address",
+                    "name the host as the hospitals reach it, and this one with --bind",
+                    code="address-of-nobody",
+                )
         host_port(settings.bind)
+        if settings.metrics:
+            host_port(settings.metrics)
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if settings.storage:
             Postgres.create(settings.storage, LEASE + ENTRIES + FILES + SCHEMA)
@@ -424,6 +432,9 @@ class CoordinatorHome:
                 f"{self.path}: another process serves this coordinator", "stop it first", code="coordinator-in-use"
             ),
         )
+
+
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 
 def host_port(address: str) -> tuple[str, int]:

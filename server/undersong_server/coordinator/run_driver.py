@@ -335,6 +335,8 @@ class RunDriver(Progress, ABC):
 
     def say(self, message: str) -> None:
         self.check()
+        if message == self._status.message:  # a run that waits says so once
+            return
         self.folder.say(message)
         alike = (self.folder.name, without_numbers(message))
         log.info("run %s: %s", self.folder.name, message, extra={"alike": alike})

@@ -23,7 +23,7 @@ from typing import Any
 from undersong_common import drill as invented_records
 from undersong_common import notices
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import file_state, sync_folder
+from undersong_common.files import file_state, is_empty, sync_folder
 from undersong_common.machine import HeldStep
 from undersong_common.pages.duties import terminal_identity
 from undersong_common.pages.store import FILE_NAME, AuditLog
@@ -386,18 +386,24 @@ def restore(file: Path, home: Path) -> Backup:
 
     Raises ConfigurationError where ``home`` holds anything, or the backup is damaged.
     """
-    if home.exists() and any(home.iterdir()):
+    if home.exists() and not is_empty(home):
         raise ConfigurationError(
             f"{home}: is not empty, and a coordinator is never replaced", "name another --home", code="home-not-empty"
         )
     home.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{home.name}.", dir=home.parent) as folder:
+    is_there = home.exists()  # a file system of its own, perhaps, in whose place no other folder can be put
+    with tempfile.TemporaryDirectory(prefix=f".{home.name}.", dir=home if is_there else home.parent) as folder:
         unpacked = Path(folder) / "home"
         unpacked.mkdir(mode=0o700)
         found = _unpack(file, unpacked)
         for run in found.paused:
             RunFolder(unpacked / "runs" / run).request("pause")
-        os.replace(unpacked, home)
+        if not is_there:
+            os.replace(unpacked, home)
+            return found
+        # The settings last: without them the folder is nobody's.
+        for path in sorted(unpacked.iterdir(), key=lambda path: path.name == "coordinator.json"):
+            os.replace(path, home / path.name)
     sync_folder(home.parent)
     return found
 

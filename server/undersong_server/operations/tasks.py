@@ -19,6 +19,7 @@ from undersong_common import embedders, plugins
 from undersong_common.configuration import nearest
 from undersong_common.embedding import CachedEmbedder, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.files import is_empty
 from undersong_common.fine_tuning import check_folder
 from undersong_common.model_files import PACKAGED
 from undersong_common.printable import counted
@@ -331,7 +332,7 @@ def new_method(name: str, folder: Path) -> tuple[str, ...]:
         raise ConfigurationError(f"there is a method {name!r} already", "choose another name", code="name-taken")
     if module in sys.stdlib_module_names:
         raise ConfigurationError(f"{module!r} is a module of Python's own", "choose another name", code="name-taken")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or not is_empty(folder)):
         raise ConfigurationError(
             f"{folder}: exists already", "choose another --out, or remove it", code="folder-exists"
         )

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 from pydantic import Field, TypeAdapter
 
 from undersong_common.errors import ConfigurationError, MachineFault
-from undersong_common.files import replace_file
+from undersong_common.files import LOST_AND_FOUND, replace_file
 from undersong_common.machine import fault_of, named_faults
 from undersong_common.printable import printable
 from undersong_protocol.agreement.manifest import RUN_NAME
@@ -153,7 +153,6 @@ Kept = TypeVar("Kept")
 NEW_LINE = re.compile(r"\s*\n\s*")
 LIVE_END_BYTES = 2**18  # in which the last usage of the generators is looked for
 LONGEST_LINE = 4096  # characters of a line of a run's log
-LOST_AND_FOUND = "lost+found"  # which a file system makes in its root
 
 
 def _written_status(value: Mapping[str, Any]) -> RunStatus:

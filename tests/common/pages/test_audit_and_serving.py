@@ -80,6 +80,11 @@ def test_only_the_named_proxy_is_believed_about_who_asks(proxy, source, tmp_path
         assert [session.address for session in served.site.accounts.sessions()] == [source]
 
 
+def test_a_page_under_a_path_of_a_shared_host_is_refused_in_words():
+    with raises(ConfigurationError, "page-under-a-path"):
+        Listening("127.0.0.1", 8700, ("hospital.example/undersong",))
+
+
 def test_who_follows_a_link_before_the_server_runs_waits_and_is_not_refused():
     with Listening("127.0.0.1", 0).open() as listener:
         socket.create_connection(listener.getsockname(), timeout=5).close()

@@ -52,6 +52,21 @@ def test_days_beyond_the_authority_s_life_are_refused_before_anything_is_registe
     assert [facts.party.state for facts in enrolment.parties(home)] == ["invited"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"addresses": ["0.0.0.0:7443"]}, "address-of-nobody"),
+        ({"addresses": ["[::]:7443"]}, "address-of-nobody"),
+        ({"addresses": ["localhost:7443"], "metrics": "localhost"}, "invalid-address"),
+        ({"addresses": ["localhost:7443"], "bind": "localhost"}, "invalid-address"),
+    ],
+)
+def test_settings_that_cannot_be_served_are_refused_at_once(tmp_path, settings, code):
+    with raises(ConfigurationError, code):
+        coordinator.create(tmp_path / "home", **{"name": "hub", "bind": "localhost:0", "metrics": "", **settings})
+    assert not (tmp_path / "home").exists()
+
+
 @pytest.mark.parametrize("count", [0, 17])
 def test_a_coordinator_has_as_many_addresses_as_a_package_holds(tmp_path, count):
     with raises(ConfigurationError, "address-count"):
