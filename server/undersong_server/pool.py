@@ -33,6 +33,25 @@ class Sample:
     attributes: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class Origin:
+    """A written text and the texts that its request showed, as they stood there: synthetic or public ones.
+
+    Attributes:
+        parents: texts that were varied or crossed.
+        good, bad: examples to follow, and not to follow.
+    """
+
+    sample: Sample
+    parents: tuple[str, ...] = ()
+    good: tuple[str, ...] = ()
+    bad: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        return (*self.parents, *self.good, *self.bad)
+
+
 def each_once(samples: Sequence[Sample]) -> list[Sample]:
     """Keeps each text once, at its first place, under the label that most of its samples have (of equals, the first).
 

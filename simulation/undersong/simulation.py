@@ -40,6 +40,7 @@ from undersong_server.methods import mixture
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.release.files import JSONL_NAME, SimulationSigner, publish, report_data
+from undersong_server.release.rounds import figures_by_round
 from undersong_server.report import usefulness
 from undersong_server.report.data import ReportData
 from undersong_server.runs import planning
@@ -331,7 +332,11 @@ def deliver(
         )
         keys = read_keys(workspace.state)
         identities = {name: Ed25519PrivateKey.from_private_bytes(keys[f"identity/{name}"]) for name in tables}
-        publish(workspace.folder, simulated.outcome, report, signer=SimulationSigner(identities))
+        rounds = figures_by_round(
+            run_plan, simulated.outcome, simulated.embed_any, test.texts if test else (), seed=seed
+        )
+        signer = SimulationSigner(identities)
+        publish(workspace.folder, simulated.outcome, report, signer=signer, rounds=rounds)
     return Delivered(folder, report)
 
 

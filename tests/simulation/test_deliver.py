@@ -1,5 +1,6 @@
 """Whole simulations of a small task: outputs, resume, refusals, secrecy."""
 
+import csv
 import html
 import json
 import logging
@@ -22,6 +23,7 @@ from undersong import simulation
 from undersong.records import private_tables
 from undersong.workspace import SimulatedParties, Workspace, read_keys
 from undersong_client.records.private import fingerprint
+from undersong_common import embedders
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.privacy.ledger import Ledger
@@ -110,6 +112,47 @@ def test_every_output_is_there_and_agrees(finished):
             "votes/1",
             "votes/2",
         ]
+
+
+def test_lineage_leads_from_every_row_to_texts_that_were_written_before(finished):
+    folder, delivered = finished
+    lines = [json.loads(line) for line in (folder / "out" / "lineage.jsonl").read_text().splitlines()]
+    assert sorted(line["row"] for line in lines if "row" in line) == list(range(len(delivered.report.samples)))
+    assert [line["id"] for line in lines] == list(range(len(lines)))
+    later = [line for line in lines if line["operator"] == "contrast"]
+    assert later
+    for line in later:
+        assert line["good"]
+        assert all(lines[shown]["round"] < line["round"] for shown in line["good"] + line["bad"])
+        assert {lines[shown]["label"] for shown in line["good"]} == {line["label"]}
+
+
+def test_figures_by_round_are_in_one_file(finished):
+    folder, delivered = finished
+    rows = list(csv.DictReader((folder / "out" / "rounds.csv").read_text().splitlines()))
+    weights = [[float(row["value"]) for row in rows if row["figure"] == "weight" and row["round"] == n] for n in "123"]
+    assert weights == [list(row) for row in delivered.report.weights]
+    assert all(row["standard_error"] for row in rows if row["figure"] == "weight" and row["round"] != "1")
+    assert sum(float(row["value"]) for row in rows if row["figure"] == "texts") == len(delivered.report.samples)
+
+
+def test_distances_to_the_records_cost_one_sum(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedders, "dimension", lambda _: HashedEmbedder().encode(["one"]).shape[1])
+    path = make_task(tmp_path / "task")
+    asked = ("privacy.distance=true", "privacy.expected_records=60")
+    delivered = run(path, tmp_path / "out", *asked)
+    sums = json.loads((tmp_path / "out" / "manifest.json").read_text())["sums"]
+    assert list(sums) == ["votes/1", "votes/2", "distance"]
+    assert delivered.report.privacy.epsilon_after[-1] == pytest.approx(4.0, rel=1e-5)
+    rows = list(csv.DictReader((tmp_path / "out" / "rounds.csv").read_text().splitlines()))
+    distances = [row for row in rows if row["figure"].startswith("squared distance of means")]
+    assert [(row["round"], row["figure"].partition(", ")[2]) for row in distances] == [
+        *[("1", ""), ("2", ""), ("2", "change"), ("3", ""), ("3", "change")]
+    ]
+    assert all(float(row["standard_error"]) > 0.0 for row in distances)
+    with pytest.raises(ConfigurationError, match=r"privacy\.distance"):
+        run(path, tmp_path / "other", "privacy.distance=true")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_run_spends_exactly_its_plan(finished):

@@ -35,6 +35,7 @@ from undersong_server.federation.driver import Transport, decode
 from undersong_server.journal import Journal
 from undersong_server.progress import Progress
 from undersong_server.release.files import Signer, publish, report_data
+from undersong_server.release.rounds import figures_by_round
 from undersong_server.report import usefulness
 from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.folder import (
@@ -280,7 +281,8 @@ class RunDriver(Progress, ABC):
                 seeds=run_plan.task.evaluation.repeats,
                 test_set=Path(run_plan.task.evaluation.test or "").name,
             )
-            publish(self.folder.output, outcome, report, signer=self._signer)
+            rounds = figures_by_round(run_plan, outcome, embed, test.texts if test else (), seed=planned.seed)
+            publish(self.folder.output, outcome, report, signer=self._signer, rounds=rounds)
             self.folder.share_output()
 
     def _figures(self, run_plan: RunPlan, outcome: Outcome, test: Table | None, embed: Embed) -> usefulness.Figures:

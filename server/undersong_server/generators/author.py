@@ -30,7 +30,7 @@ from undersong_server.generators.interface import (
 from undersong_server.generators.orders import DrawWords, Order, Requests
 from undersong_server.generators.reading import CUT, FAILED, REFUSED, Reading, read
 from undersong_server.journal import Journal, json_bytes
-from undersong_server.pool import Sample
+from undersong_server.pool import Origin, Sample
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import LIST_KINDS, Prompts
 
@@ -142,13 +142,14 @@ def _together(failures: Sequence[BaseException]) -> BaseException:
 
 
 class _ReadAnswer(NamedTuple):
-    """An answer to one order, and the text or fault that was read in it."""
+    """An answer to one order, what its request showed, and the text or fault that was read in it."""
 
     step: str
     number: int
     name: str
     answer: Answer | GenerationError
     reading: Reading
+    request: GenerationRequest
 
 
 class _StepWork:
@@ -158,6 +159,7 @@ class _StepWork:
         ordered: number of orders by generator.
         written: the sample of each order; None while it has none.
         useless: answers that were no text, failures included, in the order in which they came.
+        origins: each text with what its request showed, by the number of its order.
     """
 
     def __init__(self, orders: Sequence[Order], step: str, round_: int) -> None:
@@ -166,6 +168,7 @@ class _StepWork:
         self.ordered = Counter(order.generator for order in orders)
         self.written: list[Sample | None] = [None] * len(orders)
         self.useless: list[_ReadAnswer] = []
+        self.origins: dict[int, Origin] = {}
         self._round = round_
 
     @property
@@ -175,10 +178,10 @@ class _StepWork:
 
     def take(self, answer: _ReadAnswer) -> None:
         """Takes the text of an answer as its order's."""
-        order = self.orders[answer.number]
-        self.written[answer.number] = Sample(
-            answer.reading.text, order.label, answer.name, self._round, order.kind, order.attributes
-        )
+        order, request = self.orders[answer.number], answer.request
+        sample = Sample(answer.reading.text, order.label, answer.name, self._round, order.kind, order.attributes)
+        self.written[answer.number] = sample
+        self.origins[answer.number] = Origin(sample, request.parents, request.good, request.bad)
 
 
 class Author:
@@ -213,6 +216,7 @@ class Author:
         self._progress = progress
         self._screening = screening or Screening()
         self._steps: set[str] = set()  # written by this process
+        self.origins: list[Origin] = []  # every text of a step, in the order of writing
         self._open: list[tuple[str, bytes]] = []  # verdicts with failures of the last step, which nothing builds on yet
         self._open_problems: list[str] = []  # why its orders failed
         self._proven = {name for name in generators if not self._requests.form_of(name).reads}
@@ -260,9 +264,11 @@ class Author:
                 f"the step {step!r} was written before", "give each call a step of its own", code="step-repeated"
             )
         self._steps.add(step)
-        return self._write(step, round_, orders, self._screening)
+        work = self._write(step, round_, orders, self._screening)
+        self.origins += [work.origins[number] for number in sorted(work.origins)]
+        return work.written
 
-    def _write(self, step: str, round_: int, orders: Sequence[Order], screening: Screening) -> list[Sample | None]:
+    def _write(self, step: str, round_: int, orders: Sequence[Order], screening: Screening) -> "_StepWork":
         for name in {order.generator for order in orders} - self._generators.keys():
             raise ConfigurationError(
                 f"no generator is named {name!r}", "name it under [[generators]]", code="generator-unknown"
@@ -281,7 +287,7 @@ class Author:
         self._check_step(work)
         for index in work.remaining:
             self.usage[orders[index].generator].dropped += 1
-        return work.written
+        return work
 
     def _ask_all(self, work: "_StepWork", screening: Screening, first: Collection[str]) -> None:
         """Asks for the orders of a step until each has a text or has had all its attempts."""
@@ -458,7 +464,7 @@ class Author:
                 own = [place for place, owner in enumerate(names) if owner == name]
                 generator.keep_texts([(requests[remaining[place]], not faults[place]) for place in own])
         return [
-            _ReadAnswer(step, index, name, answers[index], Reading(reading.text, fault))
+            _ReadAnswer(step, index, name, answers[index], Reading(reading.text, fault), requests[index])
             for index, name, reading, fault in zip(remaining, names, readings, faults, strict=True)
         ]
 

@@ -224,6 +224,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs Aug-PE (algorithm 1). Returns the last population, or the texts that the last vote selected."""
     population = _random(options, run)  # RANDOM_API
     for t in range(1, options.rounds):
+        run.state_corpus(t - 1, population)
         labels = run.label_numbers(population)
         embedded = _embedded(options, run, t, population)
         votes = _votes(options, run, f"votes/{t}", embedded, labels)  # DP_NN_HISTOGRAM

@@ -268,6 +268,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     for t in range(1, options.rounds + 1):
         shown, population = run.publish_samples("candidates", f"round {t}", population)
         run.record("population", t - 1, [sample.text for sample in population])
+        run.state_corpus(t - 1, population)
         if tau is None:
             tau = _nearest_tau(options, run, population)
         votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]

@@ -170,6 +170,7 @@ class RunContext:
         pool: the samples written so far, in order; ``generate`` adds to it.
         records: what the method recorded for the report, by name, in order.
         adapters: files of each tuned generator's last adapter, by generator.
+        corpora: the corpus after each round, by the round's number, of a method that states it.
     """
 
     def __init__(
@@ -189,6 +190,7 @@ class RunContext:
         self.pool = Pool(setting.labels, setting.generators)
         self.records: dict[str, list[tuple[int, Any]]] = {}
         self.adapters: dict[str, Mapping[str, bytes]] = {}
+        self.corpora: dict[int, tuple[Sample, ...]] = {}
         self._author = author
         self._federation = federation
         self._blocks = blocks
@@ -211,6 +213,10 @@ class RunContext:
         """Keeps a public value of a round under ``name``, for the report."""
         self.records.setdefault(name, []).append((round_, value))
         self._observe("record", {"name": name, "round": round_, "value": value})
+
+    def state_corpus(self, round_: int, samples: Sequence[Sample]) -> None:
+        """States the corpus as it stands after a round, for the figures by round."""
+        self.corpora[round_] = tuple(samples)
 
     def generate(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample]:
         """Has the orders written and adds the samples to the pool; orders that gave no new text are left out."""

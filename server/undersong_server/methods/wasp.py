@@ -150,6 +150,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         run.record("weights", t, weights.tolist())
         # Lines 4 to 6 (4.3): each generator writes its weight's share, from contrastive prompts (4.6) after round 0.
         run.generate(f"round {t + 1}", t, _orders(options, run, t, largest_remainder(weights, count), good, bad))
+        run.state_corpus(t, run.pool.samples)
         if t == options.releases:
             break
         # Lines 7 and 8 (4.4): Top-Q votes for all that was written so far, nearest and furthest.

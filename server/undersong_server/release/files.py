@@ -33,7 +33,8 @@ from undersong_server.authority import Authority
 from undersong_server.evaluation import private_score
 from undersong_server.evaluation.private_score import PrivateScore
 from undersong_server.methods.parts import support
-from undersong_server.pool import RESERVED_COLUMNS, Sample
+from undersong_server.pool import RESERVED_COLUMNS, Origin, Sample
+from undersong_server.release.rounds import RoundFigure, table_of_rounds
 from undersong_server.report.data import Accuracy, GeneratorUse, Measure, PrivacyStatement, ReportData
 from undersong_server.report.html import render_card, render_html
 from undersong_server.runs.execution import Outcome
@@ -46,9 +47,19 @@ CARD_NAME = "README.md"
 REPORT_NAME = "report.html"
 SET_ASIDE_NAME = "set-aside.jsonl"  # texts that the records do not support, each with a reason; only if there are any
 SEQUENCES_NAME = "sequences.jsonl"  # of a method that writes from keyphrases only
+LINEAGE_NAME = "lineage.jsonl"  # each text's parents and examples
+ROUNDS_NAME = "rounds.csv"  # figures by round
 ADAPTERS_NAME = "adapters.zip"  # of a method that tunes its generators only
 CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
-HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, CARD_NAME, REPORT_NAME)  # the manifest holds their hashes
+# The manifest holds the hashes of these files.
+HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, LINEAGE_NAME, ROUNDS_NAME, CARD_NAME, REPORT_NAME)
+    *CORPUS_NAMES,
+    SET_ASIDE_NAME,
+    LINEAGE_NAME,
+    ROUNDS_NAME,
+    CARD_NAME,
+    REPORT_NAME,
+)  # hashed in the manifest
 # Everything a finished run leaves in its folder for its user.
 OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME)
 
@@ -380,6 +391,7 @@ def publish(
     report: ReportData,
     *,
     signer: Signer | SimulationSigner,
+    rounds: Sequence[RoundFigure] = (),
 ) -> None:
     """Writes every output file of a run into ``folder``, all or none.
 
@@ -388,6 +400,7 @@ def publish(
 
     Args:
         signer: the coordinator, or the simulation, that signs it.
+        rounds: figures by round.
     """
     report = replace(report, publisher=signer.publisher)
     hashed = {
@@ -395,6 +408,8 @@ def publish(
         **_set_aside(outcome),
         **_sequences(outcome),
         **_adapters(outcome),
+        LINEAGE_NAME: lineage(outcome.samples, outcome.origins),
+        ROUNDS_NAME: table_of_rounds(rounds),
         CARD_NAME: render_card(report),
         REPORT_NAME: render_html(report),
     }
@@ -452,6 +467,50 @@ def _sequences(outcome: Outcome) -> dict[str, bytes | str]:
         return {}
     lines = (json.dumps({"label": label, "terms": list(terms)}, ensure_ascii=False) for label, terms in rows)
     return {SEQUENCES_NAME: "".join(f"{line}\n" for line in lines)}
+
+
+def lineage(corpus: Sequence[Sample], origins: Sequence[Origin]) -> str:
+    """Returns a line for each text of the corpus and, transitively, for each text that a request for one showed.
+
+    A line has the text's "id", its "row" in the corpus (from 0) or its "text" where it is not in it, who wrote it in
+    which round by which operator, the ids of its parents and of the good and bad examples, and how many texts the
+    request showed that no generator of the run wrote.
+    """
+    first: dict[str, Origin] = {}
+    for origin in origins:
+        first.setdefault(origin.sample.text, origin)
+    row_of = {sample.text: row for row, sample in enumerate(corpus)}
+    wanted = dict.fromkeys(row_of)
+    waiting = list(row_of)
+    while waiting:
+        text = waiting.pop()
+        shown = first[text].shown if text in first else ()
+        further = [text for text in shown if text in first and text not in wanted]
+        wanted |= dict.fromkeys(further)
+        waiting += further
+    of_corpus = {sample.text: Origin(sample) for sample in corpus if sample.text not in first}
+    written = {text: origin for text, origin in (first | of_corpus).items() if text in wanted}
+    number = {text: place for place, text in enumerate(written)}
+    lines = []
+    for text, origin in written.items():
+        sample = origin.sample if text not in row_of else corpus[row_of[text]]
+        ids = {
+            name: [number[shown] for shown in texts if shown in number]
+            for name, texts in (("parents", origin.parents), ("good", origin.good), ("bad", origin.bad))
+        }
+        place = {"row": row_of[text]} if text in row_of else {"text": text.encode("utf-8", "replace").decode("utf-8")}
+        line = {
+            "id": number[text],
+            **place,
+            "label": sample.label,
+            "generator": sample.generator,
+            "round": sample.round,
+            "operator": sample.kind,
+            **ids,
+            "public": sum(shown not in number for shown in origin.shown),
+        }
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    return "".join(lines)
 
 
 def _adapters(outcome: Outcome) -> dict[str, bytes | str]:

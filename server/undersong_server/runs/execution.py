@@ -15,6 +15,7 @@ from undersong_common.printable import printable
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server import methods
 from undersong_server.federation.driver import (
@@ -27,8 +28,8 @@ from undersong_server.federation.driver import (
 from undersong_server.generators.author import Author, Usage
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Observe, RunContext
-from undersong_server.methods.parts import metadata
-from undersong_server.pool import Sample, each_once
+from undersong_server.methods.parts import distance, metadata
+from undersong_server.pool import Origin, Sample, each_once
 from undersong_server.progress import Progress
 from undersong_server.runs.planning import RunPlan
 
@@ -46,6 +47,9 @@ class Outcome:
         records: what the method recorded (``RunContext.records``).
         seconds: wall-clock time by phase.
         adapters: files of each tuned generator's adapter, by generator.
+        origins: every text that was written, with what its request showed, in the order of writing.
+        corpora: the corpus after each round, by the round's number from 0, of a method that states it.
+        distance: the sum of the records' embeddings, where the task asks for distances by round.
     """
 
     manifest: Manifest
@@ -57,6 +61,9 @@ class Outcome:
     records: Mapping[str, Sequence[tuple[int, Any]]]
     seconds: Mapping[str, float]
     adapters: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    origins: Sequence[Origin] = ()
+    corpora: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
+    distance: NoisySum | None = None
 
 
 @one_thread_for_products()
@@ -148,6 +155,8 @@ def execute(
             "the run ended without a single sample", "look at the generators' counts above", code="no-samples"
         )
     _compare_attributes(run, samples)
+    asks_distance = distance.NAME in {planned.name for planned in run_plan.plan.sums}
+    opened = run.private_sum(distance.NAME, []) if asks_distance else None
     receipts = measure("agreement", federation.receipts)
     sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
     return Outcome(
@@ -160,6 +169,9 @@ def execute(
         records=run.records,
         seconds=seconds,
         adapters=run.adapters,
+        origins=tuple(author.origins),
+        corpora=run.corpora,
+        distance=opened,
     )
 
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from undersong_common import configuration, extras, plugins
+from undersong_common import configuration, embedders, extras, plugins
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.printable import counted, printable
@@ -31,6 +31,7 @@ from undersong_server.generators.orders import DrawWords, Order, Requests
 from undersong_server.journal import Journal
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import papers
+from undersong_server.methods.parts.distance import with_distance
 from undersong_server.methods.parts.metadata import NAME, with_lengths
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts
@@ -100,6 +101,12 @@ def plan_run(task: Task) -> RunPlan:
     # A baseline that asks no party anything keeps to that.
     if task.privacy.lengths and method.makes_private_sums and not method.measures_lengths:
         requests = with_lengths(requests, task.privacy.lengths_share)
+    if task.privacy.distance and method.makes_private_sums:
+        if "expected_records" not in task.privacy.model_fields_set:
+            raise ConfigurationError(
+                "privacy.distance needs the number of records", "state privacy.expected_records, a public guess"
+            )
+        requests = with_distance(requests, embedders.dimension(task.embedder.model), task.privacy.distance_share)
     register_statistics(requests)
     plan = plan_sums(requests, task.privacy.promise(), task.quorum())
     if math.isfinite(task.privacy.epsilon):
@@ -401,14 +408,14 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         paper=paper or None,
         weak=(
             *bounds.weak_plan(run.plan),
-            *method.warnings(options, run.setting, partial(_public_texts, run.task)),
+            *method.warnings(options, run.setting, partial(public_texts, run.task)),
             *cap_warnings(run),
         ),
     )
 
 
-def _public_texts(task: Task) -> Sequence[str]:
-    """Returns the first texts of the public test file; none where there is no such file yet."""
+def public_texts(task: Task) -> Sequence[str]:
+    """Returns the first texts of the public test file; none where there is no such file."""
     path = task.locate(task.evaluation.test) if task.evaluation.test else None
     return read_table(path, task.data.text).texts[:_MOST_PUBLIC_TEXTS] if path and path.exists() else ()
 

@@ -161,6 +161,9 @@ class PrivacySection(Section):
         expected_records: of all parties together, as a public guess; nothing is counted.
         lengths: measures the texts' lengths too, with ``lengths_share`` of the budget; texts are ordered so.
         lengths_share: part of epsilon for the lengths.
+        distance: measures the records' mean embedding too, with ``distance_share`` of the budget, from which every
+            round's distance to the records follows; expected_records has to be stated.
+        distance_share: part of epsilon for that.
     """
 
     epsilon: Annotated[float, Field(gt=0)]
@@ -172,6 +175,8 @@ class PrivacySection(Section):
     expected_records: Annotated[int, Field(ge=1, le=10_000_000)] = EXPECTED_RECORDS
     lengths: bool = False
     lengths_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
+    distance: bool = False
+    distance_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
 
     def promise(self) -> Privacy:
         return Privacy(

@@ -1,0 +1,58 @@
+"""The distance of a corpus to the records after each round, from one private sum of the records' embeddings.
+
+With n records of the summed unit embeddings S, opened once as S + z (z of standard deviation sigma in each of d
+coordinates), and m the mean embedding of a corpus, |m - (S + z) / n|^2 - d sigma^2 / n^2 estimates the squared distance
+|m - S / n|^2 of the two means without bias. All rounds share z: further rounds cost nothing, and the difference of two
+rounds has the standard error 2 sigma |m_t - m_s| / n, which is far below that of either.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from undersong_common.arrays import Float64
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.agreement.plan import SumRequest
+from undersong_protocol.statistics import EmbeddingSum
+from undersong_protocol.statistics.vectors import NoisySum
+
+NAME = "distance"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate with the standard error that the noise of the sum gives it."""
+
+    value: float
+    error: float
+
+
+def with_distance(requests: Sequence[SumRequest], size: int, share: float) -> list[SumRequest]:
+    """Returns the requests and, after them, one for the records' mean embedding, which gets ``share`` of the budget.
+
+    Where all others have a noise of their own, as a paper's, it gets what they leave. Raises ConfigurationError for
+    Laplace sums, which divide epsilon otherwise.
+    """
+    if any(request.law != "gaussian" for request in requests):
+        raise ConfigurationError(
+            "privacy.distance: the method's sums have Laplace noise", "set privacy.distance = false"
+        )
+    total = sum(request.budget_share for request in requests if request.noise_multiplier is None)
+    asked = SumRequest(NAME, EmbeddingSum(size))
+    return [*requests, replace(asked, budget_share=total * share / (1.0 - share) if total else 1.0)]
+
+
+def squared_distance(opened: NoisySum, records: int, mean: Float64) -> Estimate:
+    """Returns the squared distance of a corpus's mean embedding, float64 [d], to that of so many records."""
+    noise = opened.sigma / records
+    raw = float(np.square(mean - opened.natural / records).sum())
+    value = raw - len(mean) * noise**2
+    return Estimate(value, math.sqrt(4 * noise**2 * max(value, 0.0) + 2 * len(mean) * noise**4))
+
+
+def squared_distance_change(opened: NoisySum, records: int, mean: Float64, earlier: Float64) -> Estimate:
+    """Returns by how much the squared distance of ``mean`` is above that of an ``earlier`` mean, float64 [d] both."""
+    change = squared_distance(opened, records, mean).value - squared_distance(opened, records, earlier).value
+    return Estimate(change, 2 * opened.sigma * float(np.linalg.norm(mean - earlier)) / records)

@@ -1,0 +1,120 @@
+"""Figures of a run by round: texts, weights of generators, and distances of the corpus to public and private texts.
+
+Nothing here reads a record: the private distance is computed from one opened sum (methods/parts/distance.py).
+"""
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+
+import numpy as np
+
+from undersong_common.arrays import Float32, Float64
+from undersong_common.embedding import Embed
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_server.evaluation.metrics import frechet_distance, neighbourhoods
+from undersong_server.methods.interface import Records
+from undersong_server.methods.parts import distance
+from undersong_server.pool import Origin, Sample
+from undersong_server.runs.execution import Outcome
+from undersong_server.runs.planning import RunPlan
+
+MOST_TEXTS = 500  # of the corpus and of the test file, in distances whose bias depends on the number
+FEWEST_TEXTS = 10  # that have neighbourhoods
+
+Corpora = Mapping[int, Sequence[Sample]]
+
+
+@dataclass(frozen=True)
+class RoundFigure:
+    """A figure after a round, counted from 1.
+
+    Attributes:
+        of: a generator, or "" for the whole corpus.
+        standard_error: that the noise of private sums gives it; None where it has none or none is computed.
+    """
+
+    round: int
+    figure: str
+    of: str
+    value: float
+    standard_error: float | None = None
+
+
+def recorded_figures(origins: Sequence[Origin], records: Records, generators: Sequence[str]) -> list[RoundFigure]:
+    """Returns the texts that each generator wrote in each round, and its share of the round as the method set it."""
+    written = Counter((origin.sample.round, origin.sample.generator) for origin in origins)
+    rows = [RoundFigure(t + 1, "texts", name, float(count)) for (t, name), count in sorted(written.items())]
+    noise = dict(records.get("weights noise", ()))
+    for t, weights in records.get("weights", ()):
+        errors = noise.get(t, [None] * len(weights))
+        rows += [
+            RoundFigure(t + 1, "weight", name, float(weight), error)
+            for name, weight, error in zip(generators, weights, errors, strict=True)
+        ]
+    return rows
+
+
+def public_distances(corpora: Corpora, test: Sequence[str], embed: Embed, *, seed: int = 0) -> list[RoundFigure]:
+    """Returns the Frechet distance, precision and recall of each round's corpus beside public test texts.
+
+    All rounds have equally many drawn texts, because the bias of the three goes by their number.
+    """
+    rng = np.random.default_rng(seed)
+    size = min([MOST_TEXTS, len(test), *(len(corpus) for corpus in corpora.values())])
+    if size < FEWEST_TEXTS:
+        return []
+    real = embed([test[place] for place in rng.permutation(len(test))[:size]])
+    rows = []
+    for t, corpus in sorted(corpora.items()):
+        drawn = embed([corpus[place].text for place in rng.permutation(len(corpus))[:size]])
+        near = neighbourhoods(drawn, real)
+        figures = {"Frechet distance": frechet_distance(drawn, real)}
+        figures |= {name: near[name] for name in ("precision", "recall")}
+        rows += [RoundFigure(t + 1, name, "", value) for name, value in figures.items()]
+    return rows
+
+
+def private_distances(corpora: Corpora, opened: NoisySum, records: int, embed: Embed) -> list[RoundFigure]:
+    """Returns each round's squared distance of means to the records, and its change since the first round."""
+    means = {t: _mean(embed([sample.text for sample in corpus])) for t, corpus in sorted(corpora.items()) if corpus}
+    rows = []
+    for t, mean in means.items():
+        found = distance.squared_distance(opened, records, mean)
+        rows.append(RoundFigure(t + 1, "squared distance of means", "", found.value, found.error))
+        if (first := min(means)) != t:
+            change = distance.squared_distance_change(opened, records, mean, means[first])
+            rows.append(RoundFigure(t + 1, "squared distance of means, change", "", change.value, change.error))
+    return rows
+
+
+def figures_by_round(
+    run_plan: RunPlan, outcome: Outcome, embed: Embed, test: Sequence[str], *, seed: int
+) -> list[RoundFigure]:
+    """Returns all figures by round of a finished run; ``test`` are public texts, empty where there are none."""
+    figures = recorded_figures(outcome.origins, outcome.records, run_plan.setting.generators)
+    if test and outcome.corpora:
+        figures += public_distances(outcome.corpora, test, embed, seed=seed)
+    if outcome.distance is not None:
+        records = run_plan.task.privacy.expected_records
+        figures += private_distances(outcome.corpora, outcome.distance, records, embed)
+    return figures
+
+
+def _mean(embeddings: Float32) -> Float64:
+    mean: Float64 = embeddings.astype(np.float64).mean(axis=0)
+    return mean
+
+
+def table_of_rounds(figures: Sequence[RoundFigure]) -> str:
+    """Returns the figures as CSV with a heading, ordered by round; a figure that cannot be computed is left out."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(field.name for field in fields(RoundFigure))
+    for figure in sorted(figures, key=lambda figure: figure.round):
+        if math.isfinite(figure.value):
+            writer.writerow("" if value is None else value for value in astuple(figure))
+    return text.getvalue()
