@@ -202,7 +202,7 @@ class State:
         wanted = shares.to_write(published, self.weights, self._shares_with_rare(published, count), self.spent, count)
         before, rng = self._table(), run.rng(step)
         run.generate(step, t, self._orders(wanted, rng))
-        run.state_corpus(t, run.pool.samples)
+        run.state_corpus(t, [run.pool.samples[row] for row in self.not_aside()])
         self.spent |= shares.spent(wanted, self._table() - before)
         if not len(run.pool):
             raise ConfigurationError("the generators wrote no text in the first round", "look at their counts above")

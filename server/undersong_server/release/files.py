@@ -53,13 +53,6 @@ ADAPTERS_NAME = "adapters.zip"  # of a method that tunes its generators only
 CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
 # The manifest holds the hashes of these files.
 HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, LINEAGE_NAME, ROUNDS_NAME, CARD_NAME, REPORT_NAME)
-    *CORPUS_NAMES,
-    SET_ASIDE_NAME,
-    LINEAGE_NAME,
-    ROUNDS_NAME,
-    CARD_NAME,
-    REPORT_NAME,
-)  # hashed in the manifest
 # Everything a finished run leaves in its folder for its user.
 OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME)
 

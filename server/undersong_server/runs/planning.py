@@ -49,6 +49,7 @@ _START_S = (6.0, 20.0)  # libraries, models, the corpus's report and test
 _WORD_S = (0.00015, 0.0005)  # per word of a text that is embedded
 _PAIR_S = (0.0004, 0.0012)  # per pair of parties that share masks, and sum
 _SCORE_S = (1e-8, 4e-8)  # per record and coordinate of a sum
+MOST_NOISE_PLANS = 5
 _MOST_PUBLIC_TEXTS = 500  # that a plan reads
 _MOST_NEIGHBOURS = 200  # per party; with more parties the graph is not complete
 
@@ -73,6 +74,17 @@ def plan_run(task: Task) -> RunPlan:
     """Plans the private sums of a task and their noise. Raises ConfigurationError if the method cannot run."""
     if not task.generators:
         raise ConfigurationError("the task names no generator", "add a [[generators]] section")
+    task, setting, requests = _with_stated_noise(task) if task.privacy.noise_multiplier else (task, *_requests(task))
+    plan = plan_sums(requests, task.privacy.promise(), task.quorum())
+    if math.isfinite(task.privacy.epsilon):
+        plan.verify()
+    method, options = methods.load(task.method.name), task.options
+    asks_first = NAME in {planned.name for planned in plan.sums} or method.asks_first(options, setting)
+    return RunPlan(task, setting, plan, method.generator_calls(options, setting), TRIAL_ORDERS if asks_first else 0)
+
+
+def _requests(task: Task) -> tuple[Setting, list[SumRequest]]:
+    """Returns a task's public facts and its private sums, those of its method and those that it asks for besides."""
     method = methods.load(task.method.name)
     setting = Setting(
         labels=task.task.labels,
@@ -95,7 +107,7 @@ def plan_run(task: Task) -> RunPlan:
             code="attributes-unread",
         )
     options = task.options
-    requests = method.plan(options, setting)
+    requests = list(method.plan(options, setting))
     if requests and not method.makes_private_sums:
         raise InternalError(f"the method {task.method.name!r} plans private sums and states that it makes none")
     # A baseline that asks no party anything keeps to that.
@@ -108,11 +120,33 @@ def plan_run(task: Task) -> RunPlan:
             )
         requests = with_distance(requests, embedders.dimension(task.embedder.model), task.privacy.distance_share)
     register_statistics(requests)
-    plan = plan_sums(requests, task.privacy.promise(), task.quorum())
-    if math.isfinite(task.privacy.epsilon):
-        plan.verify()
-    asks_first = NAME in {planned.name for planned in plan.sums} or method.asks_first(options, setting)
-    return RunPlan(task, setting, plan, method.generator_calls(options, setting), TRIAL_ORDERS if asks_first else 0)
+    return setting, requests
+
+
+def _with_stated_noise(task: Task) -> tuple[Task, Setting, list[SumRequest]]:
+    """Returns a task with the epsilon that follows from its noise multiplier, its facts, and its sums with that noise.
+
+    A method may plan other sums at another epsilon: they are planned anew until the epsilon is theirs. Raises
+    ConfigurationError for sums that have a noise of their own, or without any sum.
+    """
+    multiplier, remedy = task.privacy.noise_multiplier, "state privacy.epsilon instead"
+    for _ in range(MOST_NOISE_PLANS):
+        setting, requests = _requests(task)
+        own = [request.name for request in requests if request.law != "gaussian" or request.noise_multiplier]
+        if own or not requests:
+            words = f"{own[0]} has a noise of its own" if own else "the method makes no private sum"
+            raise ConfigurationError(f"privacy.noise_multiplier: {words}", remedy, code="noise-stated")
+        stated = [replace(request, noise_multiplier=multiplier) for request in requests]
+        spent = plan_sums(stated, task.privacy.promise(), task.quorum()).epsilon()
+        epsilon = math.ceil(spent * 1e6) / 1e6  # a promise that a person can read, and not below what is spent
+        if epsilon == task.privacy.epsilon:
+            return task, setting, stated
+        task = task.model_copy(update={"privacy": task.privacy.model_copy(update={"epsilon": epsilon})})
+    raise ConfigurationError(
+        "privacy.noise_multiplier: the method plans other sums at every epsilon that follows",
+        remedy,
+        code="noise-stated",
+    )
 
 
 @dataclass(frozen=True)

@@ -148,11 +148,16 @@ class PublicationSection(Section):
         return "; ".join(filter(None, (self.where, *(f"{key}: {words}" for key, words in more.items() if words))))
 
 
+UNPLANNED_EPSILON = 1.0  # of a task that states its noise, until it is planned
+
+
 class PrivacySection(Section):
     """[privacy]: the promise. epsilon = inf is for research only and marks every output as not private.
 
     Attributes:
         epsilon: privacy loss of the whole run for one unit; smaller is more private, and the texts fit less well.
+        noise_multiplier: noise of every private sum over its L2 sensitivity, in place of epsilon; the plan then states
+            the epsilon that follows.
         delta: probability that the promise may fail; choose it far below 1 / (number of units).
         unit: protected unit: "sample" is one record, "user" all records of one patient, "party" a whole hospital.
         max_per_user: records of one patient that count; further ones are left out. For the unit "user".
@@ -167,6 +172,7 @@ class PrivacySection(Section):
     """
 
     epsilon: Annotated[float, Field(gt=0)]
+    noise_multiplier: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)]
     unit: Literal["sample", "user", "party"] = "sample"
     max_per_user: Annotated[int, Field(ge=1, le=1_000_000)] = 1
@@ -177,6 +183,15 @@ class PrivacySection(Section):
     lengths_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
     distance: bool = False
     distance_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of_two(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("noise_multiplier") is not None:
+            if "epsilon" in values:
+                raise ValueError("epsilon and noise_multiplier are both there; epsilon follows from noise: state one")
+            return {**values, "epsilon": UNPLANNED_EPSILON}
+        return values
 
     def promise(self) -> Privacy:
         return Privacy(
