@@ -2,8 +2,9 @@
 
 The score of candidate c for record x is 2 x.c - |c|^2 = |x|^2 - |x - c|^2: higher is nearer. It comes out of one
 matrix product with an extra column, which may hold another correction of a candidate than |c|^2. Per record,
-contiguous groups of candidates are reduced to their best score, and only the Q best groups, by (score, lower index),
-are looked into: they hold the Q best candidates under that order.
+contiguous groups of candidates are reduced to their best score, and contiguous groups of groups to theirs. Only the Q
+best of each, by (score, lower index), are looked into: they hold the Q best candidates under that order. The product
+is so fast that gathering scores one by one costs as much as reading all in order: small groups gather few.
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.workers import for_each
 
 NONE = -1  # in place of a candidate's index where a record has fewer than Q candidates
-GROUP = 32  # candidates per group
-BLOCK_SCORES = 3 << 19  # a block of records has about so many: 6 MiB, which stay in the last-level cache
+GROUPS = (8, 4)  # candidates per group, and groups per group of groups
+BLOCK_SCORES = 3 << 20  # a block of records has about so many: 12 MiB; below that the product itself is slower
 BLOCK_ROWS = 64  # a block is a multiple of it; a ragged product is a quarter slower
 # The fewest records that are compared at once meet no more candidates than a block of scores has room for.
 MOST_AT_ONCE = BLOCK_SCORES // BLOCK_ROWS
@@ -94,9 +95,9 @@ class NearestFurthest:
         def compare(start: int) -> None:
             block = rows[start : start + size]
             scores = right @ _doubled(self._private[block]).T  # [n, b]
-            self._keep(block, _best(scores, total, self._q), self._near)
+            self._keep(block, _best(scores, total, self._q, np.maximum), self._near)
             if self._furthest:
-                self._keep(block, _best(np.negative(scores, out=scores), total, self._q), self._far)
+                self._keep(block, _best(scores, total, self._q, np.minimum), self._far)
 
         for_each(compare, range(0, len(rows), size))
 
@@ -158,25 +159,56 @@ def _doubled(records: Float32) -> Float32:
     return extended
 
 
-def _best(scores: Float32, indices: Int64, q: int) -> Int64:
-    """Keys of the q highest scores of each column of [n, b], int64 [b, min(q, n)], best first.
+def _best(scores: Float32, indices: Int64, q: int, extreme: np.ufunc) -> Int64:
+    """Keys of the q best scores of each column of [n, b], int64 [b, min(q, n)], best first.
 
     Args:
         indices: of the rows, int64 [n], ascending.
+        extreme: ``np.maximum`` finds the highest scores, ``np.minimum`` the lowest, whose keys are of negated scores.
     """
-    n, b = scores.shape
-    groups = n // GROUP
-    if groups <= 2 * q:
-        return _highest(_keys(scores.T, indices), q)
-    extreme = scores[: groups * GROUP].reshape(groups, GROUP, b).max(axis=1)
-    keys = np.partition(_keys(extreme.T, np.arange(groups)), groups - q, axis=1)[:, groups - q :]
-    rows = np.empty((b, q * GROUP + n - groups * GROUP), dtype=np.int64)
-    np.add((-keys & _INDEX)[:, :, None] * GROUP, np.arange(GROUP), out=rows[:, : q * GROUP].reshape(b, q, GROUP))
-    rows[:, q * GROUP :] = np.arange(groups * GROUP, n)
-    best = _highest(_keys(scores[rows, np.arange(b)[:, None]], rows), q)
+    levels = [scores]
+    for size in GROUPS:
+        groups = len(levels[-1]) // size
+        if groups <= 2 * q:
+            break
+        levels.append(_reduced(levels[-1], size, extreme))
+    top = np.arange(len(levels[-1]))
+    best = _highest(_keys(_signed(levels[-1].T, extreme), top), q)
+    for level in range(len(levels) - 2, -1, -1):
+        rows = _inside(-best & _INDEX, GROUPS[level], len(levels[level]))
+        below = levels[level]
+        columns = np.arange(below.shape[1])[:, None]
+        best = _highest(_keys(_signed(below.reshape(-1).take(rows * below.shape[1] + columns), extreme), rows), q)
     rows = -best & _INDEX
-    found: Int64 = best + rows - indices[rows]
-    return found
+    keys: Int64 = best + rows - indices[rows]
+    return keys
+
+
+def _reduced(scores: Float32, size: int, extreme: np.ufunc) -> Float32:
+    """The best score of each whole group of ``size`` rows, float32 [n // size, b]."""
+    groups, columns = len(scores) // size, scores.shape[1]
+    reduced: Float32 = extreme.reduce(scores[: groups * size].reshape(groups, size, columns), axis=1)
+    return reduced
+
+
+def _inside(groups: Int64, size: int, rows: int) -> Int64:
+    """The rows in groups of ``size``, and those after the last whole group, int64 [b, k].
+
+    Args:
+        groups: int64 [b, q].
+        rows: number of rows of which there are groups.
+    """
+    columns, q = groups.shape
+    rest = np.arange(rows // size * size, rows)
+    inside = np.empty((columns, q * size + len(rest)), dtype=np.int64)
+    np.add(groups[:, :, None] * size, np.arange(size), out=inside[:, : q * size].reshape(columns, q, size))
+    inside[:, q * size :] = rest
+    return inside
+
+
+def _signed(scores: Float32, extreme: np.ufunc) -> Float32:
+    """The scores, higher for better."""
+    return scores if extreme is np.maximum else np.negative(scores)
 
 
 def _keys(scores: Float32, indices: Int64) -> Int64:
