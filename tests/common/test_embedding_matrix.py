@@ -1,0 +1,55 @@
+"""A text's bits on the kernels of this processor, in every order, thread and company; and without each protection."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import kernels
+
+pytestmark = pytest.mark.heavy
+
+THREADS = os.environ.get("UNDERSONG_TEST_THREADS", "2")
+KERNELS_WITH_PLACES = {"Haswell", "Zen"}  # whose kernels treat places of a product differently
+
+
+def changed(texts, *options, kernel=None, threads=THREADS):
+    """Number of texts whose bits change, by condition, in a process of its own."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
+    if kernel is not None:
+        environment["OPENBLAS_CORETYPE"] = kernel
+    command = [sys.executable, "-m", "tests.doubles.embedding_matrix", "--texts", str(texts), *options]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        command, cwd=kernels.ROOT, env=environment, capture_output=True, text=True, timeout=1100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)
+    assert len(counts) == 7
+    return counts
+
+
+def test_some_texts_have_the_same_bits_in_every_company():
+    assert not any(changed(8).values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("threads", ["1", "2", "3", "6"])
+def test_500_texts_have_the_same_bits_in_every_company(threads):
+    assert not any(changed(500, threads=threads).values())
+
+
+@pytest.mark.parametrize("kernel", sorted(KERNELS_WITH_PLACES & set(kernels.kernels())))
+def test_without_like_places_bits_change(kernel):
+    counts = changed(8, "--without", "places", kernel=kernel)
+    assert min(counts["among others"], counts["in another order"], counts["in three threads"]) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_without_one_owner_of_threads_bits_change_in_a_second_thread():
+    counts = changed(8, "--without", "owner", threads="2")
+    assert max(counts["in a second thread"], counts["alone in a second thread"], counts["in three threads"]) > 0

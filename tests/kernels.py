@@ -1,0 +1,80 @@
+"""Runs the numeric tests on every kernel of this processor: ``python -m tests.kernels`` (``make test-kernels``).
+
+OpenBLAS chooses its kernel by OPENBLAS_CORETYPE, and torch by ATEN_CPU_CAPABILITY, when a process starts. So a row is
+a run of pytest of its own. A kernel that this processor lacks is named as not run.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# What of the processor's flags a kernel's instructions need.
+KERNELS = {"Nehalem": "sse4_2", "Haswell": "avx2", "Zen": "avx2", "SkylakeX": "avx512f"}
+TORCH_KERNELS = {"default": "", "avx2": "avx2", "avx512": "avx512f"}
+THREADS = (1, 2, 4)
+NUMERIC = (
+    "tests/common/test_embedding.py",
+    "tests/common/test_embedding_matrix.py",
+    "tests/common/test_places.py",
+    "tests/common/test_noise.py",
+    "tests/common/test_threads_of_computations.py",
+    "tests/protocol/statistics",
+    "tests/server/evaluation/test_panel.py",
+    "tests/server/evaluation/test_task_model.py",
+    "tests/server/methods/test_discriminant.py",
+)
+WITH_TORCH = ("tests/common/test_embedding.py", "tests/common/test_hidden_states.py")
+
+
+def processor_flags() -> set[str]:
+    """Returns the flags of an x86-64 processor, as Linux lists them; empty elsewhere."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return {flag for line in lines if line.startswith("flags") for flag in line.partition(":")[2].split()}
+
+
+def kernels(table: dict[str, str] = KERNELS) -> list[str]:
+    """Returns the kernels of a table that this processor can run."""
+    flags = processor_flags()
+    return [name for name, flag in table.items() if not flag or flag in flags]
+
+
+def rows() -> Iterator[tuple[str, dict[str, str], tuple[str, ...]]]:
+    """Yields each row's name, environment and files of tests."""
+    for kernel in kernels():
+        for threads in THREADS:
+            number = str(threads)
+            of_row = {"OPENBLAS_CORETYPE": kernel, "OPENBLAS_NUM_THREADS": number, "UNDERSONG_TEST_THREADS": number}
+            yield f"{kernel}, {counted(threads)}", of_row, NUMERIC
+    for capability in kernels(TORCH_KERNELS):
+        yield f"torch, {capability}", {"ATEN_CPU_CAPABILITY": capability}, WITH_TORCH
+
+
+def counted(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", metavar="WORD", default="", help="rows with this word in their names")
+    parser.add_argument("--processes", default="2", help="of pytest, for each row")
+    arguments = parser.parse_args()
+    failed = []
+    for name, environment, files in rows():
+        if arguments.only in name:
+            print(f"== {name}", flush=True)
+            command = [sys.executable, "-m", "pytest", "-n", arguments.processes, *files]
+            if subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=False).returncode:
+                failed.append(name)
+    missing = [*sorted(set(KERNELS) - set(kernels())), *sorted(set(TORCH_KERNELS) - set(kernels(TORCH_KERNELS)))]
+    print(f"not run, because this processor lacks them: {', '.join(missing) or 'none'}")
+    print(f"failed: {'; '.join(failed) or 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
