@@ -1,0 +1,157 @@
+"""One fault is one fault: it holds up one run or one host, is told there, and passes without a restart.
+
+A served coordinator and four daemons run in this process over real gRPC. A fault is planted at the one place where the
+system would raise it, for one run or one hospital; another run is under way and ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+from tests.doubles.alliance import Alliance
+from tests.doubles.party_home import HashedEmbedder
+from undersong_client.home import PartyHome
+from undersong_client.storage.outbox import Outbox
+from undersong_common.embedding import Embedder
+from undersong_common.machine import held_steps
+from undersong_server.runs.folder import RunFolder
+
+pytestmark = pytest.mark.heavy
+
+CONTENTS = {
+    "empty": b"",
+    "truncated": b'{"name": "faul',
+    "NUL-filled": bytes(512),
+    "other keys": b"{}",
+    "no JSON": b"\xff\xfe",
+    "a list": b"[]",
+}
+
+
+@pytest.fixture(scope="module")
+def alliance(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patched:
+        folder = tmp_path_factory.mktemp("faults")
+        patched.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
+        with Alliance(folder) as made:
+            yield made
+
+
+def lacking(number, file):
+    return OSError(number, os.strerror(number), str(file))
+
+
+def check_the_others(alliance, run):
+    """Another run begins and ends while the fault lasts, and everybody stays connected."""
+    alliance.start(run)
+    alliance.watch(run)
+    assert sorted(alliance.coordinator.server.connected) == sorted(alliance.hospitals)
+
+
+def check_books(alliance, *runs):
+    """Each sum of these runs was charged once at each hospital, and every ledger's chain holds."""
+    for hospital in alliance.hospitals.values():
+        charges = [charge for charge in hospital.charges if charge[0] in runs]
+        assert len(charges) == len(set(charges))
+        assert {charge[0] for charge in charges} == set(runs)
+        hospital("ledger", "--verify")
+
+
+def held(alliance):
+    return [f"{step['step']} {step['problem']}" for step in alliance.coordinator.health()["held_up"]]
+
+
+@contextmanager
+def foreign(file, content):
+    """Puts other bytes, or with None a folder, in a file's place; puts the file back at the end."""
+    kept = file.with_name(f".{file.name}.kept")
+    os.rename(file, kept)
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    try:
+        yield
+    finally:
+        if content is None:
+            shutil.rmtree(file)
+        os.replace(kept, file)
+
+
+def first_quickly(*values):
+    """The first value in every run of the suite, the others in the long one."""
+    return [values[0], *(pytest.param(value, marks=pytest.mark.slow) for value in values[1:])]
+
+
+@pytest.mark.parametrize("content", first_quickly("a folder", *CONTENTS))
+def test_a_run_that_cannot_be_read_is_that_runs_fault(alliance, content):
+    run, other = f"unread {content}", f"beside {content}"
+    alliance.operator("run", "plan", alliance.task, "--name", run)
+    request = alliance.home / "runs" / run / "requested.json"
+    alliance.start(other)
+    RunFolder(alliance.home / "runs" / run).request("run")
+    with foreign(request, CONTENTS.get(content)):
+        alliance.until(lambda: any(run in words and "requested.json" in words for words in held(alliance)))
+        alliance.watch(other)
+        assert sorted(alliance.coordinator.server.connected) == sorted(alliance.hospitals)
+        assert alliance.coordinator.health()["status"] == "ok"  # one run's fault is no fault of the machine
+    alliance.watch(run)
+    assert not any(run in words for words in held(alliance))
+    check_books(alliance, run, other)
+
+
+@pytest.mark.parametrize(
+    "number", first_quickly(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENOMEM)
+)
+def test_what_a_hospital_lacks_is_told_there_and_its_run_waits(alliance, number, monkeypatch):
+    run = f"hospital {errno.errorcode[number]}"
+    hospital = alliance.hospitals["beta"]
+    party = PartyHome(hospital.home)
+    record = Outbox.record
+
+    def failing(outbox, *arguments, **facts):
+        if outbox._home.path == hospital.home and facts.get("run") == run:
+            raise lacking(number, party.journal)
+        return record(outbox, *arguments, **facts)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(Outbox, "record", failing)
+        alliance.start(run)
+        alliance.until(lambda: held_steps(party.held_steps_file))
+        (step,) = held_steps(party.held_steps_file)
+        assert os.strerror(number) in step.problem
+        assert str(party.journal) in step.problem
+        assert "held up since" in hospital("status", code=75)
+        assert alliance.shown(run)["status"]["state"] not in ("failed", "finished")
+        assert sorted(alliance.coordinator.server.connected) == sorted(alliance.hospitals)
+    alliance.watch(run)
+    alliance.until(lambda: not held_steps(party.held_steps_file))
+    check_books(alliance, run)
+
+
+@pytest.mark.parametrize("number", first_quickly(errno.ENOSPC, errno.EIO, errno.EROFS, errno.ENFILE))
+def test_what_the_coordinator_lacks_for_a_run_holds_that_run_up(alliance, number, monkeypatch):
+    run = f"coordinator {errno.errorcode[number]}"
+    write = RunFolder.write_status
+
+    def failing(folder, *arguments, **facts):
+        if folder.name == run:
+            raise lacking(number, folder.path / "status.json")
+        return write(folder, *arguments, **facts)
+
+    alliance.operator("run", "plan", alliance.task, "--name", run)
+    with monkeypatch.context() as planted:
+        planted.setattr(RunFolder, "write_status", failing)
+        RunFolder(alliance.home / "runs" / run).request("run")
+        alliance.until(lambda: any(run in words and os.strerror(number) in words for words in held(alliance)))
+        assert any("status.json" in words for words in held(alliance))
+        assert alliance.coordinator.health()["status"] == "held up"
+        check_the_others(alliance, f"other {run}")
+    alliance.watch(run)
+    check_books(alliance, run, f"other {run}")
