@@ -457,7 +457,7 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
 def _completion(body: Mapping[str, Any], choice: Mapping[str, Any], worst: tuple[int, int]) -> Completion | None:
     """Returns the completion in the first choice of a body; None if there is none that can be read."""
     reason = choice.get("finish_reason")
-    finish = finish_of(reason)
+    finish = _finish_of(reason)
     if finish is None:
         return None
     message = choice.get("message")
@@ -474,7 +474,7 @@ def _completion(body: Mapping[str, Any], choice: Mapping[str, Any], worst: tuple
     return Completion(text, finish, read_usage(body.get("usage"), text, worst))
 
 
-def finish_of(reason: Any) -> Finish | None:
+def _finish_of(reason: Any) -> Finish | None:
     """Returns why an answer ended; None where there is then no answer."""
     name = reason.strip().casefold().replace("-", "_") if isinstance(reason, str) else ""
     return None if name in LOST_ENDS else ENDS.get(name, "unknown")
