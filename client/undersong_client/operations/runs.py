@@ -166,6 +166,11 @@ def figures(opened: PartyHome, known: Requests, request: Request, ledger: "Ledge
     )
 
 
+def note_shown(home: Path, consent: Consent) -> None:
+    """Records that this sheet was shown to a person, who may approve it from now on."""
+    Requests(PartyHome(home)).previewed(consent.request, consent.figures, at=time.time())
+
+
 def approve(
     home: Path,
     run: str,
@@ -195,7 +200,14 @@ def approve(
     opened = PartyHome(home)
     known = Requests(opened)
     request = known.find(run)
-    known.check_words(request, words)
+    try:
+        known.check_words(request, words)
+    except PrivacyRefusal:
+        from undersong_protocol.agreement.words import first_difference
+
+        differs = first_difference(words.split(), request.words.split())
+        note_decision(opened, "approve refused", f"{request.run}, not the plan's words: {differs}", person)
+        raise
     sheet = request.previewed_sheet if sheet is None else sheet
     approvals.check_decision(request, "approved")
     if request.decision == "approved":

@@ -59,6 +59,22 @@ def asked(clauses: Sequence[str], whose: str = "your") -> str:
     return sentence if whose == "your" else sentence.replace("your records", f"{whose} records")
 
 
+def first_difference(typed: Sequence[str], wanted: Sequence[str]) -> str:
+    """Returns which of the typed words differs first, for a log. It never names the wanted one, which would be copied.
+
+    >>> first_difference(["oak", "elm"], ["oak", "ash"])
+    "word 2, 'elm', differs"
+    >>> first_difference(["oak"], ["oak", "ash"])
+    'word 2 is missing'
+    >>> first_difference(["oak"], ["oak"])
+    'no word differs'
+    """
+    for number, word in enumerate(typed, 1):
+        if number > len(wanted) or word.lower() != wanted[number - 1].lower():
+            return f"word {number}, {printable(word, 40)!r}, differs"
+    return f"word {len(typed) + 1} is missing" if len(typed) < len(wanted) else "no word differs"
+
+
 def counted_numbers(count: int) -> str:
     """Returns a number of coordinates in words: ``12,345 numbers``, ``1 number``."""
     return f"{count:,} {noun(count, 'number')}"

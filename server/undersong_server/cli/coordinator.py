@@ -272,7 +272,11 @@ def sign(
         data = file.read(LARGEST_FILE_BYTES + 1)
     if fingerprint is None and sys.stdin.isatty() and not (read := EnrolmentRequest.parse(data)).renewal:
         fingerprint = typer.prompt(f"fingerprint of {read.party}'s request, as the hospital states it by telephone")
-    enrolled = operations.enrolment.sign(home, data, fingerprint=fingerprint, replaces=replaces, days=days)
+    try:
+        enrolled = operations.enrolment.sign(home, data, fingerprint=fingerprint, replaces=replaces, days=days)
+    except operations.enrolment.OtherFingerprint as error:
+        operations.coordinator.note_command(home, "sign refused", error.words)
+        raise
     party, kind, signed = enrolled.party, enrolled.kind, enrolled.request_fingerprint
     operations.coordinator.note_command(home, "sign", f"{party} {kind}, request {signed}")
     path = _write(out or Path(f"{party}.grant"), enrolled.grant)

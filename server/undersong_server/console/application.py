@@ -162,12 +162,16 @@ class PartyScreens:
 
     def _sign(self, visit: Visit) -> str:
         stated = visit.form.get("fingerprint", "").strip()
-        enrolled = enrolment.sign(
-            self._home,
-            visit.files.get("request", b""),
-            fingerprint=stated or None,
-            replaces=visit.form.get("replaces", "").strip() or None,
-        )
+        try:
+            enrolled = enrolment.sign(
+                self._home,
+                visit.files.get("request", b""),
+                fingerprint=stated or None,
+                replaces=visit.form.get("replaces", "").strip() or None,
+            )
+        except enrolment.OtherFingerprint as error:
+            visit.note("sign refused", error.words)
+            raise
         visit.note("sign", f"{enrolled.party} {enrolled.kind}, request {enrolled.request_fingerprint}")
         key = visit.offer(f"{enrolled.party}.grant", enrolled.grant)
         result = {

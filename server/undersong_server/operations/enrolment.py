@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_fingerprint, same_fingerprint
+from undersong_protocol.agreement.words import first_difference
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, NOT_STARTED, Party
@@ -61,6 +62,19 @@ class Enrolled:
     request_fingerprint: str
 
 
+class OtherFingerprint(ConfigurationError):
+    """A request has another fingerprint than the hospital has stated; ``words`` are for the audit log."""
+
+    def __init__(self, party: str, stated: str, fingerprint: str) -> None:
+        super().__init__(
+            f"the request in the name of {party} has another fingerprint than the one that was stated",
+            "ask the hospital which request file is its own; if it knows of one only, invite it again",
+            code="other-fingerprint",
+        )
+        groups = stated.replace("-", " ").split()
+        self.words = f"{party}, not the request's fingerprint: {first_difference(groups, fingerprint.split('-'))}"
+
+
 def sign(
     home: Path,
     request: bytes,
@@ -92,11 +106,7 @@ def sign(
         )
     if fingerprint is not None and not same_fingerprint(fingerprint, parsed.fingerprint):
         # The message leaves out the request's own fingerprint: it would be copied, not compared.
-        raise ConfigurationError(
-            f"the request in the name of {parsed.party} has another fingerprint than the one that was stated",
-            "ask the hospital which request file is its own; if it knows of one only, invite it again",
-            code="other-fingerprint",
-        )
+        raise OtherFingerprint(parsed.party, fingerprint, parsed.fingerprint)
     grant = CoordinatorHome(home).sign(parsed, now=time.time(), days=days, replaces=replaces)
     kind: Literal["enrolled", "replaced", "renewed"] = "renewed" if parsed.renewal else "enrolled"
     return Enrolled(parsed.party, "replaced" if replaces is not None else kind, grant, parsed.fingerprint)

@@ -151,7 +151,11 @@ def test_a_hospital_is_invited_signed_by_its_fingerprint_and_revoked_by_its_name
     facts = next(each for each in enrolment.parties(home) if each.party.name == "delta")
     assert (facts.party.state, facts.party.reason) == ("revoked", "moved away")
     noted = [entry.what for entry in console.site.audit.entries()]
-    assert noted[-6:] == ["log in by link", "invite", "download", "sign", "download", "revoke"]
+    refused = ["sign refused"]  # the fingerprint that was stated and did not match
+    assert noted[-7:] == ["log in by link", "invite", "download", *refused, "sign", "download", "revoke"]
+    (entry,) = [each for each in console.site.audit.entries() if each.what == "sign refused"]
+    assert "word 1, '1a2b', differs" in entry.about
+    assert fingerprint.split("-")[0] not in entry.about
 
 
 def wrong(text):
