@@ -228,7 +228,12 @@ class Connection:
         except grpc.RpcError as error:
             code, details = error.code(), printable(str(error.details()))
             refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
-            self._end(Ended(f"{code.name}: {details}", welcomed=self.welcome is not None, refused=refused))
+            if code is grpc.StatusCode.UNAVAILABLE and self.welcome is None:
+                log.debug("%s: %s", code.name, details)  # gRPC's words, for a specialist
+                said = f"the coordinator at {self.address} cannot be reached"
+            else:
+                said = f"{code.name}: {details}"
+            self._end(Ended(said, welcomed=self.welcome is not None, refused=refused))
         finally:
             call.cancel()
             writer.cancel()

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 CONNECTING = "connecting"  # the step that a fault before or in a stream holds up
 LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
+AWAY_TOLD_S = 3600.0  # between two lines of the log while nothing connects
 STATUS_S = 5.0
 RENEW_LOOK_S = 3600.0
 BUDGET_LOW = 0.1  # share of the budget that is left when people are told
@@ -137,6 +138,8 @@ class Daemon(Listener):
         settings = home.settings
         self._notices = Notices(settings.notify, settings.party, clock)
         self._decisions_seen = 0
+        self._away_since_s = self._away_told_s = 0.0  # since nothing connects, and when the log said so; 0 for never
+        self._away_reason = ""
         self._trust_seen: tuple[str, FileState, FileState] | None = None  # when it was last found
 
     def stop(self) -> None:
@@ -254,7 +257,9 @@ class Daemon(Listener):
             connected_s=self._clock(),
             clock_offset_s=round(offset, 1),
             problem="",
+            remedy="",
         )
+        self._away_since_s = self._away_told_s = 0.0
         log.info("connected to %s at %s", name, connection.address)
         if abs(offset) > CLOCK_TOLERANCE_S:
             log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(offset))
@@ -411,14 +416,36 @@ class Daemon(Listener):
         return self._backoff.wait_s(failures, self._random.random())
 
     def _wait(self, seconds: float, ended: Ended) -> None:
-        self._note(state="waiting", problem=ended.reason)
-        if not ended.welcomed:
-            log.warning("cannot connect: %s; next try in %.1f s", ended.reason, seconds)
+        if ended.welcomed:
+            self._note(state="waiting", problem=ended.reason)
+        else:
+            self._tell_away(ended.reason, seconds)
         until = time.monotonic() + seconds
         while not self._stop.is_set() and time.monotonic() < until:
             self._attempt("looking after attempts", self._answering.party.look_after)
             self._stop.wait(min(LOOK_S, max(0.0, until - time.monotonic())))
             self._say()
+
+    def _tell_away(self, reason: str, seconds: float) -> None:
+        """Says since when nothing connects, and who helps: in the status, and in the log at first and once an hour."""
+        now = self._clock()
+        self._away_since_s = self._away_since_s or now
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._away_since_s))
+        self._note(
+            state="waiting",
+            problem=f"{reason}, since {since}; nothing is lost",
+            remedy="it is tried again by itself; if it lasts, ask IT: undersong-party check",
+        )
+        hourly = now >= self._away_told_s + AWAY_TOLD_S or reason != self._away_reason
+        log.log(
+            logging.WARNING if hourly else logging.DEBUG,
+            "cannot connect: %s, since %s; nothing is lost; next try in %.1f s, told again in an hour",
+            reason,
+            since,
+            seconds,
+        )
+        if hourly:
+            self._away_told_s, self._away_reason = now, reason
 
     # The status file
 

@@ -5,6 +5,7 @@ import errno
 import json
 import logging
 import math
+import re
 import shutil
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.loops import wait_for
 from tests.doubles.parties import EMBEDDER
 from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
+from tests.doubles.processes import free_port
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import HospitalComputation
@@ -390,6 +392,18 @@ def test_it_finds_a_coordinator_that_was_away(running, coordinator, authority):
         back.next_stream().ask(INTRODUCE)
 
 
+def test_a_coordinator_that_is_away_is_told_once_in_words(tmp_path, authority, caplog):
+    home = PartyHome(joined(tmp_path, authority, address=f"localhost:{free_port()}"))
+    with caplog.at_level(logging.DEBUG), contextlib.closing(Started(home, tmp_path)):
+        wait_for(lambda: caplog.text.count("cannot connect") > 2)
+        shown = status(home)
+    warned = [record for record in caplog.records if "cannot connect" in record.message and record.levelname != "DEBUG"]
+    assert len(warned) == 1  # a line for every try was 43 000 a day
+    assert re.search(r"cannot be reached, since [-0-9]+ [0-9:]+; nothing is lost", shown["problem"])
+    assert "ask IT" in shown["remedy"]
+    assert "UNAVAILABLE" not in warned[0].message
+
+
 def test_a_coordinator_with_a_certificate_of_another_authority_gets_nothing(tmp_path, authority, caplog):
     with ScriptedCoordinator(Authority()) as foreign:
         home = PartyHome(joined(tmp_path, authority, address=foreign.address))
@@ -631,7 +645,7 @@ def test_a_changed_policy_counts_at_once(running, coordinator, home):
     manifest = manifest_for(home, epsilon=1.5)
     assert propose(stream, manifest).WhichOneof("body") == "pending"
     command("budget", "set", "--epsilon", 1, "--delta", "1e-4", "--home", home.path)
-    assert "the policy allows 1" in propose(stream, manifest).refusal.problem
+    assert "more than the policy allows in one run" in propose(stream, manifest).refusal.problem
     home.policy.write_text("{}")
     assert "policy does not let it answer" in propose(stream, manifest).refusal.problem
 
