@@ -13,6 +13,7 @@ from undersong_client.storage.outbox import Entry
 from undersong_common.printable import counted, printable, shell_word
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import impact
+from undersong_protocol.agreement import words
 
 MOST_MESSAGES = 400  # of a run, in the annex
 
@@ -161,7 +162,10 @@ def _spent(request: Request, value: Mapping[str, Any], ledger: data.LedgerFacts,
     alone = privacy["epsilon_if_all_others_collude"]
     found = [
         ("promised for the whole run", f"epsilon {epsilon:g} at delta {privacy['delta']:g}"),
-        ("against everybody else together", "nothing that can be stated" if alone is None else f"epsilon {alone:.4g}"),
+        (
+            f"against everybody else together, {words.AS_PLANNED}",
+            "nothing that can be stated" if alone is None else f"epsilon {alone:.4g}",
+        ),
     ]
     if (cost := next((each for each in ledger.runs if each.run == request.run), None)) is None:
         found.append(("charged to the ledger", "nothing: no vector was asked for"))

@@ -24,6 +24,7 @@ from undersong_common.printable import counted, finite, noun, printable, shell_p
 from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.spending import charged_of
+from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.receipt import Receipt, check_receipt
@@ -368,7 +369,7 @@ class Verdict:
             ),
             (
                 math.isfinite(self.alone),
-                f"epsilon {self.alone:.6g} against the coordinator and all other parties together",
+                f"epsilon {self.alone:.6g} against the coordinator and all other parties together, {words.AS_IT_RAN}",
             ),
             (
                 self.voided,
@@ -568,7 +569,7 @@ def _guarantee_section(verdict: Verdict, unit: str) -> Section:
     figures = [
         ("promised", f"epsilon {plan.epsilon:.6g} at delta {plan.delta:g}"),
         ("spent, recomputed from receipts", f"epsilon {verdict.epsilon:.6g}, the party that spent most"),
-        ("against everybody else together", alone),
+        (f"against everybody else together, {words.AS_IT_RAN}", alone),
         ("neighbours", f"differ in the presence of one {unit}"),
     ]
     if plan.unit == "user":

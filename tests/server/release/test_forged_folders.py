@@ -347,7 +347,7 @@ def test_what_sybils_declared_void_is_counted_against_them(tmp_path, value, publ
     assert verdict.alone > before.alone
     code, lines = command(tmp_path)
     assert code == UNCONFIRMED
-    assert f"epsilon {verdict.alone:.6g} against the coordinator and all other parties together" in lines
+    assert f"epsilon {verdict.alone:.6g} against the coordinator and all other parties together, as it ran" in lines
     assert any(line.startswith("void, by the parties' word: 3 vectors") for line in lines)
     # without a final receipt, as many as the plan lets leave
     del value["receipts"]["p0"]
