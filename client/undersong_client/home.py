@@ -467,6 +467,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_grant(path: Path) -> bytes:
+    """Reads the operator's answer to this party's request. Raises ConfigurationError as :func:`read_input`."""
+    if not path.exists():
+        raise ConfigurationError(
+            f"{path}: the operator's answer is not here yet",
+            "hand the operator the request file and read its fingerprint aloud; they sign it and send this file."
+            " Nothing is lost meanwhile",
+            code="no-grant-yet",
+        )
+    return read_input(path)
+
+
 def read_input(path: Path, largest: int = 2**20) -> bytes:
     """Reads a file that a person names. Raises ConfigurationError if it is unreadable or above ``largest`` bytes."""
     try:

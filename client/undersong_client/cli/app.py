@@ -23,7 +23,7 @@ from undersong_client.cli.options import (
     print_json,
     print_result,
 )
-from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_input
+from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_grant, read_input
 from undersong_common import entry, logs
 from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
 from undersong_common.files import replace_file
@@ -130,7 +130,7 @@ def enroll(
     if sum(given for given in (package is not None, grant is not None, renew)) != 1:
         raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
     if grant is not None:
-        installed = operations.joining.install(folder, read_input(grant))
+        installed = operations.joining.install(folder, read_grant(grant))
         print_result(
             as_json,
             {"party": PartyHome(folder).settings.party, "certificate_until": installed.until.isoformat()},
@@ -227,7 +227,7 @@ def run(
         from undersong_client import keys
 
         if not keys.is_enrolled(opened):
-            operations.joining.install(opened.path, read_input(grant))
+            operations.joining.install(opened.path, read_grant(grant))
     with opened.running():
         from undersong_client.answering.assemble import assemble
         from undersong_client.link.daemon import Daemon, check_start

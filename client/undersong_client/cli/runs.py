@@ -1,5 +1,6 @@
 """``undersong-party requests``, ``preview``, ``approve``, ``reject`` and ``revoke``: the runs that were proposed."""
 
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -95,8 +96,6 @@ def preview(
     as_json: AsJson = False,
 ) -> None:
     """Shows on one page what a run would take from this building and what it would cost. Decides nothing."""
-    from undersong_client.consent import approvals
-
     folder = home_of(home)
     found = operations.runs.consent(
         folder, run or operations.runs.only_waiting(folder), checkpoints=checkpoints_folder()
@@ -121,7 +120,7 @@ def preview(
     else:
         withdraw = f"; to withdraw: undersong-party revoke {shell_word(request.run)}"
         print(f"decided: {request.decision}{withdraw if request.decision == 'approved' else ''}")
-    approvals.Requests(PartyHome(folder)).previewed(request, found.figures, at=time.time())
+    operations.runs.note_shown(folder, found)
 
 
 Name = Annotated[str, typer.Option("--name", help="Who decides (default: this account of the machine).")]
@@ -148,12 +147,10 @@ def approve(
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Signs the consent to one plan: that of these words."""
-    from undersong_client.consent.approvals import Requests
-
+    """Signs the consent to one plan: that of these words. Without them it shows the sheet, and asks for them."""
     folder = home_of(home)
     if not words:
-        raise operations.runs.which_plan(Requests(PartyHome(folder)).find(run).run)
+        words = _ask_words(folder, run)
     decided = operations.runs.approve(
         folder,
         run,
@@ -163,6 +160,16 @@ def approve(
         confirm=lambda found: confirm_cautions(found, despite_cautions),
     )
     _say(decided, as_json)
+
+
+def _ask_words(folder: Path, run: str) -> list[str]:
+    """Shows the sheet and asks for the plan's words. Raises ConfigurationError where nobody sits at a terminal."""
+    consent = operations.runs.consent(folder, run, checkpoints=checkpoints_folder())
+    show_lines(consent.sheet.lines())
+    operations.runs.note_shown(folder, consent)
+    if not sys.stdin.isatty():
+        raise operations.runs.which_plan(consent.request.run)
+    return str(typer.prompt("the nine words of this plan, to approve it")).split()
 
 
 def reject(

@@ -7,13 +7,18 @@ import pytest
 
 from tests.client.cli.test_cli import proposed
 from tests.doubles.party_home import HashedEmbedder, command, joined
+from tests.doubles.typed import typed
+from undersong_client.cli.app import app
 from undersong_client.consent import preview
+from undersong_client.consent.approvals import Requests
 from undersong_client.home import PartyHome
 from undersong_client.storage.own_figures import proposed_delta
 from undersong_common.embedding import Embedder
+from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.privacy.accounting import Gaussian, best_guess
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
+from undersong_protocol.agreement.manifest import plan_words
 
 FALL = "tests/client/records/cases/fall.csv"
 COLUMNS = ("--text-field", "Notiz", "--label-field", "Strom", "--user-field", "Fall")
@@ -119,3 +124,30 @@ def test_the_proposed_delta_is_the_largest_power_of_ten_that_the_contract_allows
     assert delta <= 1e-5
     assert delta * 10 * units <= 1 + 1e-9
     assert delta == 1e-5 or delta * 100 * units > 1 - 1e-9
+
+
+def test_approve_without_words_shows_the_sheet_and_names_the_rest(home):
+    manifest = proposed(home)
+    done = typed(app, "approve", "spring", "--home", home, standalone_mode=False)
+    assert "how many of your records have each label" in " ".join(done.stdout.split())
+    assert done.exception.exit_code == 2
+    assert "which plan of run" in str(done.exception)
+    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)  # the sheet was shown
+    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+
+
+def test_words_that_do_not_match_are_logged_with_the_word_that_differs(home):
+    manifest = proposed(home)
+    nine = plan_words(manifest.hash).split()
+    command("preview", "spring", "--home", home)
+    command("approve", "spring", *nine[:4], "wrong", *nine[5:], "--home", home, code=3)
+    (entry,) = [each for each in AuditLog(PartyHome(home).page / FILE_NAME).entries() if each.what == "approve refused"]
+    assert "word 5, 'wrong', differs" in entry.about
+    assert nine[4] not in entry.about  # nothing to copy
+
+
+def test_an_answer_that_is_not_here_yet_says_who_helps(home, tmp_path):
+    said = command("enroll", "--grant", tmp_path / "not-here.grant", "--home", home, code=2)
+    assert "the operator's answer is not here yet" in said
+    assert "Nothing is lost" in said
