@@ -10,11 +10,9 @@ judge the labels of the texts, by where those of each label lie. The verdict's s
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
-from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from pydantic import Field
 
 from undersong_common import embedders
@@ -23,13 +21,10 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.library_threads import one_library_thread
 from undersong_protocol.statistics import EmbeddingSum
 from undersong_protocol.statistics.classifier_votes import (
-    BUCKETS,
-    NEVER,
     SQUARE,
     ClassifierVotesInBlocks,
     CorpusComparison,
     ScoredComparison,
-    word_features,
 )
 from undersong_protocol.statistics.histogram import COLUMNS, VALUES, AttributeMarginals, LabelHistogram
 from undersong_protocol.statistics.inputs import COEFFICIENTS
@@ -55,6 +50,7 @@ from undersong_server.methods.parts.selection import (
     places_by_label,
     sample_without_replacement,
 )
+from undersong_server.methods.parts.words import STRENGTH, word_classifier, word_rows
 
 
 class Options(MethodOptions):
@@ -243,8 +239,8 @@ class State:
         if self.support is None:
             return [""] * len(self.run.pool)
         if len(self._reasons) != len(self.run.pool):
-            x, _, author = self._texts()
-            self._reasons = support.reasons(self.support, x, author)
+            pool = self.run.pool
+            self._reasons = support.reasons(self.support, [each.text for each in pool.samples], pool.generator_of)
         return self._reasons
 
     def not_aside(self) -> Int64:
@@ -511,7 +507,7 @@ class Tuning:
     examples: int = _constant(4, "texts in a prompt", "fits the context of a small model")
     shortlist: int = _constant(32, "texts", "that examples are drawn from, so that prompts differ")
     strength: float = _constant(
-        3.0, "inverse regularisation (C)", "that of the panel's words; its head chooses among less"
+        STRENGTH, "inverse regularisation (C)", "that of the panel's words; its head chooses among less"
     )
 
 
@@ -618,8 +614,6 @@ def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64,
 
 # The records' verdict on two corpora, by a head and a word classifier of each; docs/method.md, step 7.
 
-MOST_STEPS = 300  # of the fit, as of the panel's
-
 
 class Gain(NamedTuple):
     """Gain in accuracy of one corpus over another, and its standard error."""
@@ -629,44 +623,6 @@ class Gain(NamedTuple):
 
     def certain(self) -> bool:
         return self.value > TUNING.certainty * self.error
-
-
-def word_rows(texts: Sequence[str]) -> Any:
-    """Hashed word features of each text, sparse [n, BUCKETS]: each is 1 / sqrt(number of features of the text)."""
-
-    features = [_word_features(text) for text in texts]
-    sizes = np.array([len(each) for each in features], dtype=np.int64)
-    columns, starts = np.concatenate([np.zeros(0, np.int64), *features]), np.cumsum([0, *sizes])
-    values = np.repeat(1.0 / np.sqrt(np.maximum(sizes, 1)), sizes)
-    return sp.csr_array((values, columns, starts), shape=(len(texts), BUCKETS))
-
-
-_word_features = lru_cache(maxsize=4096)(word_features)  # a corpus is cleaned, then compared
-
-
-def word_classifier(rows: Any, label_of: Int64, labels: int) -> Float64:
-    """Trains a logistic regression on :func:`word_rows`, float64 [BUCKETS + 1, C], bias last.
-
-    A feature weighs its inverse document frequency among the rows, ln((1 + n) / (1 + n_f)) + 1. A label without texts
-    has the bias ``NEVER``.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    found, present = np.zeros((BUCKETS + 1, labels)), np.unique(label_of)
-    found[-1] = NEVER
-    if len(present) < 2:
-        found[-1, present] = 0.0
-        return found
-    counts = np.bincount(rows.indices, minlength=BUCKETS)
-    used = np.flatnonzero(counts)  # the others' weights are zero, and half of the fit's time
-    rarity = np.log((1 + len(label_of)) / (1 + counts[used])) + 1.0
-    with one_library_thread():
-        model = LogisticRegression(C=TUNING.strength, max_iter=MOST_STEPS).fit(rows[:, used] * rarity, label_of)
-    # Of two labels scikit-learn has one row, the logit of the second.
-    sides = np.array([[-0.5], [0.5]]) if len(present) == 2 else np.eye(len(present))
-    found[np.ix_(used, present)] = (sides @ model.coef_ * rarity).T
-    found[-1, present] = sides @ model.intercept_
-    return found
 
 
 def gain_of(opened: NoisySum, records: float) -> Gain:

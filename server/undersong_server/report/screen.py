@@ -17,7 +17,7 @@ LONGEST_NAME = 24  # columns of a generator's name
 
 
 def final_screen(data: ReportData, folder: Path) -> RenderableType:
-    """Renders at most ten lines: texts, weights of the generators, panel, cost in privacy and place of the report."""
+    """Renders at most ten lines: texts, weights, panel, cost in privacy, place of the report, and the private score."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True, min_width=8)
     rows.add_column(overflow="fold")
@@ -27,10 +27,10 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
         rows.add_row("weights", _weights(data, LINES - 4 - len(accuracy) - (data.score is not None)))
     if accuracy:
         rows.add_row("panel", Group(*accuracy))
-    if data.score is not None:
-        rows.add_row("score", _score(data.score))
     rows.add_row("privacy", _privacy(data.privacy))
     rows.add_row("look at", Text(str(folder / "report.html"), style="bold"))
+    if data.score is not None:
+        rows.add_row("score", _score(data.score))
     title = Text.assemble((data.task, "bold"), f"  {data.method}", style="")
     return Group(title, rows)
 

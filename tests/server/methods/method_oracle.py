@@ -38,10 +38,12 @@ class Texts:
     label: Any
     generator: Any
     words: list[Any] = field(default_factory=list)  # each text's buckets
+    windows: list[Any] = field(default_factory=list)  # buckets of each of its windows
 
     def where(self, rows: Any) -> Texts:
         numbers = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, dtype=int)
-        return Texts(self.x[numbers], self.label[numbers], self.generator[numbers], [self.words[n] for n in numbers])
+        words, windows = ([of[n] for n in numbers] for of in (self.words, self.windows))
+        return Texts(self.x[numbers], self.label[numbers], self.generator[numbers], words, windows)
 
 
 def plan(case: Case) -> dict[str, float]:
@@ -158,11 +160,11 @@ def set_aside(texts: Texts, unsupported: Any, supported: Any) -> Any:
     bad, good = unsupported[texts.generator], supported[texts.generator]
     found = bad.copy()
     if bad.any() and good.any():
-        taught = bad | good
-        weights = np.where(good, 1 / good.sum(), 1 / bad.sum())[taught]
-        chance = linear(texts.x[taught], good[taught].astype(int), 2, STRENGTH, weights * len(weights) / weights.sum())(
-            texts.x
-        )[:, 1]
+        learned = [(each, good[n]) for n in np.flatnonzero(bad | good) for each in texts.windows[n]]
+        y = np.array([int(side) for _, side in learned])
+        weights = np.where(y == 1, len(y) / (2 * y.sum()), len(y) / (2 * (1 - y).sum()))
+        judge = word_classifier([each for each, _ in learned], y, 2, weights)
+        chance = np.array([judge(each)[:, 1].min() for each in texts.windows])
         found |= ~bad & ~good & (chance < max(0.5, np.quantile(chance[good], 0.02)))
         doubtful = np.flatnonzero(good & (chance < 0.5))
         found[doubtful[np.argsort(chance[doubtful], kind="stable")[: int(0.02 * good.sum())]]] = True
@@ -295,7 +297,7 @@ def places(case: Case, label: Any, p: Any) -> Any:
     return found
 
 
-def word_classifier(words: list[Any], label: Any, labels: int) -> Any:
+def word_classifier(words: list[Any], label: Any, labels: int, weights: Any = None) -> Any:
     """Step 7: the word classifier as a function of bucket sets: probabilities, [n, C]; 0 for a label not seen."""
     seen, there = np.unique(label), np.zeros((len(words), BUCKETS))
     for row, each in enumerate(words):
@@ -306,7 +308,7 @@ def word_classifier(words: list[Any], label: Any, labels: int) -> Any:
 
     model = LogisticRegression(C=STRENGTH, max_iter=500)
     if len(seen) > 1:
-        model.fit(csr_array(there * idf / roots), label)
+        model.fit(csr_array(there * idf / roots), label, weights)
 
     def scores(given: list[Any]) -> Any:
         found, chances = np.zeros((len(given), BUCKETS)), np.zeros((len(given), labels))

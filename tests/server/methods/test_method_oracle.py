@@ -105,7 +105,15 @@ def texts_of(samples, run) -> oracle.Texts:
         run.label_numbers(samples),
         np.array([generators.index(each.generator) for each in samples], dtype=int),
         [word_features(each.text) for each in samples],
+        [[word_features(piece) for piece in pieces(each.text)] for each in samples],
     )
+
+
+def pieces(text: str) -> list[str]:
+    """Step 2.5: eight words from every fourth word on, until the last word is covered."""
+    words = text.split()
+    starts = [start for start in range(0, len(words), 4) if start == 0 or start + 4 < len(words)]
+    return [" ".join(words[start : start + 8]) for start in starts] or [text]
 
 
 def agree(seen, program, own) -> bool:

@@ -8,6 +8,7 @@ from undersong_protocol.statistics.interface import LabelledEmbeddings
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import support
+from undersong_server.methods.parts.words import STEP, WINDOW, windows
 
 NAMES = ("good", "half", "bad")
 
@@ -18,9 +19,12 @@ def judged(votes, sigma=2.0, texts=60):
     return support.support_of(natural, np.zeros(3 * texts, dtype=np.int64), authors, 3, np.ones(1))
 
 
-def cloud(rng, centre, count):
-    x = centre + 0.3 * rng.normal(size=(count, 4))
-    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+TOPIC = ("fever", "cough", "rash", "wheeze", "sputum", "chest", "breath", "sore", "throat", "chills", "since", "night")
+OTHER = ("hotel", "parcel", "lift", "shower", "dryer", "drum", "menu", "tip", "refund", "courier", "since", "night")
+
+
+def written(rng, words, count, length=12):
+    return [" ".join(rng.choice(words, length)) for _ in range(count)]
 
 
 def test_a_record_spreads_one_vote_over_the_nearest_third():
@@ -49,20 +53,30 @@ def test_support_is_told_only_where_the_votes_tell_it():
 
 def test_a_public_classifier_judges_the_texts_of_those_in_between():
     rng = np.random.default_rng(1)
-    topic, other = np.array([1.0, 0, 0, 0]), np.array([0, 1.0, 0, 0])
-    x = np.concatenate([cloud(rng, topic, 60), cloud(rng, topic, 30), cloud(rng, other, 90)])
-    found = np.array(support.reasons(judged([210.0, 88.0, 2.0]), x, np.repeat(np.arange(3), 60)))
+    halves = [f"{start} {end}" for start, end in zip(written(rng, TOPIC, 15), written(rng, OTHER, 15), strict=True)]
+    between = [*written(rng, TOPIC, 30), *written(rng, OTHER, 15), *halves]
+    texts = [*written(rng, TOPIC, 60), *between, *written(rng, OTHER, 60)]
+    found = np.array(support.reasons(judged([210.0, 88.0, 2.0]), texts, np.repeat(np.arange(3), 60)))
     assert set(found[120:]) == {support.GENERATOR}
-    assert (found[90:120] == support.SUBJECT).mean() >= 0.9
+    assert set(found[90:120]) == {support.SUBJECT}  # those of which only a half is of another subject as well
     assert (found[60:90] == "").mean() >= 0.8
     assert (found[:60] != "").sum() <= 1  # two in a hundred of a supported generator's
+
+
+def test_windows_cover_a_text_and_every_window_but_the_last_is_whole():
+    for length in range(1, 40):
+        words = [str(number) for number in range(length)]
+        pieces = [piece.split() for piece in windows(" ".join(words))]
+        assert all(len(piece) == WINDOW for piece in pieces[:-1])
+        assert [piece[0] for piece in pieces] == words[::STEP][: len(pieces)]
+        assert sorted({word for piece in pieces for word in piece}, key=int) == words
 
 
 @pytest.mark.parametrize("votes", [[150.0, 90.0, 60.0], [100.0, 100.0, 100.0]])
 def test_nothing_is_set_aside_without_an_unsupported_generator(votes):
     rng = np.random.default_rng(1)
-    x = cloud(rng, np.zeros(4), 180)
-    assert not any(support.reasons(judged(votes), x, np.repeat(np.arange(3), 60)))
+    texts = written(rng, TOPIC, 180)
+    assert not any(support.reasons(judged(votes), texts, np.repeat(np.arange(3), 60)))
 
 
 def test_the_remark_counts_texts_and_votes():

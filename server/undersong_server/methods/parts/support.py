@@ -1,7 +1,7 @@
 """Support: which generators' texts lie where the records lie, and which texts are therefore not published.
 
-The records' votes judge generators (:mod:`undersong_protocol.statistics.support`). A public classifier, which learns
-supported against unsupported generators' texts, then judges the texts of the others and costs no budget.
+The records' votes judge generators (:mod:`undersong_protocol.statistics.support`). A public classifier of
+words, which learns supported against unsupported generators' texts, then judges the others' and costs no budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from undersong_common.arrays import Bools, Float32, Float64, Int64
+from undersong_common.arrays import Bools, Float64, Int64
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_protocol.statistics.vectors import NoisySum
-from undersong_server.evaluation.task_model import classifier, probabilities
+from undersong_server.evaluation.task_model import probabilities
 from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.parts.words import windows, word_classifier, word_rows
 
 RECORD = "set aside"  # name under which a run records the texts that it sets aside
 LEAST = 0.25  # a support whose upper end is below it: the generator is unsupported
 ENOUGH = 0.75  # a support whose lower end is above it: the generator is supported
 ERRORS = 2.0  # standard errors to either end
-STRENGTH = 3.0  # inverse regularisation (C) of the classifier
 LENIENCE = 0.02  # of the supported generators' texts, which may look as unlike them as what is set aside
 GENERATOR, SUBJECT = "generator", "subject"  # reasons: of an unsupported generator, or unlike the supported ones' texts
 
@@ -89,19 +89,19 @@ def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: in
     return Support(records, votes, expected, np.sqrt(opened.sigma**2 + records * part * (1 - part)) / expected)
 
 
-def reasons(support: Support, x: Float32, authors: Int64) -> list[str]:
+def reasons(support: Support, texts: Sequence[str], authors: Int64) -> list[str]:
     """Reason for which each text is set aside, "" where it is not.
 
+    A text is as good as its least likely window of words: half of it may be of another subject, and a classifier of the
+    whole text sees the mean of both halves.
+
     Args:
-        x, authors: embeddings, float32 [n, d], and generator of each text, int64 [n].
+        authors: generator of each text, int64 [n].
     """
     unsupported, supported = support.unsupported, support.supported
     found = np.where(unsupported[authors], GENERATOR, "").astype(object)
     if (bad := unsupported[authors]).any() and (good := supported[authors]).any():
-        taught = np.flatnonzero(bad | good)
-        balance = np.where(good, 1.0 / good.sum(), 1.0 / bad.sum())
-        head = classifier(x[taught], good[taught].astype(np.int64), 2, strength=STRENGTH, weights=balance[taught])
-        chance = probabilities(head, x)[:, 1]
+        chance = _least_chances(texts, good, bad)
         unlike = chance < max(0.5, float(np.quantile(chance[good], LENIENCE)))
         between = ~(supported | unsupported)[authors]
         found[unlike & between] = SUBJECT
@@ -109,6 +109,19 @@ def reasons(support: Support, x: Float32, authors: Int64) -> list[str]:
         doubtful = np.flatnonzero(good & (chance < 0.5))
         found[doubtful[np.argsort(chance[doubtful], kind="stable")[: int(LENIENCE * good.sum())]]] = SUBJECT
     return [str(reason) for reason in found]
+
+
+def _least_chances(texts: Sequence[str], good: Bools, bad: Bools) -> Float64:
+    """The lowest probability that a window of each text is of a good text and not of a bad one, float64 [n]."""
+    pieces = [windows(text) for text in texts]
+    text_of = np.repeat(np.arange(len(texts)), [len(each) for each in pieces])
+    rows = word_rows([piece for each in pieces for piece in each])
+    taught, is_good = (good | bad)[text_of], good[text_of][(good | bad)[text_of]]
+    weights = np.where(is_good, 0.5 / is_good.mean(), 0.5 / (~is_good).mean())
+    classifier = word_classifier(rows[taught], is_good.astype(np.int64), 2, weights)
+    least = np.ones(len(texts))
+    np.minimum.at(least, text_of, probabilities(classifier, rows)[:, 1])
+    return least
 
 
 def remark(support: Support, set_aside: Mapping[str, int], generators: Sequence[str]) -> str:
