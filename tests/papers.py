@@ -105,7 +105,7 @@ Beside them stand `undersong` ([method.md](method.md)), `vector` (after EPSVec, 
 private sum of hidden states steers a local model, [vector.md](vector.md)), `tuned` (after POPri: private sums give
 the pairs by which a local model is tuned, [tuned.md](tuned.md)) and the baselines `mixture` (zero-shot
 texts of all generators in equal parts, nothing private), `mixture+labels` (the same with the records' label shares,
-from one private label histogram; `half_way = false` takes the shares as they are instead of half-way to equal ones)
+from one private label histogram; `label_shares` names others than half-way to equal ones)
 and `cleaned-mixture` (its texts, and where the other texts contradict a label it is replaced by the likelier one or
 the text is dropped, at most a fifth of each label's). The gain of a method over it is what the records are worth
 beyond their labels, see [results.md](results.md).

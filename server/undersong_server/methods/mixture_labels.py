@@ -1,4 +1,4 @@
-"""The mixture with label shares half-way to the records', ``mixture+labels``: what one label histogram is worth.
+"""The mixture with label shares after the records', ``mixture+labels``: what one label histogram is worth.
 
 Equal weights over the generators, zero-shot texts, nothing private but the labels. A method that weighs generators
 has to beat this one; the difference from the plain mixture is what the label shares bring.
@@ -13,8 +13,7 @@ from pydantic import Field
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import LabelHistogram
 from undersong_server.methods.interface import Method, MethodOptions, Order, RunContext, Sample, Setting, SumRequest
-from undersong_server.methods.parts.metadata import shares_of_counts
-from undersong_server.methods.parts.shares import label_shares, to_write
+from undersong_server.methods.parts.shares import LabelShares, check_named, label_shares, to_write, wanted_shares
 
 
 class Options(MethodOptions):
@@ -22,12 +21,12 @@ class Options(MethodOptions):
 
     Attributes:
         samples: texts in all.
-        half_way: labels have shares half-way between equal ones and the records' (their geometric mean), as in
-            ``undersong``; False takes the records' noisy shares as they are.
+        label_shares: of the corpus: half-way between equal shares and the records' ("half", their geometric mean), the
+            "records"' own, "even", or a table with a number for each label.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
-    half_way: bool = True
+    label_shares: LabelShares = "half"
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
@@ -36,13 +35,14 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         raise ConfigurationError(
             'method "mixture+labels" needs task.labels', 'name the labels, or use name = "mixture"'
         )
+    check_named(options.label_shares, setting.labels)
     return [SumRequest("labels", LabelHistogram(len(setting.labels)))]
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the synthetic corpus."""
-    opened = run.private_sum("labels", [])
-    shares = label_shares(opened) if options.half_way else shares_of_counts(opened.natural)
+    half = label_shares(run.private_sum("labels", []))
+    shares = wanted_shares(options.label_shares, half, run.setting.labels)
     run.record("label shares", 0, shares.tolist())
     generators, names = run.setting.generators, run.setting.labels
     none = np.zeros((len(generators), len(names)), dtype=np.int64)

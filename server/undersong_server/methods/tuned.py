@@ -31,7 +31,7 @@ from undersong_server.methods.interface import (
     Tuning,
 )
 from undersong_server.methods.parts.selection import largest_remainder
-from undersong_server.methods.parts.shares import label_shares
+from undersong_server.methods.parts.shares import LabelShares, check_named, label_shares, wanted_shares
 
 PART_LABELS = 1 / 9  # of the other sums' parts: shares need little precision
 
@@ -41,6 +41,8 @@ class Options(MethodOptions):
 
     Attributes:
         samples: texts that the tuned model writes at last.
+        label_shares: of the corpus: half-way between equal shares and the records' ("half"), the "records"' own,
+            "even", or a table with a number for each label.
         keep: part of them that the corpus has: those with the most votes of each label. 1 keeps all, without that vote.
         rounds: of texts and a tuning.
         score: by which a prompt's texts are ranked: "similarity" to the records' mean embedding, or "votes".
@@ -53,6 +55,7 @@ class Options(MethodOptions):
     """
 
     samples: Annotated[int, Field(ge=1)] = 2000
+    label_shares: LabelShares = "half"
     keep: Annotated[float, Field(gt=0, le=1)] = 0.5
     rounds: Annotated[int, Field(ge=1)] = 2
     score: Literal["similarity", "votes"] = "similarity"
@@ -74,6 +77,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
     Raises ConfigurationError for a generator that cannot be tuned, and for ranks that a prompt's texts do not have.
     """
+    check_named(options.label_shares, setting.labels)
     if options.rejected + options.pairs - 1 > options.texts:
         raise ConfigurationError(
             f"the last pair's rank {options.rejected + options.pairs - 1} is above method.texts = {options.texts}",
@@ -112,7 +116,10 @@ def generator_calls(options: Options, setting: Setting) -> int:
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/tuned.md."""
     labels, mean = len(run.setting.labels), None
-    shares = label_shares(run.private_sum("labels", [])) if labels > 1 else np.ones(1)
+    shares = np.ones(1)
+    if labels > 1:
+        half = label_shares(run.private_sum("labels", []))
+        shares = wanted_shares(options.label_shares, half, run.setting.labels)
     run.record("label shares", 0, shares.tolist())
     if options.score == "similarity":
         run.check_embedding_size(options.embedding_size)

@@ -61,12 +61,15 @@ class Options(MethodOptions):
         written: texts ordered for each text published. It multiplies the calls and their price.
         rounds: of writing, of equally many texts. After each but the last, generators or examples are chosen.
         score: measures on the records how good the corpus is, in the verdict's sum.
+        label_shares: of the corpus: half-way between equal shares and the records' ("half"), the "records"' own,
+            "even", or a table with a number for each label.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
     written: Annotated[int, Field(ge=1, le=20)] = 1
     rounds: Annotated[int, Field(ge=2)] = 3
     score: bool = True
+    label_shares: shares.LabelShares = "half"
 
     def per_round(self) -> list[int]:
         """Number of texts to order in each round."""
@@ -80,6 +83,7 @@ class Options(MethodOptions):
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the sums of a run, with their parts of the budget; the expected number of records changes nothing."""
+    shares.check_named(options.label_shares, setting.labels)
     generators, labels = len(setting.generators), len(setting.labels)
     asked: list[SumRequest] = []
     if labels or setting.attributes:
@@ -181,9 +185,10 @@ class State:
         self.values = attribute_shares(self.run, opened.natural[labels:])
         if labels:
             counts = replace(opened, values=opened.values[:labels])
-            self.shares = shares.label_shares(counts)
+            half = shares.label_shares(counts)
+            self.shares = shares.wanted_shares(self.options.label_shares, half, self.run.setting.labels)
             self.rare = self.shares < TUNING.rare / labels
-            self.records = shares.records_shares(self.shares) * shares.records_of(counts)
+            self.records = shares.records_shares(half) * shares.records_of(counts)
             self.records_error = float(counts.sigma * np.sqrt(labels))
             self.run.record("label shares", 0, self.shares.tolist())
 

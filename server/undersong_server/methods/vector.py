@@ -27,7 +27,14 @@ from undersong_server.methods.interface import (
     plan_sums,
 )
 from undersong_server.methods.parts.selection import largest_remainder
-from undersong_server.methods.parts.shares import label_shares, records_of, records_shares
+from undersong_server.methods.parts.shares import (
+    LabelShares,
+    check_named,
+    label_shares,
+    records_of,
+    records_shares,
+    wanted_shares,
+)
 
 PART_COUNTS, PART_VECTORS = 1.0, 9.0  # parts of the budget
 EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels
@@ -38,11 +45,14 @@ class Options(MethodOptions):
 
     Attributes:
         samples: texts to order.
+        label_shares: of the corpus: half-way between equal shares and the records' ("half"), the "records"' own,
+            "even", or a table with a number for each label.
         strength: of the steering: 1 adds the estimated mean difference, 0 writes zero-shot texts.
         embedding_size: coordinates of an embedding, as the model's folder was prepared.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
+    label_shares: LabelShares = "half"
     strength: Annotated[float, Field(ge=0, le=100)] = 1.0
     embedding_size: Annotated[int, Field(ge=1)] = 64
 
@@ -53,6 +63,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     Raises ConfigurationError unless every generator can be steered by the run's embedder, and if the noise would be
     longer than the sum of all expected records can be.
     """
+    check_named(options.label_shares, setting.labels)
     for name, folder in zip(setting.generators, setting.steerable, strict=True):
         if not folder or (setting.folder / folder).resolve() != Path(setting.embedder).resolve():
             raise ConfigurationError(
@@ -100,8 +111,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     run.check_embedding_size(options.embedding_size)
     # 1. Records of each label.
     opened, names = run.private_sum("labels", []), run.setting.labels or ("",)
-    shares = label_shares(opened)
-    records = records_shares(shares) * records_of(opened)
+    half = label_shares(opened)
+    records = records_shares(half) * records_of(opened)
+    shares = wanted_shares(options.label_shares, half, names)
     run.record("label shares", 0, shares.tolist())
     # 2. The sum of the records' embeddings, one per label.
     sums = run.private_sum("vectors", [])

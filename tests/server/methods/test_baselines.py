@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.bench import run_method
+from tests.doubles.coded import raises
 from tests.doubles.parties import DIMENSION
 from tests.doubles.tasks import make_replay_task
 from undersong_common.errors import ConfigurationError
@@ -171,9 +172,19 @@ def test_the_mixture_with_label_shares_orders_them_from_every_generator_alike(ta
         "".join(json.dumps({"text": f"note {n}", "label": "a" if n % 4 else "b"}) + "\n" for n in range(400))
     )
     own = ['method.name="mixture+labels"', "method.samples=80", "privacy.epsilon=8"]
-    for half_way, share in ((False, 0.75), (True, 3**0.5 / (1 + 3**0.5))):
-        task = tasks.load(task_file, [*own, f"method.half_way={str(half_way).lower()}"])
+    table = "{a = 9, b = 1}"
+    shares = {'"records"': 0.75, '"half"': 3**0.5 / (1 + 3**0.5), '"even"': 0.5, table: 0.9}
+    for wanted, share in shares.items():
+        task = tasks.load(task_file, [*own, f"method.label_shares={wanted}"])
         samples, run = run_method(task, plan_run(task), seed=3)
         assert run.records["label shares"][-1][1] == pytest.approx([share, 1 - share], abs=0.02)
         assert sum(sample.label == "a" for sample in samples) / len(samples) == pytest.approx(share, abs=0.03)
         assert {name: sum(s.generator == name for s in samples) for name in ("one", "two")} == {"one": 40, "two": 40}
+
+
+@pytest.mark.parametrize("method", ["mixture+labels", "cleaned-mixture", "undersong"])
+@pytest.mark.parametrize("table", ["{a = 1}", "{a = 1, b = 1, c = 1}"])
+def test_a_table_of_label_shares_names_every_label_and_no_other(task_file, method, table):
+    task = tasks.load(task_file, [f'method.name="{method}"', f"method.label_shares={table}"])
+    with raises(ConfigurationError, "label-shares"):
+        plan_run(task)

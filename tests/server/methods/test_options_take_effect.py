@@ -225,16 +225,19 @@ CASES = [
         ("rounds=3", "plan"),
         ("written=2", "plan"),
         ("score=false", "plan"),
+        ("label_shares={a = 3, b = 1}", "prompts"),
     ),
     *cases(
         "vector",
         ("samples=50", "prompts"),
+        ("label_shares={a = 3, b = 1}", "prompts"),
         ("strength=2.0", "steering"),
         ("embedding_size=24", "plan"),
     ),
     *cases(
         "tuned",
         ("samples=30", "prompts"),
+        ("label_shares={a = 3, b = 1}", "prompts"),
         ("keep=1", "plan"),
         ("keep=0.2", "corpus"),
         ("rounds=1", "prompts"),
@@ -253,7 +256,7 @@ CASES = [
     *(
         each
         for method in ("mixture+labels", "cleaned-mixture")
-        for each in cases(method, ("samples=100", "prompts"), ("half_way=false", "prompts", (), "0.2"))
+        for each in cases(method, ("samples=100", "prompts"), ("label_shares=records", "prompts", (), "0.2"))
     ),
 ]
 ELSEWHERE = {  # options whose effect a test of their own shows, in a file beside this one

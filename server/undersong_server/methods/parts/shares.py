@@ -1,13 +1,41 @@
-"""Label shares of a corpus from a noisy histogram of the records' labels."""
+"""Label shares of a corpus: what a task names, or from a noisy histogram of the records' labels."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from undersong_common.arrays import Bools, Float64, Int64
+from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.selection import largest_remainder
 
 LABEL_CAUTION = 2.0
 LEAST_LABEL_SHARE = 0.1  # of an equal share
+
+LabelShares = Literal["half", "records", "even"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+"""The option ``label_shares``: half-way between equal shares and the records', the records', equal ones, or a table."""
+
+
+def check_named(wanted: LabelShares, labels: Sequence[str]) -> None:
+    """Raises ConfigurationError unless a table of label shares names every label of the task and nothing else."""
+    if isinstance(wanted, Mapping) and set(wanted) != set(labels):
+        wrong = sorted(set(wanted) ^ set(labels))
+        raise ConfigurationError(
+            f"method.label_shares: {', '.join(wrong)} stands in it or in task.labels, not in both",
+            "give every label of task.labels one positive number; they are scaled to sum 1",
+            code="label-shares",
+        )
+
+
+def wanted_shares(wanted: LabelShares, half: Float64, labels: Sequence[str]) -> Float64:
+    """Shares that the corpus is to have, float64 [C], sum 1; ``half`` are those of :func:`label_shares`."""
+    if isinstance(wanted, Mapping):
+        named = np.array([wanted[label] for label in labels], dtype=np.float64)
+        return np.asarray(named / named.sum())
+    shares = {"half": half, "records": records_shares(half), "even": np.full(len(half), 1.0 / len(half))}
+    return shares[wanted]
 
 
 def label_shares(counts: NoisySum) -> Float64:
