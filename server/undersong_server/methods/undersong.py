@@ -359,11 +359,14 @@ class State:
             choice += ", chosen label by label"
         if self.centres is not None:
             choice += ", under the labels that the records find likeliest"
-        points, error = 100 * gain.value, 100 * gain.error
         published = choice if gain.certain() else "all texts that are not set aside, cleaned"
+        records = float(self.records.sum())
+        more, error = gain.value * records, gain.error * records
+        chance = ", which is within chance" if abs(more) <= 2 * error else ""
         return (
-            f"Published: {published}. On the hospitals' records, {choice} teach {abs(points):.1f} points"
-            f" {'better' if points >= 0 else 'worse'} than all texts, with a standard error of {error:.1f}."
+            f"Published: {published}. Of about {records:.0f} hospital records, classifiers of {choice} label"
+            f" {abs(more):.0f} {'more' if more >= 0 else 'fewer'} rightly than classifiers of all texts, give or take"
+            f" {error:.0f}{chance}."
         )
 
     def at_most(self, rows: Rows) -> Rows:

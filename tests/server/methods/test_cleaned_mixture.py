@@ -14,7 +14,7 @@ from tests.doubles.bench import run_method
 from tests.doubles.tasks import make_replay_task
 from undersong_common.embedding import Embedder
 from undersong_server.methods.cleaned_mixture import DROPPED, MOST_LOST, cleaned
-from undersong_server.methods.undersong import word_classifier, word_rows
+from undersong_server.methods.parts.words import word_classifier, word_rows
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
 
