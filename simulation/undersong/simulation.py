@@ -254,6 +254,7 @@ class Delivered:
             "run": self.report.run,
             "samples": len(self.report.samples),
             "weights": [list(row) for row in self.report.weights],
+            "weight_errors": list(self.report.weight_errors),
             "epsilon_after": list(self.report.privacy.epsilon_after),
             "private": self.report.privacy.is_private,
             "score": None if self.report.score is None else self.report.score.to_json(),

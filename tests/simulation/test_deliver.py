@@ -36,6 +36,7 @@ from undersong_server.operations import tasks as task_files
 from undersong_server.progress import Silent
 from undersong_server.release.files import OUTPUT_NAMES, charges
 from undersong_server.report import usefulness
+from undersong_server.report.data import are_equal
 from undersong_server.runs import task as tasks
 
 pytestmark = pytest.mark.heavy
@@ -132,6 +133,10 @@ def test_figures_by_round_are_in_one_file(finished):
     rows = list(csv.DictReader((folder / "out" / "rounds.csv").read_text().splitlines()))
     weights = [[float(row["value"]) for row in rows if row["figure"] == "weight" and row["round"] == n] for n in "123"]
     assert weights == [list(row) for row in delivered.report.weights]
+    errors = [float(row["standard_error"]) for row in rows if row["figure"] == "weight" and row["round"] == "3"]
+    assert errors == list(delivered.report.weight_errors) == delivered.to_json()["weight_errors"]
+    equal = are_equal(delivered.report.weights[-1], delivered.report.weight_errors)
+    assert equal == any("not distinguishable from equal" in remark for remark in delivered.report.remarks)
     assert all(row["standard_error"] for row in rows if row["figure"] == "weight" and row["round"] != "1")
     assert sum(float(row["value"]) for row in rows if row["figure"] == "texts") == len(delivered.report.samples)
 

@@ -35,7 +35,7 @@ from undersong_server.evaluation.private_score import PrivateScore
 from undersong_server.methods.parts import support
 from undersong_server.pool import RESERVED_COLUMNS, Origin, Sample
 from undersong_server.release.rounds import RoundFigure, table_of_rounds
-from undersong_server.report.data import Accuracy, GeneratorUse, Measure, PrivacyStatement, ReportData
+from undersong_server.report.data import Accuracy, GeneratorUse, Measure, PrivacyStatement, ReportData, are_equal
 from undersong_server.report.html import render_card, render_html
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
@@ -318,6 +318,12 @@ def _statement(published: Mapping[str, Any], publisher: Mapping[str, str]) -> by
     return tagged_hash(TAG, canonical_json(published), canonical_json(publisher))
 
 
+EQUAL_WEIGHTS = (
+    "The generators' last weights are not distinguishable from equal: each is within two standard errors that the noise"
+    " of the private sums gives it"
+)
+
+
 def report_data(
     run_plan: RunPlan,
     outcome: Outcome,
@@ -340,7 +346,11 @@ def report_data(
     """
     task = run_plan.task
     texts = [sample.text for sample in outcome.samples]
-    weights = tuple(tuple(row) for _, row in outcome.records.get("weights", ()))
+    recorded = outcome.records.get("weights", ())
+    weights = tuple(tuple(row) for _, row in recorded)
+    noise = dict(outcome.records.get("weights noise", ()))
+    weight_errors = tuple(noise.get(recorded[-1][0], ())) if recorded else ()
+    equal = are_equal(weights[-1] if weights else (), weight_errors)
     return ReportData(
         run=outcome.manifest.run,
         task=task.task.name,
@@ -350,6 +360,7 @@ def report_data(
         labels=task.task.labels,
         generators=run_plan.setting.generators,
         weights=weights,
+        weight_errors=weight_errors,
         samples=outcome.samples,
         privacy=_privacy_statement(run_plan, insecure_noise),
         settings=tuple((key, str(value)) for key, value in task.options.model_dump().items()),
@@ -368,6 +379,7 @@ def report_data(
         remarks=(
             *task.remarks,
             *(str(remark) for _, remark in outcome.records.get("remarks", ())),
+            *([EQUAL_WEIGHTS] if equal else []),
             *filter(None, [lengths(texts).words]),
         ),
     )

@@ -5,6 +5,7 @@ Everything here is public or synthetic. No count, text or statistic of private r
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -165,6 +166,7 @@ class ReportData:
         method: wire name of the method; settings: its options as (key, value).
         labels, generators: names in the task file's order; labels may be empty.
         weights: rows [rounds or rounds + 1], each one weight per generator, those of round 0 first.
+        weight_errors: standard error that the noise gives each of the last weights; empty where none was computed.
         samples: the corpus.
         measures: figures of the corpus beside the public test set; none reads a private record.
         seeds: number of seeds with which the task models were trained.
@@ -192,6 +194,7 @@ class ReportData:
     usage: tuple[GeneratorUse, ...] = ()
     accuracy: tuple[Accuracy, ...] = ()
     measures: "tuple[Measure, ...]" = ()
+    weight_errors: tuple[float, ...] = ()
     seeds: int = 1
     test_set: str = ""
     created: str = ""
@@ -281,6 +284,21 @@ class Measure:
         if self.percent:
             return f"{100 * value:.1f} %"
         return f"{value:.1f}" if max(value, self.value) > 20 else f"{value:.3f}"
+
+
+WEIGHT_ERRORS = 2.0  # standard errors from equal within which a weight says nothing
+
+
+def are_equal(weights: Sequence[float], errors: Sequence[float]) -> bool:
+    """Returns True if the noise of private sums explains each difference of the weights from equal ones.
+
+    >>> are_equal([0.8, 0.2], [0.1, 0.1]), are_equal([0.56, 0.44], [0.1, 0.1]), are_equal([0.5, 0.5], [])
+    (False, True, False)
+    """
+    if not errors or not weights:
+        return False
+    equal = 1 / len(weights)
+    return all(abs(weight - equal) <= WEIGHT_ERRORS * error for weight, error in zip(weights, errors, strict=True))
 
 
 def measures_of(report: EvaluationReport) -> tuple[Measure, ...]:

@@ -57,7 +57,8 @@ def _weights(data: ReportData, most: int) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
     for index in shown:
-        change = f"{100 * first[index]:3.0f} % → {100 * last[index]:3.0f} %"
+        error = f" (s.e. {100 * data.weight_errors[index]:.0f})" if data.weight_errors else ""
+        change = f"{100 * first[index]:3.0f} % → {100 * last[index]:3.0f} %{error}"
         table.add_row(Text(data.generators[index]), ProgressBar(total=1.0, completed=last[index], width=BAR), change)
     if len(order) > len(shown):
         rest = sum(last[index] for index in order[len(shown) :])
