@@ -86,18 +86,27 @@ def foreign(file, content):
 
 def first_quickly(*values):
     """The first value in every run of the suite, the others in the long one."""
-    return [values[0], *(pytest.param(value, marks=pytest.mark.slow) for value in values[1:])]
+    slow = pytest.mark.slow
+    rest = [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=slow) for value in values[1:]]
+    return [values[0], *rest]
 
 
-@pytest.mark.parametrize("content", first_quickly("a folder", *CONTENTS))
-def test_a_run_that_cannot_be_read_is_that_runs_fault(alliance, content):
-    run, other = f"unread {content}", f"beside {content}"
+@pytest.mark.parametrize(
+    ("name", "content"),
+    first_quickly(
+        ("requested.json", "a folder"),
+        *(("requested.json", content) for content in CONTENTS),
+        *(("plan.json", content) for content in ("a folder", *CONTENTS)),
+    ),
+)
+def test_a_run_that_cannot_be_read_is_that_runs_fault(alliance, name, content):
+    run, other = f"{name} {content}", f"beside {name} {content}"
     alliance.operator("run", "plan", alliance.task, "--name", run)
-    request = alliance.home / "runs" / run / "requested.json"
+    file = alliance.home / "runs" / run / name
     alliance.start(other)
     RunFolder(alliance.home / "runs" / run).request("run")
-    with foreign(request, CONTENTS.get(content)):
-        alliance.until(lambda: any(run in words and "requested.json" in words for words in held(alliance)))
+    with foreign(file, CONTENTS.get(content)):
+        alliance.until(lambda: any(run in words and name in words for words in held(alliance)))
         alliance.watch(other)
         assert sorted(alliance.coordinator.server.connected) == sorted(alliance.hospitals)
         assert alliance.coordinator.health()["status"] == "ok"  # one run's fault is no fault of the machine
