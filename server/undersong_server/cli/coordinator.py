@@ -101,7 +101,7 @@ def change(
     print_result(facts, *_who_asks(facts), as_json=as_json)
 
 
-def _who_asks(facts: operations.coordinator.CoordinatorFacts) -> list[str]:
+def _who_asks(facts: "operations.coordinator.CoordinatorFacts") -> list[str]:
     return [f"operator: {facts.operator or 'not stated'}", f"contact: {facts.contact or 'not stated'}"]
 
 
