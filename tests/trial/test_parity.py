@@ -80,6 +80,7 @@ PAGE = {
     "GET /policy": "policy show",
     "POST /policy": "policy set --question --unit --minimum-parties --approval --declared-units"
     " --require-party --require-nobody --require-post-quantum --share-budget --hide-budget --share-policy",
+    "POST /policy/duty": "policy duty",
     "POST /policy/trust": "policy trust",
     "POST /policy/distrust": "policy distrust",
     "GET /check": "check --offline",

@@ -37,7 +37,7 @@ TURNS = [
     (P, "budget set --epsilon 0 --delta 1e-5 --home heart", 2, "is not above 0", "undersong-party pause"),
     (P, "budget set --epsilon 1 --delta 1e-5 --per-run 2 --home heart", 2, "is more than", "raise the budget"),
     (P, "budget set --epsilon 1 --delta 7 --home heart", 2, "not between 0 and 1", "--help"),
-    (P, "budget set --epsilon 1 --home heart", 2, "Missing option '--delta'", ""),
+    (P, "budget set --delta 1e-5 --home heart", 2, "Missing option '--epsilon'", ""),
     (P, "policy set --statistic everything --home heart", 2, "'everything' is unknown", "known are"),
     (P, "policy set --approval maybe --home heart", 2, "'maybe' is unknown", '"each" or "standing"'),
     (P, "policy set --unit family --home heart", 2, "'family' is unknown", "sample"),
@@ -83,6 +83,8 @@ TURNS = [
     (U, "evaluate out --test gone.jsonl", 2, "no such folder", "finished run"),
 ]
 
+WHO_ASKS = ("--operator", "Example Hospital", "--contact", "01 234 56")
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
@@ -107,7 +109,7 @@ def prepared(folder, patched):
     (folder / "rows.csv").write_text("Bericht;Klasse\nein Text;a\n")
     make_task(folder / "task")
     office = ("--home", "office")
-    operator("coordinator", "init", "--address", "localhost:7443", "--metrics", "", *office)
+    operator("coordinator", "init", "--address", "localhost:7443", "--metrics", "", *WHO_ASKS, *office)
     for name in ("heart", "lung"):
         operator("invite", name, *office)
         command("init", name, "--home", name)
