@@ -1,23 +1,28 @@
 """Top-Q votes against the bare float32 matrix product of the same size, alternated in one run.
 
-    python -m benchmarks.votes [--quick] [--json]
+    python -m benchmarks.votes [--quick] [--json] [--every-kernel]
 
 2 000 records x 6 000 candidates x 384, unlabelled, Q = 8, nearest and furthest. ``ratio_to_matmul`` is the ratio of the
-medians; ``extend_ratio`` compares the same records with 1 500 more candidates, when 6 000 are known already, to that
-product.
+medians; ``processor_ratio`` that of the processor time of all threads, which other programs disturb less;
+``extend_ratio`` compares the same records with 1 500 more candidates, when 6 000 are known already, to that product.
+``--every-kernel`` measures each kernel of OpenBLAS that this processor has, in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 
 from tests.doubles.votes import top_q_votes
+from tests.kernels import kernels
 from undersong_common.arrays import Float64
 from undersong_common.embedding import quantise
 from undersong_protocol.statistics.nearest import NearestFurthest
@@ -30,7 +35,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="7 repetitions instead of 31")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--every-kernel", action="store_true", help="a row for each OPENBLAS_CORETYPE")
     arguments = parser.parse_args()
+    if arguments.every_kernel:
+        for kernel in kernels():
+            command = [sys.executable, "-m", "benchmarks.votes", "--json", *["--quick"] * arguments.quick]
+            own = {**os.environ, "OPENBLAS_CORETYPE": kernel}
+            row = json.loads(subprocess.run(command, env=own, check=True, capture_output=True, text=True).stdout)
+            ratios = "  ".join(f"{name} {value:.2f}" for name, value in row.items() if name.endswith("ratio"))
+            print(f"{kernel:10} {ratios}  ratio_to_matmul {row['ratio_to_matmul']:.2f}", flush=True)
+        return
     result = measure(7 if arguments.quick else 31)
     if arguments.json:
         print(json.dumps(result))
@@ -59,15 +73,19 @@ def measure(repetitions: int) -> dict[str, float]:
         "new_matmul_s": lambda: x @ c[:NEW].T,
     }
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    processor: dict[str, list[float]] = {name: [] for name in tasks}
     for repetition in range(repetitions + 2):
         for name, task in tasks.items():
-            begun = time.perf_counter()
+            begun, used = time.perf_counter(), time.process_time()
             task()
             if repetition >= 2:  # the first two warm caches and threads
                 seconds[name].append(time.perf_counter() - begun)
+                processor[name].append(time.process_time() - used)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
+    used_s = {name: statistics.median(values) for name, values in processor.items()}
     return {
         "ratio_to_matmul": medians["votes_s"] / medians["matmul_s"],
+        "processor_ratio": used_s["votes_s"] / used_s["matmul_s"],
         "extend_ratio": medians["extend_s"] / medians["new_matmul_s"],
         **medians,
     }
