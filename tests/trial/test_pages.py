@@ -47,10 +47,9 @@ def test_every_command_of_a_page_is_understood(page):
 
 
 def module_options() -> dict[str, set[str]]:
-    """Options that the pages type after each of our modules; the archive's commands ran with former programs."""
+    """Options that the pages type after each of our modules."""
     found: dict[str, set[str]] = {}
-    today = [page for page in PAGES if page != "docs/results-archive.md"]
-    for page in [*today, *sorted(f"docs/papers/{path.name}" for path in (ROOT / "docs" / "papers").glob("*.md"))]:
+    for page in [*PAGES, *sorted(f"docs/papers/{path.name}" for path in (ROOT / "docs" / "papers").glob("*.md"))]:
         for module, rest in MODULE.findall((ROOT / page).read_text(encoding="utf-8")):
             found.setdefault(module, set()).update(re.findall(r"(?<=\s)--[a-z][a-z-]+", rest.split(" # ")[0]))
     return found
