@@ -127,15 +127,10 @@ class Authority:
         """(private key, certificate) of the server, PEM; read anew at each call, so that a renewal takes effect."""
         return self._read(_SERVER_KEY), self._read(_SERVER_CERTIFICATE)
 
-    @property
-    def begins_at(self) -> float:
-        """Time from which the authority's own certificate is valid, seconds since the epoch."""
-        return self._certificate.not_valid_before_utc.timestamp()
-
-    @property
-    def server_begins_at(self) -> float:
-        """Time from which the server's certificate is valid, seconds since the epoch."""
-        return self._server_certificate.not_valid_before_utc.timestamp()
+    def not_yet_valid(self, now: float) -> tuple[str, ...]:
+        """Owners, "authority" and "server", of own certificates that begin after ``now`` (seconds since the epoch)."""
+        certificates = {"authority": self._certificate, "server": self._server_certificate}
+        return tuple(owner for owner, one in certificates.items() if one.not_valid_before_utc.timestamp() > now)
 
     @property
     def server_expires_at(self) -> float:

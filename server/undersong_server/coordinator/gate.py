@@ -29,6 +29,7 @@ REMEMBERED = 10_000  # sources or parties whose state is kept at once
 NOT_TLS = "does not speak TLS"
 SILENT = "connected and said nothing"
 NO_CERTIFICATE = "showed no valid certificate of this federation (none, foreign or expired), or no TLS 1.3"
+OWN_CERTIFICATE = "cannot connect: this coordinator's own certificate is not yet valid; look at this machine's clock"
 TOO_FAST = "opens too many connections"
 CROWDED = "gave way to another connection before it had authenticated"
 PARTY_CROWDED = "is an older one of more connections than one party may hold"
@@ -201,12 +202,18 @@ class Gate:
     """Listens on the public address and relays to ``inner_port`` of the loopback address ``inner_host``.
 
     It lives in one event loop.
+
+    Args:
+        is_not_yet_valid: whether a certificate of this coordinator is at fault when a handshake has failed.
     """
 
-    def __init__(self, inner_host: str, inner_port: int, refusals: Refusals) -> None:
+    def __init__(
+        self, inner_host: str, inner_port: int, refusals: Refusals, *, is_not_yet_valid: Callable[[], bool]
+    ) -> None:
         self.inner_host = inner_host
         self.inner_port = inner_port
         self.refusals = refusals
+        self.is_not_yet_valid = is_not_yet_valid
         self.limits: ConnectionLimits[_Outer] = ConnectionLimits()
         self.relays: dict[int, _Outer] = {}  # by the local port of the connection to gRPC
         self.port = 0
@@ -335,6 +342,8 @@ class _Outer(_Side):
         super().connection_lost(error)
         self._gate.limits.leave(self)
         self._gate.relays.pop(self.inner_port, None)
+        if self.reason == NO_CERTIFICATE and self._gate.is_not_yet_valid():
+            self.reason = OWN_CERTIFICATE
         if self.reason:
             self._gate.refusals.note(source_of(self.source), self.reason)
 

@@ -186,7 +186,7 @@ class GrpcServer:
         method = framing.METHOD.rpartition("/")[2]
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(framing.SERVICE, {method: handler}),))
         health_pb2_grpc.add_HealthServicer_to_server(_Health(self._admit, self._clock, stopping.is_set), server)
-        gate = self._gate = Gate(*self._open_inner(server), self._refusals)
+        gate = self._gate = Gate(*self._open_inner(server), self._refusals, is_not_yet_valid=self._is_not_yet_valid)
         await gate.listen(*self._address)
         await server.start()
         review = asyncio.ensure_future(self._review())
@@ -197,6 +197,12 @@ class GrpcServer:
             link.close("the coordinator stops", 2.0)
         await server.stop(grace=2.0)
         gate.close()
+
+    def _is_not_yet_valid(self) -> bool:
+        try:
+            return bool(self._authority.not_yet_valid(self._clock()))
+        except ConfigurationError:  # its file is not there now; the step that reviews certificates tells it
+            return False
 
     def _credentials(self) -> Any:
         def configuration() -> Any:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
 from undersong_common.machine import HeldSteps
 from undersong_common.notices import EXPIRES_SOON_S, Notices
 from undersong_server.authority import SERVER_DAYS
@@ -37,10 +37,7 @@ REVIEW_S = 60.0
 STANDBY_S = 0.5  # between two attempts to take over
 STOP_S = 10.0  # longest wait for a run to reach its next step when the process stops
 POLL_S = 0.25
-AUTHORITY_AHEAD = (
-    "the authority's own certificate is not yet valid, so that no hospital connects: it was made while this machine's"
-    " clock was ahead, or the clock is behind now; correct the clock, or make the coordinator anew"
-)
+REVIEWING = "reviewing certificates"
 RUN_STEP = "run "  # begins the name of the step that tends a run
 
 
@@ -74,7 +71,6 @@ class Coordinator:
         self._cluster = cluster
         self._stopping = stopping or threading.Event()
         self._drivers: dict[str, GrpcRunDriver] = {}
-        self._told_of_authority = False
         self._held = HeldSteps(home.held_steps_file, root=home.path / "coordinator.json")
         self.metrics = Metrics()
         self.metrics.registry.register(
@@ -136,7 +132,7 @@ class Coordinator:
             self._held.attempt("looking for runs", self._tend_all)
             if (connected := self.server.connected) != self._written:
                 self._held.attempt("noting who is connected", partial(self._write_serving, connected))
-            if time.monotonic() - reviewed > REVIEW_S and self._held.attempt("reviewing certificates", self._review):
+            if time.monotonic() - reviewed > REVIEW_S and self._held.attempt(REVIEWING, self._review):
                 reviewed = time.monotonic()
             self._stopping.wait(POLL_S)
         for driver in self._drivers.values():
@@ -165,6 +161,13 @@ class Coordinator:
     def _review(self) -> None:
         self._renew_server()
         self._tell_of_certificates()
+        if "authority" in self._authority.not_yet_valid(time.time()):
+            raise MachineFault(
+                "the authority's own certificate is not yet valid, so that no hospital connects",
+                "it was made while this machine's clock was ahead, or the clock is behind now: correct the clock, or"
+                " make the coordinator anew",
+                code="authority-ahead",
+            )
 
     def drives(self, run: str) -> bool:
         """True while a run of that name is under way here, until its last status is written."""
@@ -231,14 +234,11 @@ class Coordinator:
         """
         now, names = time.time(), self._home.settings.server_names
         soon = self._authority.server_expires_at - now < RENEW_BEFORE_DAYS * 86400
-        ahead = self._authority.server_begins_at > now
+        ahead = "server" in self._authority.not_yet_valid(now)
         if soon or ahead or sorted(self._authority.server_names) != sorted(names):
             self._authority.issue_server(names, now=now, days=SERVER_DAYS)
             why = ": it was not yet valid, issued while the clock was ahead" if ahead else ""
             log.info("the server's certificate was renewed%s", why)
-        if self._authority.begins_at > now and not self._told_of_authority:
-            self._told_of_authority = True
-            log.error("%s", AUTHORITY_AHEAD)
 
     def _states(self) -> dict[str, str]:
         """State by run, of those that can be listed now."""

@@ -210,17 +210,10 @@ def show(home: Path) -> CoordinatorFacts:
         served=opened.served,
         drill=settings.drill,
         held_up=opened.held_steps,
-        not_yet_valid=_not_yet_valid(opened, time.time()),
+        not_yet_valid=authority.not_yet_valid(time.time()),
         operator=settings.operator,
         contact=settings.contact,
     )
-
-
-def _not_yet_valid(home: CoordinatorHome, now: float) -> tuple[str, ...]:
-    """Owners of certificates that were issued while a clock was ahead; the serving process issues its own anew."""
-    authority = home.authority()
-    begins = {"authority": authority.begins_at, "server": authority.server_begins_at}
-    return tuple(name for name, begins_at in begins.items() if begins_at > now)
 
 
 def is_served(home: Path) -> bool:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import contextmanager
 
+import grpc
 import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.hospitals import operator
-from tests.doubles.stream import make_home
+from tests.doubles.loops import wait_for
+from tests.doubles.stream import Credentials, Served, Stream, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_server.authority import SERVER_DAYS
+from undersong_server.coordinator import gate
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import Registry
-from undersong_server.coordinator.service import AUTHORITY_AHEAD, Coordinator
+from undersong_server.coordinator.service import Coordinator
 
 AHEAD_S = 400 * 86400.0
 
@@ -28,6 +33,17 @@ def begun(home):
     return Coordinator(CoordinatorHome(home.path), public_cache=cache, environment={}, keepalive_s=5.0)
 
 
+@contextmanager
+def serving(coordinator):
+    thread = threading.Thread(target=coordinator.serve)
+    thread.start()
+    try:
+        yield coordinator
+    finally:
+        coordinator.stop()
+        thread.join()
+
+
 def test_a_server_certificate_that_is_not_yet_valid_is_issued_anew(home, caplog):
     caplog.set_level("INFO")
     authority = home.authority()
@@ -35,7 +51,8 @@ def test_a_server_certificate_that_is_not_yet_valid_is_issued_anew(home, caplog)
     assert "NOT YET VALID: the certificate of the server" in operator("coordinator", "show", "--home", home.path)
     coordinator = begun(home)
     coordinator.server.close()
-    assert authority.server_begins_at <= time.time() < authority.server_expires_at
+    assert not authority.not_yet_valid(time.time())
+    assert time.time() < authority.server_expires_at
     assert "not yet valid, issued while the clock was ahead" in caplog.text
     assert "NOT YET VALID" not in operator("coordinator", "show", "--home", home.path)
 
@@ -46,17 +63,40 @@ def test_one_that_comes_while_it_serves_is_issued_anew_at_the_next_review(home):
     authority.issue_server(home.settings.server_names, now=time.time() + AHEAD_S, days=SERVER_DAYS)
     coordinator._review()
     coordinator.server.close()
-    assert authority.server_begins_at <= time.time()
+    assert not authority.not_yet_valid(time.time())
 
 
-def test_an_authority_made_with_a_clock_ahead_is_said(tmp_path, monkeypatch, caplog):
+def test_an_authority_made_with_a_clock_ahead_is_said_until_the_clock_is_right(tmp_path, monkeypatch, caplog):
     now = time.time
     with monkeypatch.context() as ahead:
         ahead.setattr(time, "time", lambda: now() + AHEAD_S)
-        home = make_home(tmp_path / "later")
-    begun(home).server.close()
-    assert AUTHORITY_AHEAD in caplog.text
-    assert "NOT YET VALID: the certificate of the authority" in operator("coordinator", "show", "--home", home.path)
+        home = make_home(tmp_path / "later", metrics="127.0.0.1:0")
+    with home.hold(), serving(begun(home)) as coordinator:
+        wait_for(lambda: coordinator.health()["held_up"])
+        words = "the authority's own certificate is not yet valid"
+        assert words in operator("coordinator", "healthy", "--home", home.path)
+        shown = operator("coordinator", "show", "--home", home.path)
+        assert words in shown
+        assert "NOT YET VALID: the certificate of the authority" in shown
+        with monkeypatch.context() as right:
+            right.setattr(time, "time", lambda: now() + AHEAD_S)
+            wait_for(lambda: not coordinator.health()["held_up"])
+    assert caplog.text.count(words) == 1
+
+
+def test_a_refused_handshake_names_the_own_certificate_that_is_at_fault(tmp_path, caplog):
+    home = make_home(tmp_path / "home")
+    party = Credentials(home, "alpha")
+    home.authority().issue_server(["localhost"], now=time.time() + AHEAD_S, days=SERVER_DAYS)
+    with Served(home) as served:
+        with Stream(served.port, party.for_grpc) as stream:
+            stream.ended.wait(10)
+        wait_for(lambda: gate.OWN_CERTIFICATE in caplog.text)
+        assert gate.NO_CERTIFICATE not in caplog.text
+        home.authority().issue_server(["localhost"], now=time.time(), days=SERVER_DAYS)
+        with Stream(served.port, grpc.ssl_channel_credentials(party.ca)) as stranger:
+            stranger.ended.wait(10)
+        wait_for(lambda: gate.NO_CERTIFICATE in caplog.text)
 
 
 def test_an_invitation_and_certificates_of_a_wrong_clock_shut_nobody_out(tmp_path):
