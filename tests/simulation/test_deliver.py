@@ -429,7 +429,7 @@ def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_t
         one.name for one in delivered.report.measures
     }
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "How good the texts are" in page
+    assert "Measures of the texts" in page
     assert "fine-tuned bert" in page
     assert html.escape(panel.settings()) in page
     assert panel.settings() in (tmp_path / "out" / "README.md").read_text()

@@ -26,9 +26,13 @@ from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRef
 from undersong_common.files import sync_folder
 from undersong_common.machine import fault_of
 from undersong_common.version import VERSION
+from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import coordinator_fingerprint, party_fingerprint
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.statistics.support import SupportVotes
 from undersong_server.authority import Authority
 from undersong_server.evaluation import private_score
 from undersong_server.evaluation.private_score import PrivateScore
@@ -350,6 +354,7 @@ def report_data(
     weights = tuple(tuple(row) for _, row in recorded)
     noise = dict(outcome.records.get("weights noise", ()))
     weight_errors = tuple(noise.get(recorded[-1][0], ())) if recorded else ()
+    opened_sums = [planned for planned in outcome.manifest.plan.sums if planned.name in outcome.sums]
     equal = are_equal(weights[-1] if weights else (), weight_errors)
     return ReportData(
         run=outcome.manifest.run,
@@ -376,12 +381,25 @@ def report_data(
         embedder=outcome.manifest.embedder,
         score=_score(outcome),
         set_aside=sum(len(recorded) for _, recorded in outcome.records.get(support.RECORD, ())),
+        support_measured=any(planned.statistic == SupportVotes.name for planned in opened_sums),
+        participation=participation_of(
+            outcome.manifest, {name: facts["survivors"] for name, facts in outcome.sums.items()}
+        ),
+        questions=words.questions(outcome.manifest.plan),
         remarks=(
             *task.remarks,
             *(str(remark) for _, remark in outcome.records.get("remarks", ())),
             *([EQUAL_WEIGHTS] if equal else []),
             *filter(None, [lengths(texts).words]),
         ),
+    )
+
+
+def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]]) -> Participation:
+    """Returns who is in which opened sum. ``survivors``: the hospitals by the name of each opened sum."""
+    opened = [planned.name for planned in manifest.plan.sums if planned.name in survivors]
+    return Participation(
+        tuple(member.name for member in manifest.roster), tuple((name, tuple(survivors[name])) for name in opened)
     )
 
 
@@ -407,7 +425,7 @@ def publish(
         signer: the coordinator, or the simulation, that signs it.
         rounds: figures by round.
     """
-    report = replace(report, publisher=signer.publisher)
+    report = replace(report, publisher=signer.publisher, simulated=isinstance(signer, SimulationSigner))
     hashed = {
         **corpus_files(outcome.samples),
         **_set_aside(outcome),

@@ -27,6 +27,7 @@ from undersong_common.privacy.spending import charged_of
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.receipt import Receipt, check_receipt
 from undersong_protocol.secagg.evidence import OpenedBy, check_evidence
 from undersong_server.release.files import (
@@ -37,6 +38,7 @@ from undersong_server.release.files import (
     OUTPUT_NAMES,
     PublisherSignature,
     check_simulation,
+    participation_of,
     published_manifest,
     read_signature,
     sha256_of,
@@ -315,6 +317,11 @@ class Verdict:
         """
         return not self.faults and (self.simulated or (self.confirmed and not self.strangers))
 
+    @property
+    def participation(self) -> Participation:
+        """Who is in which opened sum, by the parties' signatures."""
+        return participation_of(self.manifest, {name: opened.by.survivors for name, opened in self.opened.items()})
+
     def to_json(self) -> dict[str, Any]:
         promise = self.manifest.plan.privacy
         return {
@@ -346,6 +353,7 @@ class Verdict:
                 }
                 for name, opened in self.opened.items()
             ],
+            "absences": list(self.participation.absences),
             "planned_but_not_opened": list(self.unopened),
             "files_not_there": list(self.unchecked),
             "files_outside": list(self.outside),
@@ -377,6 +385,7 @@ class Verdict:
             ),
             (self.confirmed, f"signed by the coordinator '{signer}', as you stated it"),
             (True, f"took part: {', '.join(self.spent)}"),
+            *((True, f"  {sentence}") for sentence in self.participation.sentences),
             *((True, self._sum(name, opened.by)) for name, opened in self.opened.items()),
             (self.unopened, f"planned and never opened: {_names(self.unopened)}"),
             (
@@ -520,12 +529,12 @@ def _purpose_section(verdict: Verdict) -> Section:
 
 
 def _flow_section(manifest: Manifest) -> Section:
-    quorum = manifest.plan.quorum
+    quorum, questions = manifest.plan.quorum, words.questions(manifest.plan)
     return Section(
         "The flow of the data",
         points=(
             "language models write candidate texts from public prompts;",
-            "each party compares the candidates, or figures about them, with its records on its own machine;",
+            f"each hospital's program computes on its own machine {words.asked(questions, 'its')};",
             "it answers with whole numbers: bounded per record or person, with its share of the noise, under a mask;",
             f"a sum opens if {quorum.threshold} of {quorum.parties} parties or more take part;",
             "the opened sums decide what is written next, and how much of each model's texts is published.",
@@ -588,7 +597,7 @@ def _parties_section(verdict: Verdict) -> Section:
         known = "confirmed" if member.name in verdict.known else unknown
         spent = verdict.spent[member.name]
         rows.append((member.name, party_fingerprint(member.name, member.identity), known, f"{spent:.4g}"))
-    return Section("Who took part", table=tuple(rows))
+    return Section("Who took part", verdict.participation.sentences, table=tuple(rows))
 
 
 def _files_section(folder: Path, published: Mapping[str, Any]) -> Section:

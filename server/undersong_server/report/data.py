@@ -16,6 +16,8 @@ from undersong_common import printable
 from undersong_common.arrays import Int64
 from undersong_common.intervals import Interval, over_seeds
 from undersong_common.privacy import impact
+from undersong_protocol.agreement import words
+from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport
 from undersong_server.evaluation.private_score import PrivateScore
@@ -27,9 +29,10 @@ from undersong_server.runs.task import PublicationSection
 
 UNITS = {
     "sample": "one record",
-    "user": "one user (all records of one user id at one party)",
-    "party": "one whole party (present with its records, or present with none)",
+    "user": "one patient (all records of one patient's id at one hospital)",
+    "party": "one whole hospital (present with its records, or present with none)",
 }
+UNIT_WORDS = {"sample": "record", "user": "patient", "party": "hospital"}
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,11 @@ class PrivacyStatement:
             return "Not private: epsilon is infinite; noise, if the run had any, was for research."
         if not self.epsilon_after:
             return "No private record was asked anything: the texts depend on public inputs only."
-        hidden = {"sample": "a record", "user": "a user", "party": "a party"}[self.promise.unit]
         sums = len(self.epsilon_after)
         over = f"over all {sums} private sums together" if sums > 1 else "over its one private sum"
         return (
             f"The synthetic texts are ({number(self.promise.epsilon)}, {number(self.promise.delta)})-differentially"
-            f" private for {hidden}: add/remove neighbours, {over}."
+            f" private for one {UNIT_WORDS[self.promise.unit]}: add/remove neighbours, {over}."
         )
 
     @property
@@ -84,10 +86,13 @@ class PrivacyStatement:
         if self.promise.unit != "sample":
             together = "their mean counts" if self.promise.contribution == "mean" else "their sum counts"
             rows.append(("Records of a unit", f"at most {self.promise.max_per_unit}; {together}"))
-        rows.append(("Parties", f"{self.quorum.parties} (dropouts tolerated: {self.quorum.tolerated_dropouts})"))
+        rows.append(
+            ("Hospitals", f"{self.quorum.parties} (a sum opens without {self.quorum.tolerated_dropouts} at most)")
+        )
         rows.append(("Post-quantum masks", "on" if self.quorum.post_quantum else "off"))
         if self.epsilon_if_all_others_collude is not None:
-            rows.append(("Epsilon if all others collude", f"at most {number(self.epsilon_if_all_others_collude)}"))
+            name = f"Epsilon if all others collude, {words.AS_PLANNED}"
+            rows.append((name, f"at most {number(self.epsilon_if_all_others_collude)}"))
         return tuple(rows)
 
     @property
@@ -141,9 +146,11 @@ class GeneratorUse:
 class Accuracy:
     """The panel, or a task model beside it, on a public test set, trained on one kind of data.
 
-    ``ours`` marks this run's own texts. ``reads_private`` marks a model trained on the private records themselves: such
-    a figure is no part of the release. The screen shows it to whoever holds the records; no file does. ``model`` says
-    which one was trained; ``interval`` is the accuracy's over several seeds.
+    ``ours`` marks this run's own texts, ``reference`` the panel on texts that no record steered. ``reads_private``
+    marks a model trained on the private records themselves: such a figure is no part of the release. The screen shows
+    it to whoever holds the records; no file does. ``model`` says which one was trained; ``interval`` is the accuracy's
+    over several seeds, ``by_texts`` the exact one that the number of test texts gives it: of a mean over models, which
+    varies less than one of them, it covers at least as often as it says.
     """
 
     data: str
@@ -155,6 +162,8 @@ class Accuracy:
     reads_private: bool = False
     model: str = ""
     interval: Interval | None = None
+    reference: bool = False
+    by_texts: Interval | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +187,10 @@ class ReportData:
         remarks: sentences about this run that its reader should see.
         score: how good the corpus is, measured on the private records by a private sum; None if it was not measured.
         set_aside: number of texts that the records do not support, which are not in the corpus.
+        support_measured: a private sum measured which texts the records support.
+        participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
+        questions: what the hospitals were asked, a clause each.
+        simulated: one program played every hospital.
     """
 
     run: str
@@ -204,6 +217,10 @@ class ReportData:
     remarks: tuple[str, ...] = ()
     score: PrivateScore | None = None
     set_aside: int = 0
+    support_measured: bool = False
+    participation: Participation | None = None
+    questions: tuple[str, ...] = ()
+    simulated: bool = False
     publication: PublicationSection = field(default_factory=PublicationSection)
     publisher: tuple[str, str] = ("", "")
 

@@ -20,6 +20,7 @@ from undersong_common.printable import duration
 from undersong_common.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
+from undersong_server.report.answers import answers
 from undersong_server.report.data import ReportData, number
 
 SHOWN_TEXTS = 300
@@ -41,8 +42,9 @@ def render_html(data: ReportData) -> str:
         generators=[
             (name, generator_colour[name], int(n)) for name, n in zip(data.generators, counts.sum(0), strict=True)
         ],
+        answers=answers(data),
         panel_settings=panel.settings(),
-        weight_chart=shares_chart("Weight of each generator by round", "round", data.generators, data.weights),
+        weight_chart=shares_chart("Weight of each generator by round", "round", data.generators, data.weights, first=1),
         epsilon_chart=epsilon_chart(data.privacy.epsilon_after, data.privacy.promise.epsilon)
         if data.privacy.is_private
         else "",
@@ -113,7 +115,7 @@ def _label_rows(data: ReportData, counts: np.ndarray) -> list[dict[str, object]]
 
 # The dataset card: ``README.md`` beside the corpus, for whoever receives it. Its words are in ``card.md.j2``.
 
-_ESCAPED = "\\`*_{}[]()#|~"  # what could turn a name into markup
+_ESCAPED = "\\`*_{}[]#|~"  # what could turn a name into markup; without brackets, parentheses make no link
 
 
 def render_card(data: ReportData) -> str:
@@ -130,6 +132,7 @@ def render_card(data: ReportData) -> str:
     )
     environment.filters |= {
         "count": lambda value: Markup(number(value)),  # noqa: S704 - digits
+        "plain": lambda value: Markup(" ".join(value.split())),  # noqa: S704 - a line of code, which nothing can end
         "percent": lambda value: f"{100 * value:.1f} %",
         "yaml": _yaml,
     }
@@ -137,8 +140,8 @@ def render_card(data: ReportData) -> str:
     words = [len(sample.text.split()) for sample in data.samples]
     written = environment.get_template("card.md.j2").render(
         data=data,
+        answers=answers(data),
         privacy=data.privacy,
-        ours=data.own_accuracy,
         said=data.publication,
         spdx=re.fullmatch(r"[A-Za-z0-9.+-]+", data.publication.licence),
         texts=len(data.samples),

@@ -43,6 +43,7 @@ def test_a_confirmed_data_set_says_what_was_opened_spent_and_by_whom(folder, sig
         *PARTIES,
         "votes/1",
         "4 of 5",
+        "p2 took part until sum 1 of 2",
         "confirmed",
         f"epsilon {spent:.6g}",
         "signed",

@@ -37,7 +37,10 @@ def test_an_honest_data_set_is_priced_from_its_papers_alone(tmp_path, published)
     assert verdict.spent == pytest.approx({"p0": two, "p1": two, "p2": one, "p3": two, "p4": two})
     assert verdict.unopened == ("votes/3",)
     assert [len(opened.by.survivors) for opened in verdict.opened.values()] == [5, 4]
-    assert "without p2" in "\n".join(verdict.lines())
+    shown = "\n".join(verdict.lines())
+    assert "without p2" in shown
+    assert "p2 took part until sum 1 of 2 ('votes/1'); the 1 sum after it was opened without it." in shown
+    assert "Opened: 1 sum of 4 hospitals, 1 sum of 5 hospitals." in shown
 
 
 def test_a_party_without_a_receipt_is_priced_as_if_the_whole_plan_was_spent(tmp_path, published):

@@ -14,9 +14,11 @@ from rich.console import Console
 
 from undersong_common.intervals import Interval
 from undersong_common.table import Table
+from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
+from undersong_server.evaluation.private_score import PrivateScore
 from undersong_server.generators.author import Usage
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
@@ -139,7 +141,7 @@ def test_nothing_is_fetched():
 def test_same_data_same_bytes_and_the_figures_are_there():
     assert render_html(run()) == render_html(run())
     shown = "".join(Page(render_html(run())).words)
-    assert "(4, 1e-5)-differentially private for a record" in shown
+    assert "(4, 1e-5)-differentially private for one record" in shown
     assert "90.0 %" in shown
     assert "At most 1 of the 5 parties" in shown
 
@@ -239,7 +241,7 @@ def test_the_card_is_safe_markdown_and_states_the_terms():
         "At most 1 of the 5 parties",
         "| chest | 10 | 10 | 10 | 30 |",
         "| all | 20 | 20 | 20 | 60 |",
-        "**good**",
+        "(good, mixed, off)",
     ):
         assert piece in card
 
@@ -255,6 +257,66 @@ def test_the_card_names_makers_contact_and_the_way_to_verify():
     nobody = render_card(run())
     assert "--fingerprint" not in nobody
     assert "no contact" in nobody
+
+
+TITLES = ["What it is", "May I use it", "What is promised", "How good it is", "How to check it"]
+SCORED = {
+    "score": PrivateScore(0.77, 0.73, 0.81, 0.01, 0.02),
+    "accuracy": (
+        Accuracy(
+            "this corpus", 0.9, 0.9, 0.9, 0.9, True, model="panel: words 92.0 %", by_texts=Interval(0.9, 0.85, 0.94)
+        ),
+        Accuracy("zero-shot mixture", 0.6, 0.6, 0.6, 0.6, reference=True),
+    ),
+    "remarks": ("7 texts of one model are set aside (off 7): of about 90 hospital records, 1 is near them.",),
+    "set_aside": 7,
+    "support_measured": True,
+}
+LEFT = Participation(
+    ("north", "south", "west"),
+    tuple((f"sum/{n}", ("north", "south", "west")[: 3 if n < 3 else 2]) for n in range(1, 7)),
+)
+
+
+def both(data):
+    """The words of report and card of the same run, in this order."""
+    return " ".join("".join(Page(render_html(data)).words).split()), " ".join(
+        render_card(data).replace("\\", "").split()
+    )
+
+
+def test_card_and_report_open_with_the_five_answers_in_order():
+    page = Page(render_html(run(**SCORED)))
+    assert re.findall("|".join(TITLES), "".join(page.words))[:5] == TITLES
+    assert re.findall(r"^## (.*)$", render_card(run(**SCORED)), re.MULTILINE)[:5] == TITLES
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_both_answer_the_receiver_with_the_run_s_own_figures(place):
+    terms = PublicationSection(makers="clinics", contact="a@b.example", licence="CC-BY-4.0", intended_use="teaching")
+    shown = both(run(**SCORED, publication=terms, publisher=("north", "1a2b-3c4d"), participation=LEFT))[place]
+    for words in (
+        *("77 % of cases (73 to 81)", "90.0 % (85.0 to 94.0)", "words 92.0 %", "zero-shot mixture 60.0 %"),
+        *("7 texts of one model are set aside", "Licence: CC-BY-4.0", "a@b.example", "Intended use: teaching"),
+        *("undersong verify . --fingerprint 1a2b-3c4d", "3 hospitals: north, south, west"),
+        "west took part until sum 2 of 6 ('sum/2'); the 4 sums after it were opened without it.",
+        "Opened: 4 sums of 2 hospitals, 2 sums of 3 hospitals.",
+    ):
+        assert words in shown
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_was_not_measured_says_so_in_its_place(place):
+    shown = both(run(accuracy=(), measures=(), test_set="", remarks=()))[place]
+    assert "On the hospitals' own records: not measured." in shown
+    assert "On a test file of real texts: not measured: the task names none." in shown
+    assert "Texts off the subject: not measured." in shown
+    assert "Distance to a public test file: not measured." in shown
+
+
+def test_no_absence_is_told_where_every_hospital_is_in_every_sum():
+    whole = Participation(("north", "south"), (("a", ("north", "south")),))
+    assert "took part until" not in both(run(participation=whole))[1]
 
 
 def test_a_figure_that_reads_private_records_is_on_the_screen_only():
@@ -279,7 +341,7 @@ def test_every_measure_has_its_scale_and_what_is_good():
         "-0.200 to 0.400",
     ):
         assert words in shown
-    assert "How good the texts are" not in "".join(Page(render_html(run(measures=()))).words)
+    assert "Measures of the texts" not in "".join(Page(render_html(run(measures=()))).words)
 
 
 def test_the_measures_are_those_of_the_corpus_and_the_test_file():
@@ -339,7 +401,7 @@ def test_the_card_says_what_its_makers_say_and_where_they_say_nothing():
     assert 'license: "cc-by-4.0"' in head
     assert 'language: ["de-AT"]' in head
     assert "to train \\*classifiers\\*" in card
-    assert "- only one &lt;hospital&gt;" in card
+    assert "only one &lt;hospital&gt;" in card
     own = render_card(run(publication=PublicationSection(licence="ask the <ethics board>")))
     assert "license: other" in own.split("---")[1]
     assert "<ethics" not in own
