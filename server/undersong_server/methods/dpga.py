@@ -556,10 +556,13 @@ def sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
 
 
 def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
-    """The paper's sigma of a vote, the epsilon that its mechanisms spend with it, and sigma by exact accounting."""
-    given = plan.privacy.epsilon, plan.privacy.delta, options.rounds, options.sampling
-    own, factor = sigma(*given), plan.privacy.norm_factor
-    spent, exactly, jointly = _exact_figures(*given)
+    """The paper's sigma of a vote, the epsilon that the mechanisms spend with it, and sigma by exact accounting."""
+    promise = plan.privacy.epsilon, plan.privacy.delta, options.rounds, options.sampling
+    own, factor = sigma(*promise), plan.privacy.norm_factor
+    histograms = 1 + options.asks_length + options.asks_keywords
+    spent, exactly, jointly = _exact_figures(
+        *promise, histograms=histograms, length=options.asks_length, curator=options.curator
+    )
     return {
         "sigma": own * factor,
         "epsilon_really_spent": spent,
@@ -569,22 +572,31 @@ def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
 
 
 @cache
-def _exact_figures(epsilon: float, delta: float, rounds: int, sampling: float) -> tuple[float, float, float]:
-    """Epsilon that the paper's mechanisms spend, and sigma of one vote by exact accounting, apart and jointly.
+def _exact_figures(
+    epsilon: float, delta: float, rounds: int, sampling: float, *, histograms: int, length: bool, curator: bool
+) -> tuple[float, float, float]:
+    """Epsilon that the divided mechanisms spend, and sigma of one vote by exact accounting, apart and jointly.
 
     Apart: all votes share half of epsilon, with a fresh subsample in each round. Jointly: all mechanisms are composed,
     where the paper divides epsilon among them.
+
+    Args:
+        histograms: Laplace histograms without that of the length range.
+        length, curator: whether there is a length range, and whether a curator searches for its two ends.
     """
-    # Two searches for the ends of the range, of which only pure epsilon is known, and three Laplace histograms.
-    searches, histograms = accounting.Pure(RANGE / 2 * epsilon, 2), accounting.Laplace(1 / (HISTOGRAM * epsilon), 3)
+    metadata: list[accounting.Event] = [accounting.Laplace(1 / (HISTOGRAM * epsilon), histograms)]
+    if length and curator:  # of AboveThreshold only pure epsilon is known
+        metadata.append(accounting.Pure(RANGE / 2 * epsilon, 2))
+    elif length:
+        metadata.append(accounting.Laplace(1 / (RANGE * epsilon)))
 
     def votes(noise: float) -> accounting.Gaussian:
         return accounting.Gaussian(noise, sampling, rounds)
 
     own = sigma(epsilon, delta, rounds, sampling)
-    spent = accounting.epsilon([searches, histograms, votes(own)], delta)
+    spent = accounting.epsilon([*metadata, votes(own)], delta)
     apart = accounting.calibrate(lambda one: [votes(one)], VOTES * epsilon, delta)
-    return spent, apart, accounting.calibrate(lambda one: [searches, histograms, votes(one)], epsilon, delta)
+    return spent, apart, accounting.calibrate(lambda one: [*metadata, votes(one)], epsilon, delta)
 
 
 METHOD = Method(

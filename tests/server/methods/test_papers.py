@@ -319,6 +319,16 @@ def test_dpga_s_votes_have_the_noise_of_its_formulas(tmp_path, epsilon, sigma, e
     assert figures["epsilon_really_spent"] < epsilon
 
 
+@pytest.mark.parametrize("changes", [[], ["method.length=false"], ["method.keywords=false"]])
+def test_dpga_s_plan_prices_the_mechanisms_that_it_spends(tmp_path, changes):
+    path = make_task(tmp_path)
+    path.write_text(path.read_text().replace("samples = 24\n", "").replace("rounds = 3\n", ""))
+    preset = ["method.name=dpga", "method.preset=paper", "method.curator=false", "privacy.epsilon=4.0"]
+    run_plan = plan_run(load(path, [*preset, *changes]))
+    figures = plan_figures(run_plan).to_json()["paper"]
+    assert figures["epsilon_really_spent"] == pytest.approx(run_plan.plan.epsilon(), rel=2e-3)
+
+
 def test_a_preset_that_is_not_private_is_refused_by_a_coordinator_naming_its_steps(tmp_path):
     path = make_task(tmp_path)
     task = load(path, ["method.name=dpga", "method.preset=paper", "privacy.epsilon=2.0"])
