@@ -65,12 +65,13 @@ def run(command: Callable[[], object], traceback_of: Callable[[BaseException], s
 
 
 def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], str]) -> NoReturn:
+    if sys.stdout is None:  # the next file that is opened would take its number, and what is printed with it
+        _output_closed()
     code: object = 0
     try:
         with extras.named(), one_thread_in_program():
             code = command()
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         if code == INTERRUPTED:  # what the command line library makes of Ctrl-C
             raise KeyboardInterrupt
     except COMMAND_LINE_ERROR as error:
@@ -124,7 +125,8 @@ def _stopped() -> NoReturn:
 
 def _output_closed() -> NoReturn:
     """Ends the program whose reader has gone, and lets nothing that is still buffered raise another error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print("error: what reads the output has closed it", file=sys.stderr)
     sys.exit(OUTPUT_CLOSED)
 

@@ -171,3 +171,13 @@ def test_a_closed_output_is_told_in_one_line():
         said = process.stderr.read()
         assert process.wait(30) == entry.OUTPUT_CLOSED
     assert said.splitlines() == ["error: what reads the output has closed it"]
+
+
+@pytest.mark.heavy
+def test_an_output_that_was_closed_at_the_start_runs_nothing(tmp_path):
+    program = "from undersong_common import entry; entry.run(lambda: open('made', 'w').close())"
+    shell = ["sh", "-c", f'"{sys.executable}" -c "{program}" >&-']
+    done = subprocess.run(shell, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == entry.OUTPUT_CLOSED
+    assert done.stderr.splitlines() == ["error: what reads the output has closed it"]
+    assert not any(tmp_path.iterdir())
