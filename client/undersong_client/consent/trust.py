@@ -134,7 +134,7 @@ def request(home: PartyHome, token: bytes | None) -> bytes:
 
 
 def install(home: PartyHome, data: bytes) -> datetime:
-    """Checks a grant and installs its certificate; returns the end of the certificate's validity.
+    """Checks a grant and installs its certificate and addresses; returns the end of the certificate's validity.
 
     Raises:
         ConfigurationError: the grant is another coordinator's, or for other keys.
@@ -143,6 +143,10 @@ def install(home: PartyHome, data: bytes) -> datetime:
     grant = enrolment.Grant.parse(data, signing_key=known.signing_key, ca_certificate=known.ca_certificate)
     tls_key = keys.pending_tls_key(home)
     grant.check_mine(home.settings.party, tls_key.public_key(), keys.identity(home).public_key().public_bytes_raw())
+    if grant.addresses:
+        # Before the key that the certificate is for is used up: this may be repeated.
+        there = {**read_json(home.coordinator), "addresses": list(grant.addresses), "server_name": grant.server_name}
+        write_json(home.coordinator, there)
     keys.install(home, "".join(pem if pem.endswith("\n") else pem + "\n" for pem in (grant.certificate, *grant.chain)))
     return enrolment.certificate(grant.certificate, "the certificate").not_valid_after_utc
 

@@ -124,23 +124,32 @@ def own_fingerprint(home: PartyHome) -> str:
 
 @dataclass(frozen=True)
 class Installed:
-    """A certificate that was installed: the end of its validity, and True (``renewed``) if it replaced another one."""
+    """A certificate that was installed.
+
+    Attributes:
+        until: end of its validity.
+        renewed: True if it replaced another one.
+        addresses: the coordinator's addresses, where they are others than before.
+    """
 
     until: datetime
     renewed: bool
+    addresses: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         """The beginning of a sentence that states the result."""
         done = "the certificate is renewed: it" if self.renewed else "enrolled; the certificate"
-        return f"{done} is valid until {self.until:%Y-%m-%d}"
+        moved = f"the coordinator is reached at {', '.join(self.addresses)} from now on; " if self.addresses else ""
+        return f"{moved}{done} is valid until {self.until:%Y-%m-%d}"
 
 
 def install(home: Path, grant: bytes) -> Installed:
     """Installs the certificate of a grant. Raises ConfigurationError if the grant is not for this party."""
     opened = PartyHome(home)
-    before = keys.is_enrolled(opened)
-    return Installed(trust.install(opened, grant), before)
+    renewed, before = keys.is_enrolled(opened), trust.coordinator(opened).addresses
+    until, addresses = trust.install(opened, grant), trust.coordinator(opened).addresses
+    return Installed(until, renewed, () if addresses == before else addresses)
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ class _File(BaseModel):
 
     def sign(self, key: Ed25519PrivateKey) -> bytes:
         """Returns the file as bytes, signed by ``key``."""
-        body = self.model_dump(mode="json")
+        body = self.model_dump(mode="json", exclude_defaults=True)
         signature = key.sign(tagged_hash(self.kind, canonical_json(body)))
         return (
             canonical_json({"kind": self.kind, "version": VERSION, "body": body, "signature": signature.hex()}) + b"\n"
@@ -388,6 +388,7 @@ class Grant(_File):
         identity: the party's enrolled Ed25519 identity key, 32 bytes.
         certificate: the party's TLS certificate, PEM.
         chain: PEM certificates from the issuer up to the CA of the package, which is the last.
+        addresses, server_name: as in the package, where they may have changed since; empty in other grants.
     """
 
     kind = GRANT
@@ -396,6 +397,8 @@ class Grant(_File):
     identity: _Key
     certificate: _Text
     chain: Annotated[tuple[str, ...], Field(max_length=LONGEST_CHAIN, strict=False)]
+    addresses: Annotated[tuple[_Address, ...], Field(max_length=MOST_ADDRESSES, strict=False)] = ()
+    server_name: Annotated[str, StringConstraints(pattern=_HOST)] = ""
 
     @classmethod
     def parse(cls, data: bytes, *, signing_key: bytes, ca_certificate: str) -> "Grant":

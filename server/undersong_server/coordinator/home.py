@@ -353,12 +353,16 @@ class CoordinatorHome:
                 replaces=replaces,
                 renewal=request.renewal,
             )
+        # Whoever renews by a file may have lost its way here; a stream needs none, and an older release reads none.
+        by_file = request.renewal and stream_serial is None
         grant = Grant(
             coordinator=self.settings.name,
             party=request.party,
             identity=request.identity,
             certificate=issued.pem.decode("ascii"),
             chain=(authority.certificate_pem.decode("ascii"),),
+            addresses=self.settings.addresses if by_file else (),
+            server_name=self.settings.server_names[0] if by_file else "",
         )
         return grant.sign(authority.signing_key)
 
