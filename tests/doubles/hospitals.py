@@ -14,6 +14,7 @@ from undersong_client.records.snapshot import EMBEDDINGS
 from undersong_common.embedding import Embedder
 
 CLINIC = ROOT / "examples" / "clinic"
+OPERATOR, CONTACT = "Example Hospital", "01 234 56"
 HOSPITALS = ("childrens", "harbour-general", "heart-institute", "ranges-district", "stella-maris")
 
 
@@ -87,7 +88,7 @@ class Operated:
     def found(self) -> None:
         address = f"localhost:{self.port}"
         place = ("--address", address, "--bind", f"127.0.0.1:{self.port}", "--metrics", "")
-        self.operator("coordinator", "init", *place, "--operator", "Example Hospital", "--contact", "01 234 56")
+        self.operator("coordinator", "init", *place, "--operator", OPERATOR, "--contact", CONTACT)
 
     @property
     def fingerprint(self) -> str:
@@ -218,7 +219,9 @@ def simulated(
 ) -> Path:
     """The same run with every party in one process; ``run`` gives it another name than the simulation would."""
     notes = [str(each.notes) for each in federation.hospitals.values()]
-    arguments = ["--insecure-noise-seed", seed, "--set", f"data.path={json.dumps(notes)}", *changes]
+    # The coordinator states its operator in every plan, and a simulation has only the task to read it from.
+    asker = ("--set", f"task.operator={json.dumps(OPERATOR)}", "--set", f"task.contact={json.dumps(CONTACT)}")
+    arguments = ["--insecure-noise-seed", seed, "--set", f"data.path={json.dumps(notes)}", *asker, *changes]
     if run:
         from undersong.workspace import Workspace
         from undersong_server.runs.task import load

@@ -25,7 +25,7 @@ from undersong.workspace import SimulatedParties, Workspace, read_keys
 from undersong_client.records.private import fingerprint
 from undersong_common import embedders
 from undersong_common.embedding import Embedder, TextLengths
-from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal, UndersongError
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import read_table
 from undersong_protocol.agreement.manifest import Manifest
@@ -349,7 +349,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path, monkeypat
     monkeypatch.setattr(
         outputs.os, "fdopen", lambda handle, mode: (os.close(handle), real(os.open("/dev/full", os.O_WRONLY), mode))[1]
     )
-    with pytest.raises(ConfigurationError, match="no space left"):
+    with raises(MachineFault, "enospc"):
         run(task_path, tmp_path / "out")
     monkeypatch.undo()
     assert _outputs(tmp_path / "out") == before
