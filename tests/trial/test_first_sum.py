@@ -1,10 +1,14 @@
-"""docs/hospital.md, typed as it stands: three empty machines, three sources, six commands each, one opened sum."""
+"""docs/hospital.md, typed as it stands: three empty machines, three sources, four commands each, one opened sum."""
 
 import base64
 import json
+import os
+import pty
 import re
 import shlex
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
@@ -14,7 +18,7 @@ from tests.doubles.processes import HOSPITAL, ROOT, WEIGHTLESS, CoordinatorProce
 from tests.trial.stranger import started
 
 PAGE = (ROOT / "docs" / "hospital.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("## Six commands to the first sum")[2].partition("\n## ")[0]
+SECTION = PAGE.partition("## Four commands to the first sum")[2].partition("\n## ")[0]
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
 BLOCKS = [text for kind, text in FENCED if not kind and "pip install" in text]
 QUERY = dict(FENCED)["sql"]
@@ -73,24 +77,25 @@ def omop(folder):
 
 def excel(folder):
     book = pytest.importorskip("openpyxl").Workbook()
-    book.active.append(["Text", "Klasse", "Fall"])
+    book.active.append(["Text", "Klasse", "Patientennummer"])
     for text, label, patient in NOTES:
         book.active.append([text, "Arztbrief" if label == "discharge" else "Befund", patient])
     book.save(folder / "notes.xlsx")
 
 
+WORDS = re.compile(r"over the telephone:?\n+ *((?:[a-z]+ +){8}[a-z]+)")
 SOURCES = {"fhir": fhir, "omop": omop, "excel": excel}
 
 
-def test_each_source_takes_six_commands_and_the_query_is_the_one_that_ships():
-    assert [len(block.splitlines()) for block in BLOCKS] == [6, 6, 6]
+def test_each_source_takes_four_commands_and_the_query_is_the_one_that_ships():
+    assert [len(block.splitlines()) for block in BLOCKS] == [4, 4, 4]
     shipped = (ROOT / "examples" / "omop" / "notes.sql").read_text(encoding="utf-8").splitlines()
     assert QUERY.splitlines() == [line for line in shipped if not line.startswith("--")]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_six_commands_lead_from_nothing_to_an_opened_sum(tmp_path):
+def test_four_commands_lead_from_nothing_to_an_opened_sum(tmp_path):
     home, port = tmp_path / "coordinator", free_port()
     operator(
         *("coordinator", "init", "--home", home, "--metrics", ""),
@@ -111,22 +116,19 @@ def test_six_commands_lead_from_nothing_to_an_opened_sum(tmp_path):
                 make(folder)
                 hospitals[name] = Machine(folder, block, name, fingerprint)
                 operator("invite", name, "--home", home, "--out", folder / f"{name}.package")
-                hospitals[name].type("enroll")
+                hospitals[name].type("join")
+                assert "discharge 26, other 14" in hospitals[name].said
                 stated = re.search(r"fingerprint: ([0-9a-f-]+)", hospitals[name].said)[1]
                 request, grant = folder / f"{name}.request.json", folder / f"{name}.grant"
                 operator("sign", request, "--home", home, "--fingerprint", stated, "--out", grant)
-                hospitals[name].type("data add")
-                assert "discharge 26, other 14" in hospitals[name].said
                 daemons.append(hospitals[name].daemon())
                 daemons[-1].start()
             operator("run", "plan", tmp_path / "task.toml", "--home", home, "--name", "first")
             operator("run", "start", "first", "--home", home)
             for each, daemon in zip(hospitals.values(), daemons, strict=True):
                 wait_for(lambda: "waits for a decision" in daemon.text(), 300.0, said=daemon.text, every_s=0.2)  # noqa: B023
-                each.type("preview")
-                run = re.search(r"next: undersong-party approve '?(\w+)'? WORDS", each.said)[1]
-                words = re.search(r"over the telephone:?\n+ *((?:[a-z]+ +){8}[a-z]+)", each.said)[1].split()
-                each.type("approve", RUN=[run], WORDS=words)
+                run = re.search(r"run '(\w+)' waits for a decision", daemon.text())[1]
+                each.answer("approve", WORDS, RUN=[run])
             status = home / "runs" / "first" / "status.json"
             ended = ("finished", "failed")
             wait_for(lambda: json.loads(status.read_text())["state"] in ended, 300.0, said=daemons[0].text, every_s=0.2)
@@ -149,12 +151,35 @@ class Machine:
         found = [line for line in self._lines if line.startswith(f"undersong-party {command} ")]
         return shlex.split(found[0] if found else f"undersong-party {command}")[1:]
 
-    def type(self, command, **meant):
-        words = [each for word in self.words(command) for each in meant.get(word, [word])]
+    def type(self, command):
+        words = self.words(command)
         path = f"{WEIGHTLESS}:{environment()['PYTHONPATH']}"
         done = started("undersong-party", words, self._folder, {**self._env, "PYTHONPATH": path})
         assert done.code == 0, (words, done)
         self.said = done.out
+
+    def answer(self, command, wanted, **meant):
+        """Types the command at a terminal, reads what it shows, and answers it with what ``wanted`` finds there."""
+        words = [each for word in self.words(command) for each in meant.get(word, [word])]
+        keyboard, terminal = pty.openpty()
+        with subprocess.Popen(
+            [sys.executable, "-m", HOSPITAL, *words],
+            cwd=self._folder,
+            env={**environment(**self._env), "PYTHONPATH": f"{WEIGHTLESS}:{environment()['PYTHONPATH']}"},
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            os.close(terminal)
+            shown = ""
+            for line in process.stdout:
+                shown += line
+                if found := wanted.search(shown):
+                    os.write(keyboard, f"{found[1]}\n".encode())
+                    break
+            self.said = shown + process.stdout.read()
+        os.close(keyboard)
+        assert process.returncode == 0, (words, self.said)
 
     def daemon(self):
         grant = [str(self._folder / word) if word.endswith(".grant") else word for word in self.words("run")]

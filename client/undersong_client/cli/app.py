@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from undersong_client import operations
-from undersong_client.cli import data, rules, runs, service
+from undersong_client.cli import data, joining, rules, runs, service
 from undersong_client.cli.options import (
     AsJson,
     HomeFolder,
@@ -23,7 +23,7 @@ from undersong_client.cli.options import (
     print_json,
     print_result,
 )
-from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_grant, read_input
+from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_grant
 from undersong_common import entry, logs
 from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
 from undersong_common.files import replace_file
@@ -48,6 +48,7 @@ app = typer.Typer(
 def program(version: entry.ShowVersion = False) -> None: ...
 
 
+joining.mount(app)
 data.mount(app)
 rules.mount(app)
 runs.mount(app)
@@ -105,72 +106,6 @@ def init(
         "next: undersong-party enroll PACKAGE --fingerprint WORDS",
         quiet=fingerprint if quiet else None,
     )
-
-
-@app.command()
-def enroll(
-    package: Annotated[Path | None, typer.Argument(metavar="[PACKAGE]", help="The operator's package.")] = None,
-    fingerprint: Annotated[
-        str | None, typer.Option(help="The coordinator's fingerprint, as told by telephone or on paper.")
-    ] = None,
-    request: Annotated[
-        Path | None, typer.Option("--request-out", help="Where the request goes (default NAME.request.json).")
-    ] = None,
-    grant: Annotated[Path | None, typer.Option(help="The operator's answer: puts the certificate to use.")] = None,
-    renew: Annotated[bool, typer.Option("--renew", help="Makes a request for a new certificate.")] = False,
-    home: HomeFolder = None,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
-) -> None:
-    """Joins a coordinator: package in, request out; makes the party's folder where there is none. Sends nothing.
-
-    The operator's answer is put to use by `run --grant FILE`, or by `enroll --grant FILE` before a service starts.
-    """
-    folder = home_of(home)
-    if sum(given for given in (package is not None, grant is not None, renew)) != 1:
-        raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
-    if grant is not None:
-        installed = operations.joining.install(folder, read_grant(grant))
-        print_result(
-            as_json,
-            {"party": PartyHome(folder).settings.party, "certificate_until": installed.until.isoformat()},
-            f"{installed.words} and renews itself while the daemon runs",
-            "next: undersong-party check",
-            quiet="" if quiet else None,
-        )
-        return
-    if package is not None:
-        fresh = not (folder / "settings.json").exists()
-        from undersong_client.consent.people import person_of_terminal
-
-        made = operations.joining.accept(
-            folder,
-            read_input(package),
-            lambda name: fingerprint or _ask_fingerprint(name),
-            person=None if fresh else person_of_terminal(PartyHome(folder)),
-        )
-    else:
-        fresh, made = False, operations.joining.renew(folder)
-    target = request or Path(f"{made.party}.request.json")
-    replace_file(target, made.data)
-    print_result(
-        as_json,
-        {"request": str(target), "fingerprint": made.fingerprint},
-        *([f"made {folder}; {operations.joining.BACKUP}"] if fresh else ()),
-        f"wrote {target}: hand it to the operator (it holds no secret)",
-        f"the operator compares this party's fingerprint: {made.fingerprint}",
-        "next, with the operator's answer: undersong-party run --grant FILE",
-        quiet=made.fingerprint if quiet else None,
-    )
-
-
-def _ask_fingerprint(coordinator: str) -> str:
-    # What the package itself says is not shown: it would be copied, not compared.
-    if not sys.stdin.isatty():
-        raise ConfigurationError(
-            "the fingerprint check is mandatory", "ask the operator for the fingerprint, and pass it by --fingerprint"
-        )
-    return str(typer.prompt(f"fingerprint of {coordinator}, as the operator told it by telephone or on paper"))
 
 
 @app.command()

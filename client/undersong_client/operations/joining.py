@@ -11,16 +11,18 @@ from pathlib import Path
 
 from undersong_client import keys
 from undersong_client.consent import policy, trust, two_people
-from undersong_client.consent.people import Person
+from undersong_client.consent.people import Person, note_decision
 from undersong_client.home import PartyHome, PartySettings, make_folder
 from undersong_common import embedders
 from undersong_common.drill import invented
-from undersong_common.errors import UndersongError
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import MAX_WINDOWS
 from undersong_protocol.agreement.enrolment import Package, check_party_name, party_fingerprint
+from undersong_protocol.agreement.words import first_difference
 
 DRILL_RECORDS = 120
+STEPS = ("coordinator", "data", "budget", "questions")  # of a hospital, before its daemon starts
 BACKUP = (
     "back up keys/, policy.json and coordinator.json, after every run the ledger"
     " (undersong-party ledger --backup FILE), and never the whole folder"
@@ -100,10 +102,38 @@ def accept(home: Path, package: bytes, stated: Callable[[str], str], *, person: 
     opened = PartyHome(home)
     read = trust.check_package(opened, package, now_s=time.time())
     said = stated(read.coordinator)
-    trust.compare(read, said)
+    try:
+        trust.compare(read, said)
+    except ConfigurationError:
+        differs = first_difference(said.replace("-", " ").split(), read.fingerprint.split("-"))
+        note_decision(opened, "enroll refused", f"{read.coordinator}, not the package's fingerprint: {differs}", person)
+        raise
     before = policy.read(opened)
     two_people.check_loosening(opened, before, replace(before, coordinators=(read.fingerprint,)), person)
     return _made(opened, trust.accept(opened, read, said))
+
+
+def steps_left(home: Path, package: bytes) -> tuple[str, ...]:
+    """Returns those of ``STEPS`` that the party in ``home`` has still to do; all of them if there is no party yet."""
+    invited = Package.parse(package)
+    if not (home / "settings.json").exists():
+        return STEPS
+    party_home = PartyHome(home)
+    allowed = policy.read(party_home)
+    has_joined = party_home.coordinator.exists() and trust.coordinator(party_home).fingerprint == invited.fingerprint
+    is_done = {
+        "coordinator": has_joined,
+        "data": bool(party_home.settings.data),
+        "budget": allowed.has_budget,
+        "questions": bool(allowed.statistics or allowed.trusted_statistics),
+    }
+    return tuple(step for step in STEPS if not is_done[step])
+
+
+def request(home: Path, package: bytes) -> MadeRequest:
+    """Makes another request to a coordinator that is trusted already. It has a new key: earlier requests are void."""
+    party_home = PartyHome(home)
+    return _made(party_home, trust.request(party_home, Package.parse(package).token))
 
 
 def renew(home: Path) -> MadeRequest:

@@ -1,0 +1,272 @@
+"""``undersong-party enroll`` and ``undersong-party join``: from an installed program to a request for the operator."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from undersong_client import operations
+from undersong_client.cli import data, rules
+from undersong_client.cli.options import AsJson, HomeFolder, home_of, print_result
+from undersong_client.home import PartyHome, read_grant, read_input
+from undersong_common import entry
+from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
+
+Fingerprint = Annotated[
+    str | None, typer.Option("--fingerprint", help="The coordinator's fingerprint, as told by telephone or on paper.")
+]
+RequestOut = Annotated[
+    Path | None, typer.Option("--request-out", help="Where the request goes (default NAME.request.json).")
+]
+
+
+def mount(app: typer.Typer) -> None:
+    """Adds the commands to ``undersong-party``."""
+    app.command()(enroll)
+    app.command()(join)
+
+
+def enroll(
+    package: Annotated[Path | None, typer.Argument(metavar="[PACKAGE]", help="The operator's package.")] = None,
+    fingerprint: Fingerprint = None,
+    request: RequestOut = None,
+    grant: Annotated[Path | None, typer.Option(help="The operator's answer: puts the certificate to use.")] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="Makes a request for a new certificate.")] = False,
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Joins a coordinator: package in, request out; makes the party's folder where there is none. Sends nothing.
+
+    The operator's answer is put to use by `run --grant FILE`, or by `enroll --grant FILE` before a service starts.
+    """
+    folder = home_of(home)
+    if sum(given for given in (package is not None, grant is not None, renew)) != 1:
+        raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
+    if grant is not None:
+        installed = operations.joining.install(folder, read_grant(grant))
+        print_result(
+            as_json,
+            {"party": PartyHome(folder).settings.party, "certificate_until": installed.until.isoformat()},
+            f"{installed.words} and renews itself while the daemon runs",
+            "next: undersong-party check",
+            quiet="" if quiet else None,
+        )
+        return
+    if package is not None:
+        fresh = not (folder / "settings.json").exists()
+        from undersong_client.consent.people import person_of_terminal
+
+        made = operations.joining.accept(
+            folder,
+            read_input(package),
+            lambda name: fingerprint or _ask_fingerprint(name),
+            person=None if fresh else person_of_terminal(PartyHome(folder)),
+        )
+    else:
+        fresh, made = False, operations.joining.renew(folder)
+    target = request or Path(f"{made.party}.request.json")
+    replace_file(target, made.data)
+    print_result(
+        as_json,
+        {"request": str(target), "fingerprint": made.fingerprint},
+        *([f"made {folder}; {operations.joining.BACKUP}"] if fresh else ()),
+        *_request_lines(target, made.fingerprint),
+        quiet=made.fingerprint if quiet else None,
+    )
+
+
+def _request_lines(target: Path, fingerprint: str) -> list[str]:
+    return [
+        f"wrote {target}: hand it to the operator (it holds no secret)",
+        f"the operator compares this party's fingerprint: {fingerprint}",
+        "next, with the operator's answer: undersong-party run --grant FILE",
+    ]
+
+
+def _ask_fingerprint(coordinator: str) -> str:
+    # What the package itself says is not shown: it would be copied, not compared.
+    if not sys.stdin.isatty():
+        raise ConfigurationError(
+            "the fingerprint check is mandatory", "ask the operator for the fingerprint, and pass it by --fingerprint"
+        )
+    return str(typer.prompt(f"fingerprint of {coordinator}, as the operator told it by telephone or on paper"))
+
+
+def _options_of(command: Callable[..., Any], *left_out: str) -> dict[str, inspect.Parameter]:
+    """The options of another command, by the names of its parameters."""
+    parameters = inspect.signature(command).parameters
+    return {
+        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in parameters.items()
+        if name not in {"home", "as_json", *left_out}
+    }
+
+
+# A first version of the data set replaces none, and no run is under way.
+_OF_DATA = _options_of(
+    data.add,
+    *("file", "dry_run", "new_version", "abandon_runs", "restore_ledger", "charge_missing", "receipts", "no_exclude"),
+    *("epsilon", "delta", "per_run", "questions"),
+)
+_OF_BUDGET = _options_of(rules.set_budget)
+_OF_POLICY = _options_of(rules.set_policy)
+# Columns are asked for at a terminal, with these answers where nothing is typed.
+_COLUMNS = {
+    "text_field": ("the column with the texts", "text"),
+    "label_field": ("the column with the labels (nothing: none)", ""),
+    "user_field": ("the column with the patients' numbers (nothing: none)", ""),
+}
+_QUESTIONS = "kinds of questions, among counts, nearest, classifiers, directions, teachers, or all"
+
+
+def _number(words: str) -> float:
+    try:
+        return float(words)
+    except ValueError:
+        raise ConfigurationError(f"{words!r} is not a number", "write for example 4") from None
+
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "file": Path,
+    "epsilon": _number,
+    "questions": lambda words: words.replace(",", " ").split(),
+}
+
+
+def join(package: Path, fingerprint: str | None, file: Path | None, request: Path | None, **options: Any) -> None:
+    """Joins a coordinator, adds the data set, and sets budget and questions: all before `run`. Sends nothing.
+
+    It asks at a terminal for what no option states. Typed again, it goes on with the first step that is not done.
+    """
+    folder, as_json = home_of(options["home"]), bool(options["as_json"])
+    content = read_input(package)
+    steps = operations.joining.steps_left(folder, content)
+    stated = _completed(steps, {**options, "fingerprint": fingerprint, "file": file})
+    # With --json the object stands alone on standard output; what the steps say is for the person beside it.
+    with redirect_stdout(sys.stderr if as_json else sys.stdout):
+        if "coordinator" in steps:
+            _accept(folder, content, stated["fingerprint"])
+        target = _write_request(folder, content, request)
+        _set_up(folder, steps, stated)
+    party = PartyHome(folder).settings.party
+    own_fingerprint = operations.joining.own_fingerprint(PartyHome(folder))
+    print_result(
+        as_json,
+        {
+            "party": party,
+            "fingerprint": own_fingerprint,
+            "request": None if target is None else str(target),
+            "steps": {step: "now" if step in steps else "before" for step in operations.joining.STEPS},
+        },
+        *(["next: undersong-party run"] if target is None else _request_lines(target, own_fingerprint)),
+    )
+
+
+def _completed(steps: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with what a terminal's person is asked for.
+
+    Raises ConfigurationError that names all options that are missing where nobody sits at a terminal.
+    """
+    needs = (
+        ("coordinator", ("fingerprint",), "the fingerprint was not compared", "--fingerprint WORDS", ""),
+        ("data", ("file",), "no file with the notes is named", "--data FILE", "file or folder with the notes"),
+        ("budget", ("epsilon",), "no budget is stated", "--epsilon NUMBER", "epsilon of all runs together"),
+        ("questions", ("questions", "statistics"), "no question is allowed", "--question KIND", _QUESTIONS),
+    )
+    missing = [need for need in needs if need[0] in steps and not any(options[name] for name in need[1])]
+    stated = dict(options)
+    if not sys.stdin.isatty():
+        ConfigurationError.raise_together(
+            [(problem, f"pass {flag}") for _, _, problem, flag, _ in missing], code="not-stated"
+        )
+        return {**stated, **{name: stated[name] or default for name, (_, default) in _COLUMNS.items()}}
+    for _, (name, *_), _, _, words in missing:
+        if words:
+            stated[name] = _READ.get(name, str)(typer.prompt(words))
+    if "data" in steps:
+        for name, (words, default) in _COLUMNS.items():
+            if stated[name] is None:
+                stated[name] = typer.prompt(words, default=default, show_default=bool(default))
+    return stated
+
+
+def _accept(folder: Path, package: bytes, fingerprint: str | None) -> None:
+    """Trusts the package's coordinator, in a folder that is made where there is none."""
+    from undersong_client.consent.people import person_of_terminal
+
+    is_new = not (folder / "settings.json").exists()
+    operations.joining.accept(
+        folder,
+        package,
+        lambda name: fingerprint or _ask_fingerprint(name),
+        person=None if is_new else person_of_terminal(PartyHome(folder)),
+    )
+    if is_new:
+        print(f"made {folder}; {operations.joining.BACKUP}")
+
+
+def _write_request(folder: Path, package: bytes, request: Path | None) -> Path | None:
+    """Writes the request where the party is not enrolled yet; None if it is. A request that lies there stays."""
+    from undersong_client import keys
+
+    party_home = PartyHome(folder)
+    if keys.is_enrolled(party_home):
+        return None
+    target = request or Path(f"{party_home.settings.party}.request.json")
+    # A request has a key of its own: a second one would make the operator's answer to the first worthless.
+    if not target.exists():
+        replace_file(target, operations.joining.request(folder, package).data)
+    return target
+
+
+def _set_up(folder: Path, steps: Sequence[str], stated: Mapping[str, Any]) -> None:
+    """Adds the data set, and sets budget and policy, where that is not done."""
+
+    def chosen(names: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+        return {**{name: stated[name] for name in names}, "home": folder, "as_json": False}
+
+    commands = (
+        ("data", "data set", "data add --new-version", partial(data.add, stated["file"], **chosen(_OF_DATA))),
+        ("budget", "budget", "budget set", partial(rules.set_budget, **chosen(_OF_BUDGET))),
+        ("questions", "policy", "policy set", partial(rules.set_policy, **chosen(_OF_POLICY))),
+    )
+    for step, name, command, carry_out in commands:
+        if step in steps:
+            carry_out()
+        else:
+            print(f"the {name} stays as it was set before; to change it: undersong-party {command}")
+
+
+def _keyword(name: str, annotation: object, default: object = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+# typer reads a command's options from its signature: these are the options of three other commands, each written there.
+cast(Any, join).__signature__ = inspect.Signature(
+    [
+        _keyword(
+            "package",
+            Annotated[Path, typer.Argument(metavar="PACKAGE", help="The operator's package.")],
+            inspect.Parameter.empty,
+        ),
+        _keyword("fingerprint", Fingerprint),
+        _keyword(
+            "file", Annotated[Path | None, typer.Option("--data", metavar="FILE", help="File or folder of notes.")]
+        ),
+        *(
+            {**_OF_POLICY, **_OF_BUDGET, **_OF_DATA}
+            | {name: _OF_DATA[name].replace(default=None) for name in _COLUMNS}
+            | {"epsilon": _OF_BUDGET["epsilon"].replace(default=None)}
+        ).values(),
+        _keyword("request", RequestOut),
+        _keyword("home", HomeFolder),
+        _keyword("as_json", AsJson, False),
+    ]
+)
