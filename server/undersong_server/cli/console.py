@@ -1,6 +1,10 @@
 """``undersong console``: the operator's console for a browser, its accounts and its audit log."""
 
 import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -49,6 +53,9 @@ def serve(
     claim: options.Claim = "email",
     groups: options.Groups = "groups",
     roles: options.GroupRoles = None,
+    ends_with_input: Annotated[
+        bool, typer.Option("--ends-with-input", help="End once standard input is closed.", hidden=True)
+    ] = False,
     home: HomeFolder = DEFAULT_HOME,
 ) -> None:
     """Serves the console until Ctrl-C, and prints a one-time link.
@@ -75,7 +82,30 @@ def serve(
     address = listening.address(port)
     options.log_in_by_organisation(site, address, issuer, client, secret_variable, claim, groups, roles or ())
     serving.print_link(operations.coordinator.console_folder(home), person, role, address=address)
+    if ends_with_input:
+        threading.Thread(target=_end_with_input, daemon=True).start()
     serving.serve(site, listening, listener)
+
+
+def _end_with_input() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def console_beside(home: Path, port: int) -> Iterator[None]:
+    """A console in a process of its own, which ends with the context, or with this process however that ends.
+
+    It says by itself why it cannot start, and whatever becomes of it stops nothing here.
+    """
+    words = ["console", "serve", "--ends-with-input", "--home", str(home), "--port", str(port)]
+    command = [sys.executable, "-m", "undersong.cli", *words]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - this program, by a fixed list of words
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.communicate()
 
 
 @app.command()

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from undersong_common.files import replace_file
 from undersong_common.machine import HeldStep
 from undersong_common.printable import counted, duration, noun, printable, shell_path
 from undersong_server import defaults, operations
+from undersong_server.cli.console import PORT, console_beside
 from undersong_server.cli.options import (
     DEFAULT_HOME,
     AsJson,
@@ -141,6 +143,10 @@ def serve(
     ] = False,
     ray: RayAddress = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
+    console: Annotated[
+        bool, typer.Option("--console", help="Serve the console too, in a process of its own on this machine.")
+    ] = False,
+    console_port: Annotated[int, typer.Option(help="Of that console; 0 takes a free one.", min=0, max=65535)] = PORT,
 ) -> None:
     """Listens for the parties and drives the runs, until SIGTERM. Started again, it continues."""
 
@@ -148,9 +154,10 @@ def serve(
     logs.to_stderr(("undersong_common", "undersong_protocol", "undersong_server"), as_json=log_json, debug=debug)
     environment = dict(os.environ)
     cache = defaults.public_cache_path(environment)
-    operations.coordinator.serve(
-        home, public_cache=cache, environment=environment, keepalive_s=keepalive, ray=ray, standby=standby
-    )
+    with console_beside(home, console_port) if console else nullcontext():
+        operations.coordinator.serve(
+            home, public_cache=cache, environment=environment, keepalive_s=keepalive, ray=ray, standby=standby
+        )
 
 
 @app.command()

@@ -1,0 +1,59 @@
+"""``coordinator serve --console``: two processes that start together, of which the console stops nothing."""
+
+import os
+import re
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.hospitals import operator
+from tests.doubles.loops import wait_for
+from tests.doubles.processes import CoordinatorProcess, free_port
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture
+def served(tmp_path):
+    home, port = tmp_path / "coordinator", free_port()
+    place = ("--address", f"localhost:{port}", "--bind", f"127.0.0.1:{port}", "--metrics", "")
+    operator("coordinator", "init", *place, "--home", home)
+    with CoordinatorProcess(home, port, "--console", "--console-port", free_port(), weights=False) as process:
+        wait_for(lambda: "/enter#" in process.text(), 60.0, said=process.text, every_s=0.1)
+        yield process
+
+
+def console_of(process):
+    """Address and process id of the console."""
+    address = re.search(r"(http://\S+)/enter#", process.text())[1]
+    (child,) = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/stat")
+        if path.read_text().rpartition(")")[2].split()[1] == str(process.process.pid)
+    ]
+    return address, child
+
+
+def answers(address):
+    try:
+        return urllib.request.urlopen(f"{address}/login", timeout=5).status == 200
+    except OSError:
+        return False
+
+
+def test_a_console_that_dies_stops_nothing_and_one_that_lives_ends_too(served):
+    address, child = console_of(served)
+    assert answers(address)
+    os.kill(child, signal.SIGKILL)
+    wait_for(lambda: not answers(address), 10.0, said=served.text)
+    assert served.running
+    assert served.end() == 0
+
+
+def test_a_console_ends_with_a_coordinator_that_was_killed(served):
+    address, _ = console_of(served)
+    assert answers(address)
+    served.kill()
+    wait_for(lambda: not answers(address), 20.0, said=served.text, every_s=0.1)
