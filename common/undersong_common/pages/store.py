@@ -72,12 +72,20 @@ class PageStore:
             self._database = open_database(path, synchronous="NORMAL", timeout_s=10.0)
             self._database.row_factory = sqlite3.Row
             self._database.executescript(_SCHEMA)
-            for table, declarations in _ADDED.items():
-                columns = [row["name"] for row in self._database.execute(f"PRAGMA table_info({table})")]
-                for column in declarations.keys() - set(columns):
-                    self._database.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declarations[column]}")
+            if self._missing_columns():
+                with transaction(self._database):  # another process may have added them since
+                    for table, column in self._missing_columns():
+                        self._database.execute(f"ALTER TABLE {table} ADD COLUMN {column} {_ADDED[table][column]}")
         except (sqlite3.Error, OSError) as error:
             raise fault_of(error, path) from None
+
+    def _missing_columns(self) -> list[tuple[str, str]]:
+        """Tables and columns that the file of an earlier version lacks."""
+        missing = []
+        for table, declarations in _ADDED.items():
+            columns = {row["name"] for row in self._database.execute(f"PRAGMA table_info({table})")}
+            missing += [(table, column) for column in declarations if column not in columns]
+        return missing
 
     def close(self) -> None:
         with self._lock:

@@ -1,7 +1,11 @@
-"""The audit log's chain, and where a page may listen."""
+"""The audit log's chain, an earlier version's file of a page, and where a page may listen."""
 
 import re
 import socket
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -12,7 +16,15 @@ from tests.doubles.served_page import ServedPage
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages.serving import Listening
 from undersong_common.pages.site import PageSettings, Site
-from undersong_common.pages.store import AuditLog
+from undersong_common.pages.store import PAGE_FILE, AuditLog, PageStore
+
+# Columns of an earlier version's tables.
+EARLIER = {
+    "account": "name TEXT PRIMARY KEY, role TEXT NOT NULL, password TEXT NOT NULL DEFAULT '', created_at REAL NOT NULL",
+    "link": "secret TEXT PRIMARY KEY, account TEXT NOT NULL, expires_at REAL NOT NULL",
+    "session": "secret TEXT PRIMARY KEY, number INTEGER NOT NULL, account TEXT NOT NULL, csrf TEXT NOT NULL,"
+    " created_at REAL NOT NULL, seen_at REAL NOT NULL, address TEXT NOT NULL, message TEXT NOT NULL DEFAULT ''",
+}
 
 
 def test_each_entry_holds_the_hash_of_the_one_before(tmp_path):
@@ -88,3 +100,24 @@ def test_a_page_under_a_path_of_a_shared_host_is_refused_in_words():
 def test_who_follows_a_link_before_the_server_runs_waits_and_is_not_refused():
     with Listening("127.0.0.1", 0).open() as listener:
         socket.create_connection(listener.getsockname(), timeout=5).close()
+
+
+def test_processes_that_open_an_earlier_versions_file_at_once_all_succeed(tmp_path):
+    """Each of them saw the same columns missing, and only one could add them."""
+    for attempt in range(5):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        with closing(sqlite3.connect(folder / PAGE_FILE)) as old:
+            old.execute("PRAGMA journal_mode=WAL")
+            for table, columns in EARLIER.items():
+                old.execute(f"CREATE TABLE {table} ({columns})")
+        together = threading.Barrier(6)
+
+        def opened(folder=folder, together=together):
+            together.wait()
+            with closing(PageStore(folder)) as store:
+                return {table: len(store.rows(f"PRAGMA table_info({table})")) for table in EARLIER}
+
+        with ThreadPoolExecutor(6) as threads:
+            numbers = [opening.result() for opening in [threads.submit(opened) for _ in range(6)]]
+        assert numbers == [{"account": 7, "link": 4, "session": 11}] * 6
