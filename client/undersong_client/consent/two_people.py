@@ -75,7 +75,8 @@ def check_one_of_two(home: PartyHome, person: Person, others: Sequence[Person]) 
                 code="no-duty",
             )
         for one in (person, *others):
-            if until := given.excluded_until(one.identities):
+            # Whoever let the account in is excluded, and not the person who was let in.
+            if until := given.excluded_until(one.identities - {one.let_in_by}):
                 when = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
                 raise PrivacyRefusal(
                     f"{one.account} has given rights to an account here, and is none of the two before {when}",

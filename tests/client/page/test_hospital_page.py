@@ -245,6 +245,24 @@ def test_who_has_let_somebody_in_is_none_of_the_two_for_a_day(page, home, monkey
     assert Requests(PartyHome(home)).find("spring").decision == "approved"
 
 
+def test_who_was_let_in_today_decides_beside_a_person_whom_another_one_let_in(page, home):
+    """One person may stand behind all accounts that an administrator's links let in, and behind no other one."""
+    manifest = proposed(home, run="spring")
+    command("policy", "set", "--two-people", "--home", home)
+    accounts = page.site.accounts
+    accounts.set_role("bert", "operator")
+    accounts.set_role("cleo", "operator")
+    with_duties(page.site, "bert", "cleo")
+    address, words = f"/requests/{manifest.hash.hex()}/approve", spoken(manifest)
+    first = Browser(page.site).enter(accounts.link("bert", by=("admin",)))
+    second = Browser(page.site).enter(accounts.link("cleo", by=("admin",)))
+    assert first.post(address, {"name": "Bert Vos"}, words=words).status_code == 303
+    assert "admin stands behind both of you" in text(second.post(address, {"name": "Cleo Li"}, words=words))
+    other = Browser(page.site).enter(accounts.link("cleo", by=("another",)))
+    assert other.post(address, {"name": "Cleo Li"}, words=words).status_code == 303
+    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+
+
 def test_an_administrator_gives_a_role_of_the_two_and_not_to_themselves(page, home):
     page.site.accounts.set_role("bert", "operator")
     second = Browser(page.site).enter(page.site.accounts.link("bert"))
