@@ -347,10 +347,16 @@ Parties = Annotated[
 
 
 @release_app.command()
+@with_options(EvaluationOptions, "text_field", "label_field")
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A published data set (its manifest.json).")],
+    options: EvaluationOptions,
     fingerprint: Fingerprint = None,
     parties: Parties = None,
+    test: Annotated[
+        Path | None,
+        typer.Option("--test", metavar="FILE", help="Your own labelled texts: adds the score of the corpus on them."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recomputes the whole (epsilon, delta) of a published data set offline, and says who took part.
@@ -363,7 +369,11 @@ def verify(
 
     stated = dict(map(named_party, parties or ()))
     verdict = operations.releases.verify(folder, fingerprint=fingerprint, parties=stated)
-    print_result(verdict.to_json(), *verdict.lines(), as_json=as_json)
+    lines, value = verdict.lines(), verdict.to_json()
+    if test is not None:
+        value["own_score"] = operations.releases.own_score(folder, replace(options, test=test))
+        lines.insert(-len(verdict.conclusion()), value["own_score"])
+    print_result(value, *lines, as_json=as_json)
     _leave(verdict)
 
 

@@ -16,6 +16,8 @@ from undersong_common import embedders
 from undersong_common.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.intervals import clopper_pearson
+from undersong_common.printable import counted
 from undersong_common.printed_page import Page
 from undersong_common.privacy import impact
 from undersong_common.table import Table, read_column, read_table
@@ -27,19 +29,21 @@ from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations.overview import live, run_plan
 from undersong_server.release.files import (
+    ARCHIVE_NAME,
+    DOSSIER_NAME,
     JSONL_NAME,
     MANIFEST_NAME,
     OUTPUT_NAMES,
     SEQUENCES_NAME,
     copy_outputs,
     published_manifest,
+    sign_archive,
 )
 from undersong_server.release.verify import Verdict, dossier_page, verify
 from undersong_server.report.data import measures_of
 from undersong_server.runs.folder import RunFolder, read_json, replace_json
 
 __all__ = ["Verdict", "verify"]  # commands and pages use these of release.verify
-DOSSIER_NAME = "dossier.html"
 EVALUATION_FILE = "evaluation.json"  # in a run's folder: its figures beside a test file
 
 
@@ -97,13 +101,17 @@ def archive(home: Path, run: str) -> bytes:
     Raises ConfigurationError for a run that has not finished.
     """
     output = _output(home, run)  # before anything else: a page's reader names no folder
-    fingerprint = CoordinatorHome(home).authority().fingerprint
-    page, _ = dossier(home, str(output), fingerprint=fingerprint, parties={}, audit=None)
+    authority = CoordinatorHome(home).authority()
+    page, _ = dossier(home, str(output), fingerprint=authority.fingerprint, parties={}, audit=None)
+    filed = {DOSSIER_NAME: page.html(at=time.strftime("%Y-%m-%d %H:%M %Z"))}
+    manifest = read_file(home, run, MANIFEST_NAME)
+    filed[ARCHIVE_NAME] = sign_archive(authority.signing_key, manifest, dict(filed))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in files(home, run):
             packed.writestr(f"{run}/{name}", read_file(home, run, name))
-        packed.writestr(f"{run}/{DOSSIER_NAME}", page.html(at=time.strftime("%Y-%m-%d %H:%M %Z")))
+        for name, content in filed.items():
+            packed.writestr(f"{run}/{name}", content)
     return buffer.getvalue()
 
 
@@ -136,6 +144,22 @@ def read_file(home: Path, run: str, name: str) -> bytes:
     if name not in files(home, run):
         raise ConfigurationError(f"run {run!r} has no file {name!r}", "see the list of its files")
     return (_output(home, run) / name).read_bytes()
+
+
+def own_score(folder: Path, options: EvaluationOptions) -> str:
+    """Returns a sentence on how the panel, trained on a published corpus, does on the reader's own test file."""
+    report = evaluate(folder, options)
+    name = options.test.name if isinstance(options.test, Path) else "the test file"
+    if not report.trained:
+        return f"on {name}: not measured, for the file or the corpus has no labels"
+    trained = report.trained[0]
+    figure = trained.interval("accuracy").value
+    rows = trained.scores.rows
+    ends = clopper_pearson(round(figure * rows), rows)
+    return (
+        f"on {name}: small models trained on this corpus label {100 * figure:.1f} % ({100 * ends.low:.1f} to"
+        f" {100 * ends.high:.1f}) of {counted(rows, 'text')} rightly ({trained.description})"
+    )
 
 
 def verdict(home: Path, run: str) -> Verdict:

@@ -53,6 +53,8 @@ SET_ASIDE_NAME = "set-aside.jsonl"  # texts that the records do not support, eac
 SEQUENCES_NAME = "sequences.jsonl"  # of a method that writes from keyphrases only
 LINEAGE_NAME = "lineage.jsonl"  # each text's parents and examples
 ROUNDS_NAME = "rounds.csv"  # figures by round
+DOSSIER_NAME = "dossier.html"  # of an archive only: it is written after the run's papers were signed
+ARCHIVE_NAME = "archive.json"  # hashes of what an archive has beside the published files, signed by the coordinator
 ADAPTERS_NAME = "adapters.zip"  # of a method that tunes its generators only
 CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
 # The manifest holds the hashes of these files.
@@ -297,6 +299,38 @@ def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
         raise PrivacyRefusal(
             "its signature is not of these contents", "get a fresh copy from the coordinator"
         ) from None
+
+
+ARCHIVE_TAG = "undersong archive"
+
+
+def sign_archive(signing_key: Ed25519PrivateKey, manifest: bytes, contents: Mapping[str, bytes | str]) -> str:
+    """Returns the text of ``archive.json``: hashes of ``contents``, signed for this ``manifest.json`` and no other."""
+    named = {"manifest": _sha256(manifest), "files": {name: _sha256(content) for name, content in contents.items()}}
+    signature = signing_key.sign(tagged_hash(ARCHIVE_TAG, canonical_json(named)))
+    return json.dumps({**named, "signature": signature.hex()}, indent=2) + "\n"
+
+
+def read_archive(folder: Path, published: Mapping[str, Any]) -> Mapping[str, str]:
+    """Returns the hashes (hex) by name that an archive's ``archive.json`` states; empty if there is no such file.
+
+    Raises PrivacyRefusal if it is not signed by the coordinator that signed ``manifest.json``, for that file; raises
+    ConfigurationError if it is no text.
+    """
+    text = read_text(folder / ARCHIVE_NAME)
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text, object_pairs_hook=once)
+        files = {str(name): str(digest) for name, digest in found["files"].items()}
+        named = {"manifest": sha256_of(folder / MANIFEST_NAME), "files": files}
+        key = bytes.fromhex(published[KEY]["signing_key"])
+        verified(key, tagged_hash(ARCHIVE_TAG, canonical_json(named)), bytes.fromhex(found["signature"]))
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, InvalidSignature, ConfigurationError):
+        raise PrivacyRefusal("it is not signed by this coordinator, for this manifest.json", FRESH) from None
+    if not set(files) <= {DOSSIER_NAME}:
+        raise PrivacyRefusal("it names files that no archive has", FRESH)
+    return files
 
 
 def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> bool:

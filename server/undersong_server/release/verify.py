@@ -31,6 +31,7 @@ from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.receipt import Receipt, check_receipt
 from undersong_protocol.secagg.evidence import OpenedBy, check_evidence
 from undersong_server.release.files import (
+    ARCHIVE_NAME,
     CORPUS_NAMES,
     ENROLLED,
     HASHED_NAMES,
@@ -40,9 +41,11 @@ from undersong_server.release.files import (
     check_simulation,
     participation_of,
     published_manifest,
+    read_archive,
     read_signature,
     sha256_of,
 )
+from undersong_server.report.data import UNIT_WORDS
 from undersong_server.runs.planning import register_named_statistics
 
 # What a value of another type or size than expected raises, wherever it is first used.
@@ -83,7 +86,11 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     checked = _receipts(manifest, receipts, faults)
     final = {name: receipt for name, receipt in checked.items() if receipt.closed}
     spent = _spending(manifest, opened, final, faults)
-    unchecked, outside = _files(folder, published, faults)
+    further: Mapping[str, str] = {}
+    if (folder / ARCHIVE_NAME).exists():
+        with _noted(faults, ARCHIVE_NAME):
+            further = read_archive(folder, published)
+    unchecked, outside = _files(folder, published, further, faults)
     signature = _publisher_signature(published, fingerprint, faults)
     simulated = False
     with _noted(faults, "the simulation's signatures"):
@@ -233,8 +240,14 @@ def _alone(manifest: Manifest, receipt: Receipt | None) -> float:
     return accounting.epsilon(events, plan.usable_delta) if events else 0.0
 
 
-def _files(folder: Path, published: Mapping[str, Any], faults: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Compares files with their hashes; returns the names of missing files, and of files that no paper names."""
+def _files(
+    folder: Path, published: Mapping[str, Any], further: Mapping[str, str], faults: list[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Compares files with their hashes; returns the names of missing files, and of files that no paper names.
+
+    Args:
+        further: hashes of the files that the console's archive has beside the published ones.
+    """
     present = sorted(os.listdir(folder))
     named = published.get("files", {})
     if not isinstance(named, Mapping) or not set(named) <= set(HASHED_NAMES):
@@ -248,7 +261,11 @@ def _files(folder: Path, published: Mapping[str, Any], faults: list[str]) -> tup
                 faults.append(f"{name}: is not the file that the run wrote")
         elif name in CORPUS_NAMES:
             faults.append(f"{name}: the papers know no such file")
-    outside = (name for name in present if name not in {*named, MANIFEST_NAME})
+    for name, digest in further.items():
+        if name in present and sha256_of(folder / name) != digest:
+            faults.append(f"{name}: is not the file that the coordinator put into the archive")
+    archive = {*further, ARCHIVE_NAME} if further else set()
+    outside = (name for name in present if name not in {*named, *archive, MANIFEST_NAME})
     return tuple(name for name in named if name not in present), tuple(outside)
 
 
@@ -363,7 +380,7 @@ class Verdict:
         """The verdict as a person reads it."""
         if self.faults:
             shown = [f"  {printable(fault, 600)}" for fault in self.faults[:MOST_SHOWN]]
-            return ["NOT VERIFIED:", *shown, *_rest(self.faults), REMEDY]
+            return ["NOT VERIFIED:", *shown, *_rest(self.faults), REMEDY, *self.conclusion()]
         whole = "every signature, charge and statement holds" if self.holds else "its papers fit together"
         signer = "" if self.signature is None else printable(self.signature.name, 63)
         promise = self.manifest.plan.privacy
@@ -372,7 +389,7 @@ class Verdict:
             (True, f"manifest {self.manifest.hash.hex()[:16]}...: {whole}"),
             (
                 True,
-                f"epsilon {self.epsilon:.6g} at delta {promise.delta:g} for one {promise.unit}"
+                f"epsilon {self.epsilon:.6g} at delta {promise.delta:g} for one {UNIT_WORDS[promise.unit]}"
                 f" (promised: {promise.epsilon:.6g}), add/remove neighbours",
             ),
             (
@@ -400,7 +417,29 @@ class Verdict:
                 "NOT PRIVATE: the run promises nothing (epsilon is infinite)",
             ),
         )
-        return [*self._doubts(), *stated]
+        return [*self._doubts(), *stated, *self.conclusion()]
+
+    def conclusion(self) -> list[str]:
+        """The last three lines: if the files are whole, by whom they are, and what is promised of them."""
+        signer = "" if self.signature is None else f"the coordinator '{printable(self.signature.name, 63)}'"
+        if self.faults:
+            whole, who = f"CHANGED: {counted(len(self.faults), 'fault')}, named above", "nobody: no word here counts"
+            promise = "none that counts"
+        else:
+            missing = f"; {counted(len(self.unchecked), 'file')} not here" if self.unchecked else ""
+            foreign = f"; {counted(len(self.outside), 'further file')} of unknown origin" if self.outside else ""
+            whole = f"whole: every file here is as it was when the papers were made{missing}{foreign}"
+            if self.simulated:
+                who = "a simulation, which signed them itself"
+            elif self.holds:
+                who = f"{signer} and its {counted(len(self.spent), 'hospital')}, by the fingerprint that you stated"
+            else:
+                who = "NOT SHOWN" + (f": {signer} signed, by their own word" if signer else ": nobody signed them")
+            delta, unit = self.manifest.plan.privacy.delta, UNIT_WORDS[self.manifest.plan.privacy.unit]
+            private = math.isfinite(self.epsilon) and not self.insecure
+            promise = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit}, {words.AS_IT_RAN}"
+            promise = promise if private else "none: NOT PRIVATE"
+        return [f"Files: {whole}.", f"By: {who}.", f"Promise: {promise}."]
 
     def _sum(self, name: str, opened: OpenedBy) -> str:
         away = sorted(set(self.spent) - set(opened.survivors))
@@ -472,7 +511,7 @@ def dossier_page(folder: Path, verdict: Verdict, *, fingerprint: str | None, aud
         audit: what ``undersong audit --json`` wrote, if there is one.
     """
     manifest = verdict.manifest
-    unit = {"sample": "record", "user": "person", "party": "party"}[manifest.plan.privacy.unit]
+    unit = UNIT_WORDS[manifest.plan.privacy.unit]
     return Page(
         f"Dossier of the data set {printable(str(manifest.task['name']), 120)!r}, run {printable(manifest.run, 120)!r}",
         (
@@ -582,7 +621,7 @@ def _guarantee_section(verdict: Verdict, unit: str) -> Section:
         ("neighbours", f"differ in the presence of one {unit}"),
     ]
     if plan.unit == "user":
-        figures.append(("records of a person", f"at most {plan.max_per_unit} count; their {plan.contribution}"))
+        figures.append(("records of a patient", f"at most {plan.max_per_unit} count; their {plan.contribution}"))
     if verdict.without_receipt:
         figures.append(("no final receipt", f"{', '.join(verdict.without_receipt)}: priced at the whole plan"))
     return Section(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import zipfile
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.doubles.parties import public_of
 from tests.doubles.published import PARTIES
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
@@ -16,6 +19,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_server.cli.app import app
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import releases, runs
+from undersong_server.release.files import Signer, sign_archive
 from undersong_server.release.verify import verify
 from undersong_server.runs.folder import RunStatus
 
@@ -64,10 +68,46 @@ def test_everything_of_a_result_is_one_archive_with_the_dossier(folder, tmp_path
     (run.output / "synthetic.jsonl").write_text("{}\n")
     releases.export(home.path, "first", tmp_path / "first.zip")
     with zipfile.ZipFile(tmp_path / "first.zip") as packed:
-        names = {"first/manifest.json", "first/synthetic.jsonl", "first/dossier.html"}
+        names = {f"first/{name}" for name in ("manifest.json", "synthetic.jsonl", "dossier.html", "archive.json")}
         assert set(packed.namelist()) == names
         assert packed.read("first/synthetic.jsonl") == b"{}\n"
         assert b"Article 35(7)" in packed.read("first/dossier.html")
+
+
+def archived(tmp_path, published):
+    """The unpacked archive of a console's run, and the coordinator's fingerprint."""
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
+    run = home.run("first")
+    run.write_status(RunStatus("finished"))
+    run.output.mkdir()
+    authority = home.authority()
+    signed = Signer("clinics", authority, {name: public_of(name) for name in PARTIES}).sign({**published, "files": {}})
+    (run.output / "manifest.json").write_text(json.dumps(signed))
+    with zipfile.ZipFile(io.BytesIO(releases.archive(home.path, "first"))) as packed:
+        packed.extractall(tmp_path)
+    return tmp_path / "first", authority.fingerprint
+
+
+def test_verify_knows_every_file_of_the_archive_and_compares_its_hash(tmp_path, published):
+    unpacked, fingerprint = archived(tmp_path, published[0])
+    verdict = verify(unpacked, fingerprint=fingerprint)
+    assert (verdict.faults, verdict.outside, verdict.holds) == ((), (), True)
+    (unpacked / "dossier.html").write_text("praise")
+    assert verify(unpacked, fingerprint=fingerprint).faults == (
+        "dossier.html: is not the file that the coordinator put into the archive",
+    )
+
+
+def test_an_archives_list_of_another_hand_is_a_fault(tmp_path, published):
+    unpacked, fingerprint = archived(tmp_path, published[0])
+    (unpacked / "dossier.html").write_text("praise")
+    key = Ed25519PrivateKey.generate()
+    forged = sign_archive(key, (unpacked / "manifest.json").read_bytes(), {"dossier.html": "praise"})
+    (unpacked / "archive.json").write_text(forged)
+    verdict = verify(unpacked, fingerprint=fingerprint)
+    assert verdict.faults[0].startswith("archive.json: it is not signed by this coordinator")
+    assert set(verdict.outside) == {"archive.json", "dossier.html"}
 
 
 def test_what_nothing_confirms_says_so_and_has_verifys_exit_code(folder):

@@ -404,7 +404,7 @@ def test_ten_thousand_faults_leave_the_screen_where_it_is(tmp_path, value):
     value["sums"] = {f"votes/{number}": {} for number in range(10_000)}
     (tmp_path / "manifest.json").write_text(json.dumps(value))
     code, lines = command(tmp_path)
-    assert (code, len(lines)) == (FALSE, MOST_SHOWN + 3)
+    assert (code, len(lines)) == (FALSE, MOST_SHOWN + 6)
     assert lines[-2].startswith("  and 99")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles.parties import identity_of, public_of
+from tests.doubles.parties import embed, identity_of, public_of
 from tests.doubles.published import federated, resigned
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal
@@ -18,6 +18,8 @@ from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.agreement import receipt
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
+from undersong_server.evaluation.options import EvaluationOptions
+from undersong_server.operations import releases
 from undersong_server.release.files import Signer
 from undersong_server.release.verify import verify
 
@@ -273,6 +275,22 @@ def test_the_coordinators_signature_is_checked_and_its_fingerprint_compared(tmp_
     assert not another.confirmed
 
 
+@pytest.mark.parametrize(
+    ("stated", "changed", "ends"),
+    [
+        (True, False, ("Files: whole", "By: the coordinator 'clinics' and its 5 hospitals", "Promise: epsilon ")),
+        (False, False, ("Files: whole", "By: NOT SHOWN: the coordinator 'clinics' signed", "Promise: epsilon ")),
+        (True, True, ("Files: CHANGED: 1 fault", "By: nobody", "Promise: none that counts")),
+    ],
+)
+def test_the_last_three_lines_say_whole_by_whom_and_what(tmp_path, published, signer, stated, changed, ends):
+    signed = signer.sign({**published[0], "files": {"synthetic.jsonl": hashlib.sha256(b"the corpus").hexdigest()}})
+    (tmp_path / "manifest.json").write_text(json.dumps(signed))
+    (tmp_path / "synthetic.jsonl").write_bytes(b"another" if changed else b"the corpus")
+    lines = verify(tmp_path, fingerprint=signer.authority.fingerprint if stated else None).lines()
+    assert [line.startswith(end) for line, end in zip(lines[-3:], ends, strict=True)] == [True, True, True], lines
+
+
 def test_without_a_signature_the_data_set_says_so(tmp_path, published):
     verdict = verdict_of(tmp_path, published[0])
     assert verdict.signature is None
@@ -359,3 +377,17 @@ def test_what_changed_after_the_signature_is_a_fault(tmp_path, published, signer
     value = signer.sign({**json.loads(json.dumps(published[0])), "files": {"synthetic.jsonl": "00"}})
     tamper(value)
     assert [fault for fault in verdict_of(tmp_path, value).faults if fault.startswith("the coordinator's signature")]
+
+
+@pytest.mark.parametrize(("flipped", "share"), [(False, "100.0 %"), (True, "0.0 %")])
+def test_a_receivers_test_file_gives_the_corpus_a_score_of_its_own(tmp_path, monkeypatch, flipped, share):
+    kinds = {"x": "fever and a cough", "y": "a broken ankle"}
+    rows = [{"text": f"{kinds[label]} {number}", "label": label} for number in range(30) for label in kinds]
+    other = {"x": "y", "y": "x"} if flipped else {"x": "x", "y": "y"}
+    own = [{**row, "label": other[row["label"]]} for row in rows]
+    for name, content in (("synthetic.jsonl", rows), ("own.jsonl", own)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in content))
+    monkeypatch.setattr(releases, "embedder", lambda *_: embed)
+    said = releases.own_score(tmp_path, EvaluationOptions(test=tmp_path / "own.jsonl"))
+    assert said.startswith("on own.jsonl: small models")
+    assert f"words {share}" in said
