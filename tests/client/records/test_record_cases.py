@@ -16,7 +16,7 @@ from undersong_client.cli.app import app, main
 
 CASES = Path(__file__).parent / "cases"
 CSV = ("--user-field", "person_id", "--label-field", "label")
-XLSX = ("--text-field", "Text", "--label-field", "Klasse", "--user-field", "Fall")
+XLSX = ("--text-field", "Text", "--label-field", "Klasse", "--user-field", "Fall", "--user-is", "case")
 PARQUET = ("--user-field", "patient", "--label-field", "label")
 ALL_KINDS = "quotes,width,numbers,decimals,zeros"
 COUNTS = ("records", "users", "lost", "refused")
@@ -278,7 +278,7 @@ def workbook(path, cells):
 
 def test_a_filled_cell_far_away_is_refused_and_rows_keep_the_sheets_numbers(home, tmp_path):
     cells = {"B3": "Text", "C3": "Fall", "B5": "one", "C5": 7, "B6": "#N/A", "C6": 8.0, "B8": "two"}
-    code, value, _ = dry(home, workbook(tmp_path / "a.xlsx", cells), "--text-field", "Text", "--user-field", "Fall")
+    code, value, _ = dry(home, workbook(tmp_path / "a.xlsx", cells), *XLSX[:2], *XLSX[4:])
     assert (code, value["records"], value["lost"]) == (2, 1, 1)
     assert [row["where"].rpartition(": ")[2] for row in value["skipped"]] == ["row 6", "row 8"]
     far = workbook(tmp_path / "far.xlsx", {**cells, "XFD1048576": "far"})

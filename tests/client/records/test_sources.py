@@ -166,7 +166,19 @@ def test_a_dry_run_names_every_row_that_would_stop_by_the_sheets_own_number(tmp_
     book.save(tmp_path / "notes.xlsx")
     home = tmp_path / "home"
     command("init", "alpha", "--home", home)
-    add = ("data", "add", tmp_path / "notes.xlsx", "--text-field", "Text", "--user-field", "Fall", "--home", home)
+    add = (
+        "data",
+        "add",
+        tmp_path / "notes.xlsx",
+        "--text-field",
+        "Text",
+        "--user-field",
+        "Fall",
+        "--user-is",
+        "case",
+        "--home",
+        home,
+    )
     said = command(*add, "--dry-run", code=2)
     found = sources.read(
         declared(tmp_path / "notes.xlsx", text_field="Text", label_field="", user_field="Fall"), dry=True
