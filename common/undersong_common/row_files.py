@@ -6,6 +6,7 @@ with content: whatever a parser raises may hold a piece of a private file.
 
 import codecs
 import csv
+import difflib
 import errno
 import gzip
 import io
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from undersong_common import extras
-from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import LARGEST_WHOLE_FLOAT
 
@@ -50,6 +50,14 @@ _OTHERS = {  # what people have instead, and what to do with it
     ".gz": "name it by what is in it, for example .jsonl.gz",
     ".zip": "unpack it first",
 }
+# Names of columns and sheets that a message may show. In a file without a header, a "name" is a note or a patient's id.
+_USUAL_NAME = re.compile(
+    r"(?:note|report|document|letter|finding|record|patient|person|subject|user|case|encounter|visit|admission"
+    r"|befunde?|bericht|brief|notiz|dokument|patienten|pat|fall|text|source|gender|birth)s?"
+    r"(?:_?(?:id|ids|identifier|number|no|nr|nummer|reference|text|type|kind|class|date|time|title|category|art|label))?"
+    r"|ids?|identifier|mrn|pid|hadm_id|row_id|text[eo]?s?|body|content|labels?|class|klasse|category|kategorie|kind|type"
+    r"|typ|art|code|title|titel|topic|group|date|datum|time|station|ward|sheet ?\d?|tabelle ?\d?|table ?\d?|legend|data"
+)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 _CELL = re.compile(rb'<(?:\w+:)?c\s(?:[^<>]*\s)?r="([A-Z]{1,3})([0-9]{1,7})"[^<>]*(?<!/)>(?!\s*</)')
 
@@ -212,6 +220,41 @@ def check_names(names: Sequence[str], columns: Collection[str], source: str) -> 
             )
 
 
+def absent_column(where: str, columns: Mapping[str, str], names: Collection[str]) -> ConfigurationError:
+    """Returns the error for columns that a source does not have.
+
+    Args:
+        columns: further words, such as the column's role, by the name of each column; "" for none.
+        names: the source's names, of which the remedy shows only usual ones: others may be content.
+    """
+    said = ", ".join(f"no column {column!r}{words}" for column, words in columns.items())
+    remedy = "; ".join(dict.fromkeys(name_remedy(column, names) for column in columns))
+    return ConfigurationError(f"{where}: has {said}", remedy, code="no-column")
+
+
+def name_remedy(word: str, names: Collection[str], noun: str = "column") -> str:
+    """Returns a remedy for a name that a source does not have; it shows only names that no patient has written.
+
+    >>> name_remedy("Text", ["text", "Mrs. Smith coughs"]), name_remedy("zzz", ["text", "Mrs. Smith coughs"])
+    ("did you mean 'text'?", 'it has 2 columns, text among them; is its first row the header?')
+    >>> name_remedy("text", ["Mrs. Smith coughs", "4711"])
+    'it has 2 columns, none of a usual name that could be shown; is its first row the header?'
+    """
+    plain = {str(name): _plain_name(name) for name in names}
+    usual = [name for name, form in plain.items() if form == _plain_name(word) or _USUAL_NAME.fullmatch(form)]
+    same = [name for name in usual if plain[name] == _plain_name(word)]
+    close = same or difflib.get_close_matches(word, usual, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    has = f"it has {len(names)} {noun}{'' if len(names) == 1 else 's'}"
+    shown = f", {', '.join(usual)} among them" if usual else ", none of a usual name that could be shown"
+    return f"{has}{shown}{'; is its first row the header?' if noun == 'column' else ''}"
+
+
+def _plain_name(name: Any) -> str:
+    return re.sub(r"[\s.\-]+", "_", str(name).casefold().strip())
+
+
 # JSON lines
 
 
@@ -284,10 +327,7 @@ def _jsonl_rows(path: Path, content: str, columns: Collection[str]) -> Iterator[
                 del absent[column]
         yield Row(f"{path}:{number}", {**optional, **row} if columns else row)
     if rows and absent:
-        said = ", ".join(f"no column {name!r}" for name in absent)
-        raise ConfigurationError(
-            f"{path}: has {said}", "; ".join(nearest(name, names) for name in absent), code="no-column"
-        )
+        raise absent_column(str(path), dict.fromkeys(absent, ""), names)
 
 
 # CSV and TSV
@@ -395,7 +435,9 @@ def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator
         book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(content))
         names = [each.name for each in book.sheets_metadata if each.typ == python_calamine.SheetTypeEnum.WorkSheet]
         if sheet and sheet not in names:
-            raise ConfigurationError(f"{path}: has no sheet {sheet!r}", nearest(sheet, names), code="no-sheet")
+            raise ConfigurationError(
+                f"{path}: has no sheet {sheet!r}", name_remedy(sheet, names, "sheet"), code="no-sheet"
+            )
         sheets = [book.get_sheet_by_name(name) for name in ([sheet] if sheet else names)]
         filled = [each for each in sheets if each.height]
     except ConfigurationError:
@@ -505,7 +547,10 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
             yield from _rows_without_columns(path, names, columns, file.metadata.num_rows)
             return
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=chosen):
-            values = [_values(path, batch.column(name), name, number) for name in batch.schema.names]
+            values = [
+                _values(path, batch.column(name), repr(name) if columns else str(place), number)
+                for place, name in enumerate(batch.schema.names, start=1)
+            ]
             for fields in zip(*values, strict=True):
                 number += 1
                 yield Row(f"{path}: row {number}", dict(zip(batch.schema.names, fields, strict=True)))
@@ -516,16 +561,18 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
         raise ConfigurationError(f"{path}: {said}", "write it again", code="no-parquet") from None
 
 
-def _rows_without_columns(path: Path, names: Iterable[str], columns: Iterable[str], rows: int) -> Iterator[Row]:
+def _rows_without_columns(path: Path, names: list[str], columns: Iterable[str], rows: int) -> Iterator[Row]:
     if rows:
-        said = ", ".join(f"no column {name!r}" for name in columns)
-        remedy = "; ".join(nearest(name, names) for name in columns)
-        raise ConfigurationError(f"{path}: has {said}", remedy, code="no-column")
+        raise absent_column(str(path), dict.fromkeys(columns, ""), names)
     yield from ()
 
 
 def _values(path: Path, column: Any, name: str, rows_before: int) -> list[Any]:
-    """A column of a batch as Python values. Raises ConfigurationError with the first row that has none."""
+    """A column of a batch as Python values. Raises ConfigurationError with the first row that has none.
+
+    Args:
+        name: the declared name in quotes, or the column's number where none is declared: a name may be content.
+    """
     try:
         values: list[Any] = column.to_pylist()
     except Exception:  # noqa: BLE001 - whatever a conversion raises may hold the value
@@ -537,10 +584,10 @@ def _values(path: Path, column: Any, name: str, rows_before: int) -> list[Any]:
             value.as_py()
         except Exception:  # noqa: BLE001 - as above
             raise ConfigurationError(
-                f"{path}: row {number}: the value of column {name!r} cannot be read",
+                f"{path}: row {number}: the value of column {name} cannot be read",
                 "write the column as text in UTF-8, or leave the row out",
                 code="unreadable-value",
             ) from None
     raise ConfigurationError(
-        f"{path}: the column {name!r} cannot be read", "write the column as text in UTF-8", code="unreadable-value"
+        f"{path}: the column {name} cannot be read", "write the column as text in UTF-8", code="unreadable-value"
     )

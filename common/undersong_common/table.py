@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from undersong_common.configuration import nearest
 from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import HALF_CHARACTER, PatientId, has_half_character, is_database_null, patient_id
-from undersong_common.row_files import UTF_8, FileForm, Row, read_rows
+from undersong_common.row_files import UTF_8, FileForm, Row, absent_column, read_rows
 
 LARGEST_TEXT_BYTES = 4 * 2**20
 EMPTY = "its text is empty, or a formula without a stored value: open and save the workbook"
@@ -81,13 +80,13 @@ class Columns:
 
     def check(self, row: Row) -> None:
         """Raises ConfigurationError that names every column, by its role, that the row lacks."""
-        missing = [
-            (role, column) for role, column in self._roles.items() if column is not None and column not in row.values
-        ]
+        missing = {
+            column: f" (the {role} column)"
+            for role, column in self._roles.items()
+            if column is not None and column not in row.values
+        }
         if missing:
-            said = ", ".join(f"no column {column!r} (the {role} column)" for role, column in missing)
-            remedy = "; ".join(nearest(column, row.values) for _, column in missing)
-            raise ConfigurationError(f"{row.place}: has {said}", remedy, code="no-column")
+            raise absent_column(row.place, missing, row.values)
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from undersong_common import extras
 from undersong_common.configuration import in_words, nearest
 from undersong_common.errors import ConfigurationError
-from undersong_common.row_files import Row, check_names
+from undersong_common.row_files import Row, absent_column, check_names
 from undersong_common.table import Columns, Table, read_user, table_of
 from undersong_server.defaults import Option
 
@@ -133,7 +133,7 @@ def selected(frame: Frame, columns: Sequence[str], what: str) -> Frame:
     check_names(names, columns, what)
     for column in columns:
         if column not in frame.columns:
-            raise ConfigurationError(f"{what}: has no column {column!r}", nearest(column, names))
+            raise absent_column(what, {column: ""}, names)
     return frame[list(dict.fromkeys(columns))]
 
 
