@@ -252,6 +252,21 @@ def invite(
 
 
 @enrolment_app.command()
+def contact(
+    name: PartyName,
+    words: Annotated[str, typer.Argument(metavar="WORDS", help='Person and telephone number; "" for nobody.')],
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Notes whom to telephone at a hospital, in place of what `invite --contact` noted. Never sent."""
+    operations.enrolment.note_contact(home, name, words)
+    operations.coordinator.note_command(home, "contact", name)
+    noted = f"{name}: {words or 'nobody is noted'}"
+    print_result({"party": name, "contact": words}, noted, as_json=as_json, quiet=quiet)
+
+
+@enrolment_app.command()
 def sign(
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="The request file the hospital sent back.")],
     out: Annotated[Path | None, typer.Option(help="The grant file to write (else NAME.grant).")] = None,

@@ -14,9 +14,10 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import ROLES, Role
 from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, is_number, json_answer
 from undersong_common.pages.stream import Stream
+from undersong_common.version import SOFTWARE
 from undersong_server import defaults
 from undersong_server.console.runs import ConsoleContext, RunScreens
-from undersong_server.operations import coordinator, enrolment, overview, runs, tasks
+from undersong_server.operations import beginning, coordinator, enrolment, overview, runs, tasks
 
 MENU: tuple[tuple[str, str, Role], ...] = (
     ("/", "Home", "viewer"),
@@ -59,6 +60,7 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
     site = Site(settings)
     Stream(site, context.pulse)
     site.get("/", lambda visit: _home(visit, context))
+    site.routes({}, {"/coordinator": lambda visit: _change_who_asks(visit, context)}, least="operator")
     PartyScreens(site, context)
     RunScreens(site, context)
     OversightScreens(site, context)
@@ -74,6 +76,7 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
     others = cache(lambda: [run for run in every() if run.run not in named()])  # not shown above
     enrolled = cache(lambda: [each for each in parties() if each.party.state == "enrolled"])
     parts: dict[str, Part] = {
+        "first_steps": lambda: {"steps": beginning.first_steps(context.home, every(), parties())},
         "needs": lambda: {"needs": needs()[:MOST_NEEDS], "more": max(0, len(needs()) - MOST_NEEDS)},
         "under_way": lambda: {
             "under_way": [run for run in others() if run.status.state in overview.UNDER_WAY][:20],
@@ -90,6 +93,13 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
     return visit.page("Home", parts, **context.live("all"))
 
 
+def _change_who_asks(visit: Visit, context: ConsoleContext) -> str:
+    stated = {key: visit.form.get(key, "").strip() for key in ("operator", "contact")}
+    facts = coordinator.change(context.home, **stated)
+    visit.note("change", f"{facts.operator}, {facts.contact}")
+    return visit.go("/", "Every plan from now on states it.")
+
+
 class PartyScreens:
     """Screens for the parties: list, invite, sign, revoke. Mounts its routes on ``site``."""
 
@@ -98,11 +108,16 @@ class PartyScreens:
         self._home = context.home
         site.routes({"/parties": self._list, "/parties/one/{name}": self._one})
         site.routes(
-            {"/parties/invite": self._invite_form, "/parties/sign": self._sign_form},
+            {
+                "/parties/invite": self._invite_form,
+                "/parties/sign": self._sign_form,
+                "/parties/one/{name}/letter": self._letter,
+            },
             {
                 "/parties/invite": self._invite,
                 "/parties/sign": self._sign,
                 "/parties/one/{name}/revoke": self._revoke,
+                "/parties/one/{name}/contact": self._note_contact,
             },
             least="operator",
         )
@@ -181,6 +196,23 @@ class PartyScreens:
         }
         message = f"The fingerprints match: {enrolled.party} {result[enrolled.kind]}."
         return visit.go(f"/parties/sign?grant={key}&name={quote(enrolled.party)}", message if stated else "Renewed.")
+
+    def _letter(self, visit: Visit) -> Response:
+        """A letter to a hospital, to print: who asks, the frame of the newest run or draft, and the steps."""
+        return visit.show(
+            "letter.html.j2",
+            f"Letter to {visit.path['name']}",
+            party=self._find(visit.path["name"]).party,
+            facts=coordinator.show(self._home),
+            frame=beginning.newest_frame(self._home),
+            software=SOFTWARE,
+        )
+
+    def _note_contact(self, visit: Visit) -> str:
+        name = visit.path["name"]
+        enrolment.note_contact(self._home, name, visit.form.get("contact", ""))
+        visit.note("contact", name)
+        return visit.go(f"/parties/one/{quote(name)}", "The contact is saved.")
 
     def _revoke(self, visit: Visit) -> str:
         name = visit.path["name"]

@@ -130,6 +130,12 @@ class Registry:
             if contact:
                 database.execute("UPDATE party SET contact = ? WHERE name = ?", (contact[:200], name))
 
+    def note_contact(self, name: str, contact: str) -> None:
+        """Notes whom to telephone at an invited party; "" for nobody. Raises ConfigurationError for another name."""
+        with self.database.writing(alone=True) as database:
+            self._required(name)
+            database.execute("UPDATE party SET contact = ? WHERE name = ?", (contact[:200], name))
+
     def token(self, name: str, *, now: float) -> bytes:
         """The invitation's token. Raises ConfigurationError for a name without an open invitation."""
         row = self._required(name)

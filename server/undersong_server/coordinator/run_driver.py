@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common import embedders, extras
-from undersong_common.embedding import Embed, PublicFileCache
+from undersong_common.embedding import CachedEmbedder, Embed, PublicFileCache
 from undersong_common.errors import (
     ConfigurationError,
     InternalError,
@@ -31,7 +31,7 @@ from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.cluster import Cluster, spread
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Presence, Waiting
-from undersong_server.federation.driver import Transport, decode
+from undersong_server.federation.driver import Rejected, Transport, decode
 from undersong_server.journal import Journal
 from undersong_server.progress import Progress
 from undersong_server.release.files import Signer, publish, report_data
@@ -198,6 +198,8 @@ class RunDriver(Progress, ABC):
                 self._end(state)
         except (Superseded, Away, MachineFault, UnreadableRun):
             raise
+        except Rejected as error:
+            self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code, error.parties))
         except UndersongError as error:
             self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code))
         except (OSError, sqlite3.Error) as error:
@@ -230,7 +232,7 @@ class RunDriver(Progress, ABC):
         with closing(self.folder.journal(self._epoch)) as journal:
             named = run_plan.task.embedder
             embedder = embedders.check(named.model, named.max_windows)
-            embed = spread(embedder, named.model, PublicFileCache(self._public_cache), self._cluster).encode
+            embed = self._shown(spread(embedder, named.model, PublicFileCache(self._public_cache), self._cluster))
             while True:
                 self.await_roster(planned, journal)
                 self._status = replace(self._status, state="running")
@@ -294,6 +296,10 @@ class RunDriver(Progress, ABC):
         corpus = Table(tuple(each.text for each in samples), tuple(each.label for each in samples), None)
         assert self._planned is not None
         return usefulness.figures(run_plan.task, {usefulness.OURS: corpus}, test, embed=embed, seed=self._planned.seed)
+
+    def _shown(self, embedder: CachedEmbedder) -> Embed:
+        """An embedder of public texts that shows how far it is."""
+        return lambda texts: embedder.encode(texts, partial(self.update, "embedding texts"))
 
     def _observe(self, kind: str, facts: Mapping[str, Any]) -> None:
         if kind == "asks":

@@ -141,6 +141,21 @@ def _noisy_sum(values: Int64, meta: Mapping[str, Any]) -> NoisySum:
     return NoisySum(values, meta["scale"], meta["variance"] ** 0.5 / meta["scale"], tuple(meta["survivors"]))
 
 
+class Rejected(PrivacyRefusal):
+    """Hospitals refuse to take part in a run that was proposed to them; ``parties`` names them."""
+
+    def __init__(self, refusals: Mapping[str, PrivacyRefusal]) -> None:
+        remedies = dict.fromkeys(refusal.remedy for refusal in refusals.values() if refusal.remedy)
+        super().__init__("\n".join(refusal.problem for refusal in refusals.values()), "; ".join(remedies))
+        self.parties = tuple(sorted(refusals))
+
+
+def _rejection(errors: Mapping[str, UndersongError]) -> UndersongError:
+    """Returns the error of a run that not everybody signs: every hospital's refusal, or the first fault of another."""
+    refusals = {name: error for name, error in errors.items() if isinstance(error, PrivacyRefusal)}
+    return Rejected(refusals) if refusals else next(iter(errors.values()))
+
+
 class Federation:
     """One run's private sums over a transport.
 
@@ -181,7 +196,7 @@ class Federation:
     def agree(self) -> Mapping[str, bytes]:
         """Has every party sign the manifest and sends each everyone's signatures. Returns the signatures by party name.
 
-        Waits for parties whose people have not approved yet. Raises the first refusal, with the party's name, after
+        Waits for parties whose people have not approved yet. Raises Rejected, which names the refusing parties, after
         all parties were asked. A party that does not see the signatures now is shown them before its first sum.
         """
         signatures = self._signatures()
@@ -225,7 +240,7 @@ class Federation:
         while waiting:
             replies = _exchange(self._transport, waiting, self._timeout_s, propose=propose)
             pending = []
-            refusals: list[UndersongError] = []
+            refusals: dict[str, UndersongError] = {}
             for name in waiting:
                 reply = replies.get(name)
                 if reply is None or reply.WhichOneof("body") == "pending":
@@ -237,9 +252,9 @@ class Federation:
                         self._progress.say(f"{name} has approved: {len(signatures)} of {len(self._names)}")
                 except UndersongError as error:
                     self._progress.say(error.problem)
-                    refusals.append(error)
+                    refusals[name] = error
             if refusals:
-                raise refusals[0]
+                raise _rejection(refusals)
             undecided = {name for name in pending if name in replies}
             if undecided and not asked_before:
                 self._progress.say(f"waits for people's approval; this plan's words: {words}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from undersong_server.operations import (
+        beginning,
         coordinator,
         drafts,
         enrolment,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "beginning",
     "coordinator",
     "drafts",
     "enrolment",

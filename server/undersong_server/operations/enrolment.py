@@ -47,6 +47,15 @@ def invite(
     return Invitation(party, package.sign(opened.authority().signing_key), package.fingerprint, package.expires_s)
 
 
+def note_contact(home: Path, party: str, contact: str) -> None:
+    """Notes whom to telephone at a party, in place of what was noted; "" for nobody. It is never sent.
+
+    Raises ConfigurationError for a name that was not invited.
+    """
+    with closing(CoordinatorHome(home).registry()) as registry:
+        registry.note_contact(party, " ".join(contact.split()))
+
+
 @dataclass(frozen=True)
 class Enrolled:
     """A party that was enrolled, that was given another identity key, or whose certificate was renewed.

@@ -120,7 +120,10 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
         if status.state == UNREADABLE and status.error is not None:
             yield Need("now", "run", run.run, f"cannot be read: {status.error.problem}", status.error.remedy)
         elif status.error is not None and not is_put_away(home, run.run):
-            yield Need("now", "run", run.run, f"failed: {status.error.problem}", status.error.remedy, failed=True)
+            rejecting = [known[name] for name in status.error.rejected_by if name in known]
+            talk = [f"telephone {each.party.name}: {each.party.contact}" for each in rejecting if each.party.contact]
+            says = f"{'is ' if status.error.rejected_by else ''}{status.state_words}: {status.error.problem}"
+            yield Need("now", "run", run.run, says, "; ".join(filter(None, [*talk, status.error.remedy])), failed=True)
         elif status.state == "paused":
             yield Need("soon", "run", run.run, "is paused", "resume or stop it")
 

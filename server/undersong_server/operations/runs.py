@@ -420,10 +420,12 @@ def mark(home: Path, run: str) -> list[object]:
 
 
 def awaited(home: Path, status: RunStatus) -> dict[str, PartyFacts]:
-    """Facts of the parties that the run waits for, by name."""
-    if status.waiting is None:
+    """Facts of the parties that the run waits for, or that have rejected it, by name."""
+    awaited_parties = () if status.waiting is None else status.waiting.parties
+    rejecting = () if status.error is None else status.error.rejected_by
+    names = {*(party.party for party in awaited_parties), *rejecting}
+    if not names:
         return {}
-    names = {party.party for party in status.waiting.parties}
     return {each.party.name: each for each in parties(home) if each.party.name in names}
 
 

@@ -79,11 +79,15 @@ class UnreadableRun(ConfigurationError):
 
 @dataclass(frozen=True)
 class RunFailure:
-    """The reason why a run failed; ``exit_code`` is that of the error, for whoever watches it."""
+    """The reason why a run failed; ``exit_code`` is that of the error, for whoever watches it.
+
+    ``rejected_by`` names the hospitals that refuse to take part, where that is the reason.
+    """
 
     problem: str
     remedy: str
     exit_code: int
+    rejected_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,9 +120,18 @@ class RunStatus:
         return {key: item for key, item in value.items() if item not in (None, "")}
 
     @property
+    def state_words(self) -> str:
+        """The state as people read it: who has rejected the run, or whom it waits for."""
+        if self.error is not None and self.error.rejected_by:
+            return f"rejected by {', '.join(self.error.rejected_by)}"
+        if self.waiting is not None and self.state not in ENDED:
+            return f"waiting for {'people' if self.waiting.whom == 'people' else 'hospitals'}"
+        return self.state
+
+    @property
     def words(self) -> str:
         """The status in one line."""
-        parts: list[str] = [self.state]
+        parts: list[str] = [self.state_words if self.waiting is None else self.state]
         if self.phase:
             parts.append(f"{self.phase} {self.done}/{self.total}")
         if self.waiting is not None:

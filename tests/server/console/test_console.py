@@ -116,6 +116,78 @@ def test_every_screen_of_a_new_coordinator_says_something(tmp_path, entered):
     assert "undersong coordinator" not in console.get("/").text
 
 
+def steps_on(page):
+    part = page.partition("First steps")[2].partition("</ol>")[0]
+    return re.findall(r"<li>(?:<a [^>]*>)?([^<:]+?)(?::|</a>)", part), re.findall(r"<strong>(\w+)", part)
+
+
+def test_home_leads_through_the_first_steps_until_a_run_has_finished(tmp_path, entered):
+    home = make_home(tmp_path / "home")
+    home.change(operator="", contact="")
+    console = entered(home.path)
+    words, marks = steps_on(console.get("/").text)
+    assert len(words) == 6
+    assert marks == ["next"]
+    console.post("/coordinator", of="/", operator="North Hospital", contact="Dr. Holm, 01 234")
+    settings = CoordinatorHome(home.path).settings
+    assert (settings.operator, settings.contact) == ("North Hospital", "Dr. Holm, 01 234")
+    assert console.site.audit.entries()[-1].what == "change"
+    assert steps_on(console.get("/").text)[1] == ["done", "next"]
+    enrolment.invite(home.path, "alpha")
+    assert steps_on(console.get("/").text)[1] == ["done", "done", "next"]
+    Credentials(home, "alpha")
+    assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "next"]
+    planned = runs.plan(
+        home.path,
+        make_task(tmp_path / "task"),
+        RunOptions(name="first"),
+        assignments=["federation.parties=1", "federation.colluders=0", "federation.tolerated_dropouts=0"],
+    )
+    assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "done", "next"]
+    folder = home.run(planned.run)
+    folder.write_status(RunStatus("running", since=time.time()))
+    assert steps_on(console.get("/").text)[1] == [*["done"] * 5, "next"]
+    folder.write_status(RunStatus("finished", since=time.time()))
+    assert "First steps" not in console.get("/").text
+
+
+def test_a_contact_is_changed_after_the_invitation_and_a_letter_states_the_frame(tmp_path, entered):
+    home = make_home(tmp_path / "home", ("alpha",))
+    console = entered(home.path)
+    one = "/parties/one/alpha"
+    assert "not fixed yet" in console.get(f"{one}/letter").text
+    console.post(f"{one}/contact", of=one, contact=f"{HOSTILE} 0123")
+    assert "0123" in enrolment.parties(home.path)[0].party.contact
+    assert HOSTILE not in console.get(one).text
+    console.post(f"{one}/contact", of=one, contact="Dr. Novak, 0123")
+    assert enrolment.parties(home.path)[0].party.contact == "Dr. Novak, 0123"
+    options = ["federation.parties=1", "federation.colluders=0", "federation.tolerated_dropouts=0"]
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"), assignments=options)
+    task = home.run("first").planned().task
+    letter = console.get(f"{one}/letter").text
+    assert ", ".join(task["task"]["labels"]) in letter
+    assert f"epsilon {task['privacy']['epsilon']:g}" in letter
+    assert "join" in letter
+    assert console.post("/parties/one/nobody/contact", of=one, contact="x").status_code == 409
+
+
+def test_a_rejected_run_names_the_hospital_and_its_telephone(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    enrolment.note_contact(home.path, "beta", "Dr. Beta, 0999")
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
+    failure = RunFailure("beta: its people have rejected the run", "revise it", 3, ("beta", "gamma"))
+    home.run("first").write_status(RunStatus("failed", 1, error=failure))
+    console = entered(home.path)
+    for path in ("/", "/runs/one/first"):
+        page = console.get(path).text
+        assert "rejected by beta, gamma" in page
+        assert "Dr. Beta, 0999" in page
+        assert ">failed<" not in page
+    assert "no telephone number is noted" in console.get("/runs/one/first").text
+    assert "rejected by beta" in console.get("/runs").text
+    assert list_runs(home.path)[0].status.words.startswith("rejected by beta, gamma: ")
+
+
 def test_a_hospital_is_invited_signed_by_its_fingerprint_and_revoked_by_its_name(console, home):
     done = console.post("/parties/invite", name="delta", contact="Dr. Who, 555-1", days="3")
     shown = console.get(done.headers["location"])
