@@ -5,9 +5,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -336,14 +337,9 @@ class HospitalPage:
             database=settings.database if file.endswith(".sql") else "",
         )
         declared.check_names()
-        known, place = settings.data, os.path.realpath(file.replace("\0", ""))
-        if file != known and not any(Path(place).is_relative_to(folder) for folder in self._sources()):
-            raise ConfigurationError(
-                f"{printable(file, 200)} is in no folder of which this page adds files",
-                "have IT move it into one of the folders that stand beside the form, or start the page with"
-                " --data-folder",
-                code="outside-the-folders",
-            )
+        known = settings.data
+        # Whoever named the data set before may have read it from anywhere, but a link in it leads nowhere else.
+        self._check_inside(file, *([os.path.realpath(known)] if known and file == known else []))
         try:
             added = data.add(
                 self._home,
@@ -358,6 +354,18 @@ class HospitalPage:
             raise ConfigurationError(error.problem, AT_THE_MACHINE, code=error.code) from None
         visit.note("data add", f"data set {added.ledger.fingerprint[:12]}")
         return visit.go("/budget", "The data set is sealed here; nothing was sent.")
+
+    def _check_inside(self, file: str, *further: str) -> None:
+        """Raises ConfigurationError unless a file, or a folder with all its links, is in one of the page's folders."""
+        sources, place = [*self._sources(), *further], file.replace("\0", "")
+        for path in chain((place,), _links_below(place)):  # nothing is looked for in a folder that is outside
+            if not any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in sources):
+                raise ConfigurationError(
+                    f"{printable(file if path == place else path, 200)} is in no folder of which this page adds files",
+                    "have IT move it into one of the folders that stand beside the form, or start the page with"
+                    " --data-folder",
+                    code="outside-the-folders",
+                )
 
     def _sources(self) -> list[str]:
         """Folders whose files may be added here, links followed: whoever asks must learn of no other file."""
@@ -558,6 +566,12 @@ def _person(visit: Visit, comment: str = "") -> Person:
         role_from="" if duty is None else duty.source,
         let_in_by="" if session is None else session.let_in_by,
     )
+
+
+def _links_below(folder: str) -> Iterator[str]:
+    """The links in a folder and below it, none of which is followed; nothing for a file."""
+    for place, folders, files in os.walk(folder):
+        yield from (path for name in (*folders, *files) if os.path.islink(path := os.path.join(place, name)))
 
 
 def _despite(visit: Visit, cautions: Any) -> None:

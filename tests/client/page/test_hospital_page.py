@@ -90,7 +90,7 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     assert Requests(PartyHome(home)).find("spring").decision == "revoked"
     assert "changed our mind" in page.get(address).text
     kinds = [entry.what for entry in page.site.audit.entries() if entry.what != "policy set"]
-    assert kinds == ["log in by link", "approve", "revoke"]
+    assert kinds == ["log in by link", "approve refused", "approve", "revoke"]
 
 
 def test_a_sheet_that_changed_after_the_second_step_is_shown_again_and_not_signed(page, home, tmp_path):
@@ -401,7 +401,15 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     secret = write_notes(tmp_path / "secret.jsonl")
     (given / "link.jsonl").symlink_to(secret)
     (given / "folder").symlink_to(tmp_path)
+    for folder, name in (("fhir", "Patient.ndjson"), ("parts", "deep/part-0.csv")):
+        (given / folder / name).parent.mkdir(parents=True)
+        (given / folder / name).symlink_to(secret)
+    (given / "exports").mkdir()
+    (given / "exports/all").symlink_to(tmp_path)
     for outside in (
+        given / "fhir",
+        given / "parts",
+        given / "exports",
         secret,
         tmp_path / "none",
         "/etc",
