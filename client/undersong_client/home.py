@@ -459,11 +459,11 @@ def read_json(path: Path) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError
     except FileNotFoundError:
-        raise ConfigurationError(f"{path}: is missing", "restore it from a backup") from None
+        raise ConfigurationError(f"{path}: is missing", "restore it from a backup", code="file-missing") from None
     except OSError as error:
         raise fault_of(error, path) from None
     except (ValueError, RecursionError):
-        raise ConfigurationError(f"{path}: is damaged", "restore it from a backup") from None
+        raise ConfigurationError(f"{path}: is damaged", "restore it from a backup", code="file-damaged") from None
     return value
 
 

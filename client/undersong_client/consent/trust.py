@@ -55,7 +55,9 @@ def coordinator(home: PartyHome) -> Coordinator:
             fingerprint=str(value["fingerprint"]),
         )
     except (KeyError, TypeError, ValueError):
-        raise ConfigurationError(f"{home.coordinator}: is damaged", "enroll again with a new package") from None
+        raise ConfigurationError(
+            f"{home.coordinator}: is damaged", "enroll again with a new package", code="file-damaged"
+        ) from None
     if enrolment.coordinator_fingerprint(found.ca_certificate, found.signing_key) != found.fingerprint:
         raise ConfigurationError(f"{home.coordinator}: was changed by hand", "enroll again with a new package")
     return found

@@ -41,6 +41,7 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 
 log = logging.getLogger(__name__)
 
+FAULTS_OF_FILES = ("file-missing", "file-damaged", "unreadable", "not-signed")  # codes
 CONNECTING = "connecting"  # the step that a fault before or in a stream holds up
 LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
 AWAY_TOLD_S = 3600.0  # between two lines of the log while nothing connects
@@ -170,7 +171,8 @@ class Daemon(Listener):
             self._note(state="stopped")
             log.info("stopped")
 
-    # A fault of the machine holds up one step, which is tried again; whatever a person must correct ends the daemon.
+    # A fault of the machine, or a file of the party that cannot be read now, holds up one step, which is tried again.
+    # Whatever else a person must correct ends the daemon.
 
     def _attempt(self, step: str, act: Callable[[], object]) -> None:
         if not self._held.is_due(step):
@@ -183,9 +185,10 @@ class Daemon(Listener):
             self._held.release(step)
 
     def _passing(self, error: Exception) -> Exception:
-        """Returns a fault of the machine; raises any other error."""
+        """Returns a fault of the machine or of a file; raises any other error."""
         of_machine = isinstance(error, (MachineFault, OSError, sqlite3.Error))
-        if of_machine or (isinstance(error, UndersongError) and not self._home.is_reachable):
+        of_file = isinstance(error, UndersongError) and (error.code in FAULTS_OF_FILES or not self._home.is_reachable)
+        if of_machine or of_file:
             return error
         raise error
 
@@ -260,6 +263,7 @@ class Daemon(Listener):
             remedy="",
         )
         self._away_since_s = self._away_told_s = 0.0
+        self._held.release(CONNECTING)  # now, and not when this stream ends
         log.info("connected to %s at %s", name, connection.address)
         if abs(offset) > CLOCK_TOLERANCE_S:
             log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(offset))

@@ -164,3 +164,28 @@ def test_what_the_coordinator_lacks_for_a_run_holds_that_run_up(alliance, number
         check_the_others(alliance, f"other {run}")
     alliance.watch(run)
     check_books(alliance, run, f"other {run}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    first_quickly(
+        ("policy.json", "NUL-filled"),
+        *(("policy.json", content) for content in ("a folder", *CONTENTS)),
+        *(("coordinator.json", content) for content in ("a folder", *CONTENTS)),
+    ),
+)
+def test_a_hospitals_file_that_cannot_be_read_holds_up_that_hospital(alliance, name, content):
+    run, hospital = f"{name} {content} at a hospital", alliance.hospitals["gamma"]
+    others = sorted({*alliance.hospitals} - {"gamma"})
+    party = PartyHome(hospital.home)
+    with foreign(hospital.home / name, CONTENTS.get(content)):
+        alliance.until(lambda: any(name in step.problem for step in held_steps(party.held_steps_file)))
+        alliance.until(lambda: sorted(alliance.coordinator.server.connected) == others)
+        alliance.start(f"beside {run}", "--set", "federation.parties=3", "--parties", ",".join(others))
+        alliance.watch(f"beside {run}")
+    alliance.until(lambda: sorted(alliance.coordinator.server.connected) == sorted(alliance.hospitals))
+    assert hospital.error is None
+    alliance.start(run)
+    alliance.watch(run)
+    assert not held_steps(party.held_steps_file)
+    check_books(alliance, run)
