@@ -1,38 +1,65 @@
-"""The packaged encoder in numpy against torch and sentence-transformers' own encode, alternated in one run.
+"""The packaged encoder against a plain batch of the same forward pass, on every kernel of this processor.
 
-    python -m benchmarks.embedding [--quick] [--json] [--texts FILE.jsonl]
+    python -m benchmarks.embedding [--quick] [--json]
+    python -m benchmarks.embedding --torch [--quick] [--json] [--texts FILE.jsonl]
 
-Notes are those of the shipped clinic example; questions are the first 5 to 14 words of each; long texts are invented
-notes of 600 to 1 500 words. ``ratio`` is that of the medians of wall time to sentence-transformers, which cuts them;
-``processor_ratio`` that of the time that all threads spent, which other programs disturb less; ``to_torch`` is that
-to the same texts in the same windows by torch. ``one_text_s`` is the median time of a text that is embedded alone.
-``--texts`` takes the texts from a file instead.
+A plain batch sorts texts by length, takes 16 at a time and pads them to the longest, so that a text's bits depend on
+its mates. Both are alternated in one process per OPENBLAS_CORETYPE, and one library thread computes. A figure is the
+median over repetitions of the ratio of processor times, which other programs disturb less than wall time.
+
+``--torch`` compares with torch and with sentence-transformers' own encode instead. Notes are those of the shipped
+clinic example; questions are the first 5 to 14 words of each; long texts are invented notes of 600 to 1 500 words.
+``ratio`` is that of the medians of wall time to sentence-transformers, which cuts them; ``processor_ratio`` that of
+the time that all threads spent, which other programs disturb less; ``to_torch`` is that to the same texts in the same
+windows by torch. ``one_text_s`` is the median time of a text that is embedded alone. ``--texts`` takes the texts from
+a file instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tests.doubles import long_notes
+from tests.kernels import kernels
+from undersong_common.arrays import Float32
 from undersong_common.embedding import Embedder
+from undersong_common.encoders import Tokens
+from undersong_common.library_threads import one_library_thread
 from undersong_common.model_files import PACKAGED, model_folder
+from undersong_common.numpy_bert import NumpyBert, _Group, _normalise
+from undersong_common.places import features_by_tokens
 
 NOTES = Path(__file__).parent.parent / "examples" / "clinic" / "data" / "test.jsonl"
+WORDS = ((5, 11), (4, 23), (30, 79))  # of the shortest and the longest text
+TEXTS_A_PLAIN_BATCH = 16
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="120 texts and 3 repetitions instead of all and 7")
+    parser.add_argument("--quick", action="store_true", help="fewer texts and repetitions")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--this-kernel", action="store_true", help="only the kernel that the environment names")
+    parser.add_argument("--torch", action="store_true", help="compare with torch instead of with plain batches")
     parser.add_argument("--texts", type=Path, help="texts of a JSONL file, column text, instead of notes and questions")
     arguments = parser.parse_args()
-    result = measure(arguments.texts, texts=120 if arguments.quick else None, repetitions=3 if arguments.quick else 7)
+    quick = arguments.quick
+    if arguments.torch:
+        result = measure(arguments.texts, texts=120 if quick else None, repetitions=3 if quick else 7)
+    elif arguments.this_kernel:
+        result = {"this kernel": to_plain_batches(texts=160 if quick else 400, repetitions=3 if quick else 7)}
+    else:
+        result = {kernel: _of_kernel(kernel, quick) for kernel in kernels()}
     if arguments.json:
         print(json.dumps(result))
         return
@@ -40,6 +67,78 @@ def main() -> None:
         print(kind)
         for name, value in figures.items():
             print(f"  {name:20} {value:.4g}")
+
+
+def _of_kernel(kernel: str, quick: bool) -> dict[str, float]:
+    """Ratios to plain batches, in a process of its own: a process has one kernel."""
+    command = [sys.executable, "-m", "benchmarks.embedding", "--this-kernel", "--json", *["--quick"] * quick]
+    environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    figures: dict[str, float] = json.loads(done.stdout)["this kernel"]
+    return figures
+
+
+def to_plain_batches(*, texts: int, repetitions: int) -> dict[str, float]:
+    """Median ratio of processor time to plain batches, by the numbers of words of a text."""
+    model = NumpyBert(model_folder(PACKAGED))
+    words = " ".join(str(json.loads(line)["text"]) for line in NOTES.read_text("utf-8").splitlines()).split()
+    rng = np.random.default_rng(3)
+    ratios = {}
+    for shortest, longest in WORDS:
+        starts = rng.integers(0, len(words) - longest, texts)
+        lengths = rng.integers(shortest, longest, texts, endpoint=True)
+        notes = [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+        windows = [np.array(ids[: model.window], dtype=np.int32) for ids in model.ids(notes)]
+        seconds = [_processor_seconds(model, windows) for _ in range(repetitions + 1)][1:]  # the first warms caches
+        ratios[f"{shortest} to {longest} words"] = statistics.median(fixed / plain for fixed, plain in seconds)
+    return ratios
+
+
+def _processor_seconds(model: NumpyBert, windows: Sequence[Tokens]) -> tuple[float, float]:
+    """Processor time of the packaged encoder and of plain batches. Raises AssertionError if their vectors differ."""
+    with one_library_thread():
+        begun = time.process_time()
+        fixed = np.empty((len(windows), len(model._positions[0])), dtype=np.float32)
+        for batch in model.batches([len(window) for window in windows]):
+            fixed[batch] = model.vectors([windows[number] for number in batch])
+        between = time.process_time()
+        plain = np.empty_like(fixed)
+        by_length = sorted(range(len(windows)), key=lambda number: -len(windows[number]))
+        for first in range(0, len(windows), TEXTS_A_PLAIN_BATCH):
+            members = by_length[first : first + TEXTS_A_PLAIN_BATCH]
+            plain[members] = plain_batch(model, [windows[number] for number in members])
+        ended = time.process_time()
+    np.testing.assert_allclose(fixed, plain, atol=1e-4)
+    return between - begun, ended - between
+
+
+def plain_batch(model: NumpyBert, windows: Sequence[Tokens]) -> Float32:
+    """Mean vectors of windows that are padded to the longest: the passes of NumpyBert with one product per layer."""
+    length = max(map(len, windows))
+    lengths = np.array([len(window) for window in windows])
+    present = np.arange(length) < lengths[:, None]  # [texts, length]
+    hidden = np.where(present, np.float32(0), np.float32(-1e9))[:, None, None, :]  # of keys that no query reads
+    padded = [np.concatenate([window, np.zeros(length - len(window), dtype=np.int32)]) for window in windows]
+    group = _Group(0, len(windows), length, length)
+    state = model._embedded(padded, [group], len(windows) * length)
+    _normalise(state, model._norm, model._epsilon)
+    context = np.empty_like(state)
+    for layer in model._layers:
+        mixed = features_by_tokens(state, layer.attention)
+        parts = group.of(mixed).reshape(3, model._heads, -1, group.texts, length)
+        queries, keys, values = parts.transpose(0, 3, 1, 2, 4)
+        scores = queries.swapaxes(-1, -2) @ keys
+        scores += hidden
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        read = values @ scores.swapaxes(-1, -2)
+        read /= scores.sum(axis=-1)[:, :, None, :]
+        heads = group.of(context).reshape(model._heads, -1, group.texts, length)
+        heads[:] = read.transpose(1, 2, 0, 3)
+        state = model._transformed(context, state, layer, features_by_tokens)
+    sums = (group.of(state) * present).sum(axis=2)
+    means: Float32 = (sums / lengths.astype(np.float32)).T
+    return means
 
 
 def measure(file: Path | None, *, texts: int | None, repetitions: int) -> dict[str, dict[str, float]]:

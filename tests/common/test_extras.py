@@ -50,7 +50,7 @@ def test_every_package_of_an_extra_is_found_by_its_module():
         for each in distributions:
             modules.setdefault(canonicalize_name(each), set()).add(module)
     installed = runtime_packages() & modules.keys()
-    assert len(installed) > 20
+    assert len(installed) >= 20  # `make test-versions` has neither torch nor Flower
     for package in installed:
         assert package in {extras.package_of(module) for module in modules[package]}, package
         assert extras.extra_of(package) is not None, package
