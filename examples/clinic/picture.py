@@ -16,7 +16,7 @@ COLOURS = ("#2f6cb3", "#c0681c", "#25876c", "#b0437f", "#7463b8")  # report.css:
 STYLE = """text { font: 12.5px sans-serif; fill: #5d606b; } .middle { text-anchor: middle; } .end { text-anchor: end; }
 .note { fill: #1c1d22; font-weight: 600; } .grid { stroke: #e4e1da; }
 .budget { stroke: #1c1d22; stroke-dasharray: 5 4; }
-polyline { fill: none; stroke-width: 2.4; } circle { fill: #ffffff; stroke-width: 2.2; }
+polyline { fill: none; stroke-width: 2.4; } .mark { fill: #ffffff; stroke-width: 2.2; }
 """
 
 

@@ -19,7 +19,7 @@ from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_nu
 from undersong_common.pages.stream import Pulse
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import coordinator, drafts, enrolment, overview, releases, runs
-from undersong_server.report.html import NARROW, epsilon_chart, shares_chart
+from undersong_server.report.html import epsilon_chart, shares_chart
 
 # Shared state of the console's screens: the coordinator's folder, its runs and their plans.
 
@@ -388,8 +388,8 @@ def _charts(live: overview.LiveRun, plan: overview.RunPlanFacts) -> dict[str, Ma
     noise = [live.weights_noise.get(number, ()) for number in range(len(live.weights))]
     voted = [each for each in live.sums if each.vote_fractions]
     fractions, deviations = [each.vote_fractions for each in voted], [each.noise for each in voted]
-    weights = shares_chart("Weights", "round", live.generators, live.weights, noise, width=NARROW)
-    votes = shares_chart("Votes", "sum with votes", live.generators, fractions, deviations, first=1, width=NARROW)
+    weights = shares_chart("Weights", "round", live.generators, live.weights, noise, first=1)
+    votes = shares_chart("Votes", "sum with votes", live.generators, fractions, deviations, first=1)
     spent = [each.epsilon_after for each in live.sums if each.epsilon_after is not None]
     epsilon = epsilon_chart(spent, plan.figures.privacy.epsilon, plan.epsilon_after)
     return {"weights": weights, "votes": votes, "epsilon": epsilon}

@@ -9,9 +9,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from markupsafe import Markup
@@ -21,7 +21,7 @@ from undersong_common.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report.answers import answers
-from undersong_server.report.data import ReportData, number
+from undersong_server.report.data import ReportData, are_equal, number
 
 SHOWN_TEXTS = 300
 LENGTH_GROUPS = 24
@@ -44,7 +44,10 @@ def render_html(data: ReportData) -> str:
         ],
         answers=answers(data),
         panel_settings=panel.settings(),
-        weight_chart=shares_chart("Weight of each generator by round", "round", data.generators, data.weights, first=1),
+        weight_chart=shares_chart(
+            "Weight of each generator by round", "round", data.generators, data.weights, _noise(data), first=1
+        ),
+        weights_are_equal=bool(data.weights) and are_equal(data.weights[-1], data.weight_errors),
         epsilon_chart=epsilon_chart(data.privacy.epsilon_after, data.privacy.promise.epsilon)
         if data.privacy.is_private
         else "",
@@ -57,6 +60,11 @@ def render_html(data: ReportData) -> str:
         total_seconds=sum(seconds for _, seconds in data.seconds),
         longest_phase=max((seconds for _, seconds in data.seconds), default=0.0),
     )
+
+
+def _noise(data: ReportData) -> tuple[tuple[float, ...], ...]:
+    """Returns the standard errors of the weights by round, which are known of the last ones."""
+    return (*(() for _ in data.weights[1:]), data.weight_errors) if data.weight_errors and data.weights else ()
 
 
 def _lengths(data: ReportData) -> Markup:
@@ -74,7 +82,6 @@ def _lengths(data: ReportData) -> Markup:
         least,
         {"texts": [(float(count), 0.0) for count in counts]},
         axis=f"words (median {np.median(words):g})",
-        width=NARROW,
         height=220,
     )
 
@@ -178,11 +185,12 @@ def _yaml(text: Any) -> Markup:
 # escaped; numbers are formatted here and hold no markup.
 
 COLOURS = 9  # named colours; whatever comes after them shares the last, grey one
-WIDTH, NARROW = 720, 420
+WIDTH = 420  # of a phone's screen, nearly: a wider screen enlarges the drawing a little
 NOISE_DEVIATIONS = 2.0  # half of an interval of noise
-LEFT, RIGHT, TOP, BOTTOM = 56, 14, 16, 34  # margins around the frame
+LEFT, RIGHT, TOP, BOTTOM = 64, 14, 16, 34  # margins around the frame
 MOST_TICKS = 12  # labels below a chart
 ROW = 18  # height of a line of the legend
+LETTER = 7.2  # width of a letter at most, nearly, at the size of a chart's words
 
 Points = Sequence[tuple[float, float] | None]
 """A figure and half of its interval, 0 for none, at each tick."""
@@ -202,17 +210,23 @@ def series_chart(
     reference: tuple[float, str] | None = None,
     joined: bool = True,
     percent: bool = False,
+    planned: Collection[str] = (),
     width: int = WIDTH,
     height: int = 300,
 ) -> Markup:
-    """Draws figures of several names side by side, one colour per name; "" if there are none.
+    """Draws figures of several names side by side, a colour and a mark per name; "" if there are none.
+
+    The figures stand below as a table. Names whose figures are the same share one line, and one entry of the legend.
 
     Args:
         ticks: labels below the frame, from left to right; ``axis`` says what they count.
         reference: a figure that is marked by a line, and its name.
         joined: figures of a name are joined by a line, and the scale begins at 0; else each has a place of its own.
         percent: the figures are shares.
+        planned: names of what is planned and not measured, whose lines are dashed.
     """
+    several = len(series) > 1 or bool(planned)
+    series, planned = _together(series, planned)
     known = [point for points in series.values() for point in points if point is not None]
     if not known:
         return Markup("")
@@ -222,7 +236,7 @@ def series_chart(
         low, high = min(0.0, low), _ceiling(max(high, reference[0] if reference else 0.0))
     else:
         low, high = low - room, high + room
-    right, bottom, several = width - RIGHT, height - BOTTOM, len(series) > 1
+    right, bottom = width - RIGHT, height - BOTTOM
 
     def x(place: float) -> float:
         return LEFT + (right - LEFT) * place / len(ticks)
@@ -231,12 +245,11 @@ def series_chart(
         return TOP + (bottom - TOP) * (1 - (value - low) / (high - low))
 
     parts = []
-    form = ".0f" if percent else "g" if joined else ".4g"
+    form = ".0f" if percent else ".4g"
     for value in np.linspace(low, high, 5):
         label = f"{100 * value:{form}} %" if percent else f"{value:{form}}"
         parts += [_line("grid", LEFT, right, y(value), y(value)), _text(LEFT - 8, y(value) + 4, label, "tick end")]
-    for at in range(0, len(ticks), max(1, -(-len(ticks) // MOST_TICKS))):
-        parts.append(_text(x(at + 0.5), height - 10, ticks[at], "tick middle"))
+    parts += [_text(across, height - 10, label, f"tick {anchor}") for across, label, anchor in _ticks(ticks, width, x)]
     parts.append(_text((LEFT + right) / 2, height + 6, axis, "axis middle"))
     if reference is not None:
         mark = y(reference[0])
@@ -244,21 +257,89 @@ def series_chart(
     for rank, (name, points) in enumerate(series.items()):
         shift = 0.5 if joined else (rank + 1) / (len(series) + 1)
         marks = [(x(at + shift), at, *point) for at, point in enumerate(points) if point is not None]
-        parts.append(_markup('<g class="series c{}">', colour(rank)))
+        kind = " planned" if name in planned else ""
+        parts.append(_markup('<g class="series{} c{}">', kind, colour(rank)))
         if joined:
             line = " ".join(f"{across:.1f},{y(mean):.1f}" for across, _, mean, _ in marks)
             parts.append(_markup('<polyline points="{}"/>', line))
         for across, at, mean, half in marks:
             shown = f"{100 * mean:.1f} %" if percent else f"{mean:.4g}" + (f" ± {half:.2g}" if half else "")
             parts.append(_line("interval", across, across, y(mean - half), y(mean + half)))
-            parts.append(_dot(across, y(mean), f"{name}, {ticks[at]}: {shown}"))
+            parts.append(_dot(across, y(mean), f"{name}, {ticks[at]}: {shown}", rank))
         below = height + 20 + ROW * rank
-        parts += [_dot(LEFT + 4, below, name)] if several else []
+        if several:
+            sample = (
+                _markup('<polyline points="{},{} {},{}"/>', LEFT - 14, below, LEFT + 22, below)
+                if joined
+                else Markup("")
+            )
+            parts += [sample, _dot(LEFT + 4, below, name, rank)]
         parts.append(Markup("</g>"))
-        parts += [_text(LEFT + 14, below + 4, name, "")] if several else []
-    return _markup(
+        parts += [_text(LEFT + 28, below + 4, _shortened(name, width - LEFT - 28), "")] if several else []
+    drawn = _markup(
         '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>',
         *(width, height + 12 + ROW * len(series) * several, description, Markup("").join(parts)),
+    )
+    return drawn + _table(ticks, series, axis=axis, percent=percent)
+
+
+def _together(series: Mapping[str, Points], planned: Collection[str]) -> tuple[dict[str, Points], set[str]]:
+    """Returns the series with one name for those of the same figures, and the names of the planned ones."""
+    names: dict[tuple[tuple[float, float] | None, ...], list[str]] = {}
+    for name, points in series.items():
+        names.setdefault(tuple(points), []).append(name)
+    joined = {" and ".join(same): points for points, same in names.items()}
+    return dict(joined), {" and ".join(same) for same in names.values() if set(same) <= set(planned)}
+
+
+def _ticks(
+    ticks: Sequence[str], width: int, x: Callable[[float], float]
+) -> Iterator[tuple[float, str, Literal["middle", "end", ""]]]:
+    """Yields place, label and anchor of the first and the last tick, and of as many between them as have room."""
+    if len(ticks) == 1:
+        yield x(0.5), _shortened(ticks[0], width - LEFT - RIGHT), "middle"
+        return
+    most = (width - LEFT) * 0.45
+    last = _shortened(ticks[-1], most)
+    reach = LETTER * len(last) / 2
+    end = min(x(len(ticks) - 0.5) + reach, width - 2.0)
+    taken = 0.0
+    for at in range(0, len(ticks) - 1, max(1, -(-len(ticks) // MOST_TICKS))):
+        label, across = _shortened(ticks[at], most), x(at + 0.5)
+        half = LETTER * len(label) / 2
+        across = max(across, half + 2.0)
+        if across - half >= taken and across + half + LETTER <= end - 2 * reach:
+            taken = across + half + LETTER
+            yield across, label, "middle"
+    yield end, last, "end"
+
+
+def _shortened(text: str, room: float) -> str:
+    """Cuts a name to what fits into a room of a chart; the table below has it whole."""
+    most = max(4, int(room / LETTER))
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _table(ticks: Sequence[str], series: Mapping[str, Points], *, axis: str, percent: bool) -> Markup:
+    """Renders the figures of a chart as a table, folded."""
+
+    def shown(point: tuple[float, float] | None) -> str:
+        if point is None:
+            return "–"
+        value, half = (100 * point[0], 100 * point[1]) if percent else point
+        return f"{value:.4g}{f' ± {half:.2g}' if half else ''}{' %' if percent else ''}"
+
+    cell = '<td class="n right">{}</td>'
+    rows = []
+    for at, tick in enumerate(ticks):
+        cells = [_markup(cell, shown(points[at] if at < len(points) else None)) for points in series.values()]
+        rows.append(_markup('<tr><th scope="row">{}</th>{}</tr>', tick, Markup("").join(cells)))
+    heads = Markup("").join(_markup('<th scope="col" class="n right">{}</th>', name) for name in series)
+    return _markup(
+        '<details class="numbers"><summary>Figures of this chart</summary><div class="scroll" tabindex="0"'
+        ' role="region" aria-label="Figures: {}"><table><thead><tr><th scope="col">{}</th>{}</tr></thead>'
+        "<tbody>{}</tbody></table></div></details>",
+        *(axis or "chart", axis or "place", heads, Markup("").join(rows)),
     )
 
 
@@ -270,7 +351,6 @@ def shares_chart(
     noise: Sequence[Sequence[float]] = (),
     *,
     first: int = 0,
-    width: int = WIDTH,
 ) -> Markup:
     """Draws each generator's share by round or sum; "" for fewer than two generators, or before the first row.
 
@@ -293,21 +373,21 @@ def shares_chart(
         axis=axis,
         reference=(1 / len(series), "equal share"),
         percent=True,
-        width=width,
     )
 
 
 def epsilon_chart(spent: Sequence[float], budget: float, planned: Sequence[float] = ()) -> Markup:
     """Draws epsilon after each private sum beside its budget, and as it is planned; "" if there is neither."""
-    known = {"planned": planned, "epsilon spent": spent}  # what is drawn last lies above
-    last = spent[-1] if spent else 0.0
+    known = {"as planned": planned, "as it ran": spent}  # what is drawn last lies above
+    ran = f"ran to {spent[-1]:.4g} after {len(spent)} sums" if spent else "nothing was opened yet"
+    plan = f", planned to {planned[-1]:.4g} after {len(planned)} sums" if planned else ""
     return series_chart(
-        f"Epsilon spent after each of {len(spent)} private sums, ending at {last:.4g} of {budget:.4g}",
+        f"Epsilon after each private sum: {ran}{plan}; the run's budget is {budget:.4g}",
         [str(number + 1) for number in range(max(len(spent), len(planned)))],
         {name: [(value, 0.0) for value in values] for name, values in known.items() if values},
         axis="private sum",
-        reference=(budget, f"budget {budget:.4g}"),
-        width=NARROW,
+        reference=(budget, f"the run's budget, {budget:.4g}"),
+        planned=("as planned",),
         height=220,
     )
 
@@ -325,8 +405,18 @@ def _line(classes: str, x1: float, x2: float, y1: float, y2: float) -> Markup:
     return _markup('<line class="{}" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>', classes, x1, x2, y1, y2)
 
 
-def _dot(x: float, y: float, title: str) -> Markup:
-    return _markup('<circle cx="{:.1f}" cy="{:.1f}" r="3.6"><title>{}</title></circle>', x, y, title)
+MARKS = (
+    "M-3.6,0a3.6,3.6 0 1,0 7.2,0a3.6,3.6 0 1,0 -7.2,0",
+    "M-3.3,-3.3h6.6v6.6h-6.6z",
+    "M0,-4.4L4.2,3.2H-4.2z",
+    "M0,-4.6L4.6,0L0,4.6L-4.6,0z",
+)
+
+
+def _dot(x: float, y: float, title: str, rank: int) -> Markup:
+    """Draws a mark: a disc, a square, a triangle or a diamond, so that names differ without colour."""
+    form = '<path class="mark" d="{}" transform="translate({:.1f},{:.1f})"><title>{}</title></path>'
+    return _markup(form, MARKS[rank % len(MARKS)], x, y, title)
 
 
 def _ceiling(value: float) -> float:

@@ -37,4 +37,97 @@
   filters.addEventListener("submit", (event) => event.preventDefault());
   more.addEventListener("click", () => { limit += 2 * PAGE; apply(); });
   apply();
+
+  // SHA-256 (FIPS 180-4) for browsers that offer no digest to a page that was opened as a file.
+  const primes = (count) => {
+    const list = [];
+    for (let number = 2; list.length < count; number++) if (list.every((prime) => number % prime)) list.push(number);
+    return list;
+  };
+  const fraction = (root) => Math.floor((root - Math.floor(root)) * 2 ** 32);
+  const START = primes(8).map((prime) => fraction(Math.sqrt(prime)));
+  const ROUND = primes(64).map((prime) => fraction(Math.cbrt(prime)));
+  const turned = (word, bits) => (word >>> bits) | (word << (32 - bits));
+  const sha256 = (bytes) => {
+    const padded = new Uint8Array(((bytes.length + 8) >> 6) * 64 + 64);
+    padded.set(bytes);
+    padded[bytes.length] = 128;
+    const view = new DataView(padded.buffer);
+    view.setUint32(padded.length - 8, Math.floor(bytes.length / 2 ** 29));
+    view.setUint32(padded.length - 4, (bytes.length * 8) >>> 0);
+    const state = START.slice(), words = new Uint32Array(64);
+    for (let offset = 0; offset < padded.length; offset += 64) {
+      for (let t = 0; t < 64; t++) {
+        const early = words[t - 15], late = words[t - 2];
+        words[t] = t < 16 ? view.getUint32(offset + 4 * t) :
+          words[t - 16] + (turned(early, 7) ^ turned(early, 18) ^ (early >>> 3)) +
+          words[t - 7] + (turned(late, 17) ^ turned(late, 19) ^ (late >>> 10));
+      }
+      let [a, b, c, d, e, f, g, h] = state;
+      for (let t = 0; t < 64; t++) {
+        const first = h + (turned(e, 6) ^ turned(e, 11) ^ turned(e, 25)) + ((e & f) ^ (~e & g)) + ROUND[t] + words[t];
+        const second = (turned(a, 2) ^ turned(a, 13) ^ turned(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+        [h, g, f, e, d, c, b, a] = [g, f, e, (d + first) | 0, c, b, a, (first + second) | 0];
+      }
+      [a, b, c, d, e, f, g, h].forEach((word, place) => { state[place] = (state[place] + word) | 0; });
+    }
+    return state.map((word) => (word >>> 0).toString(16).padStart(8, "0")).join("");
+  };
+  const digest = async (bytes) => {
+    if (!window.crypto || !crypto.subtle) return sha256(bytes);
+    const made = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+    return Array.from(made, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  };
+
+  const drop = byId("drop"), checked = byId("checked"), PAPERS = ["manifest.json", "archive.json"];
+  const say = (lines) => {
+    checked.replaceChildren(...lines.map((words) => {
+      const item = document.createElement("li");
+      item.textContent = words;
+      return item;
+    }));
+  };
+  const hashes = async (file, what) => {
+    if (!file) return {};
+    const stated = JSON.parse(await file.text()).files;
+    if (!stated || typeof stated !== "object") throw new Error(what);
+    return stated;
+  };
+  const check = async (list) => {
+    const files = Array.from(list), named = (name) => files.find((file) => file.name === name);
+    if (!named("manifest.json")) return say(["Add manifest.json: it holds the hashes of the other files."]);
+    let stated;
+    try {
+      stated = new Map(Object.entries({...await hashes(named("archive.json")), ...await hashes(named("manifest.json"))}));
+    } catch (error) {
+      return say(["CHANGED: manifest.json or archive.json cannot be read."]);
+    }
+    const lines = [];
+    let same = 0, changed = 0;
+    for (const file of files.filter((each) => !PAPERS.includes(each.name))) {
+      if (!stated.has(file.name)) {
+        lines.push(file.name + ": of unknown origin, since the papers do not name it");
+      } else if (await digest(new Uint8Array(await file.arrayBuffer())) === stated.get(file.name)) {
+        same += 1;
+      } else {
+        changed += 1;
+        lines.push(file.name + ": CHANGED, it is not the file that the papers name");
+      }
+    }
+    for (const name of stated.keys()) if (!named(name)) lines.push(name + ": not among these files");
+    const are = same === 1 ? " file is" : " files are";
+    lines.unshift(changed ? "CHANGED: " + changed + " of these files. Get a fresh copy." :
+      "Whole: " + same + are + " as the papers say.");
+    lines.push("This page cannot vouch for itself, and does not check who signed manifest.json: " +
+      "undersong verify does, with the fingerprint that a hospital tells you.");
+    say(lines);
+  };
+  drop.hidden = false;
+  byId("files").addEventListener("change", (event) => check(event.target.files));
+  for (const kind of ["dragover", "drop"]) {
+    drop.addEventListener(kind, (event) => {
+      event.preventDefault();
+      if (kind === "drop") check(event.dataTransfer.files);
+    });
+  }
 })();

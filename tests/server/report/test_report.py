@@ -212,6 +212,28 @@ def test_a_chart_of_series_names_every_figure_and_its_interval():
     assert html.series_chart("none", [], {}) == ""
 
 
+def test_a_planned_run_is_dashed_and_in_the_legend():
+    drawn = html.epsilon_chart([], 4.0, [1.0, 2.0, 4.0])
+    assert 'class="series planned c0"' in drawn
+    assert ">as planned</text>" in drawn
+    assert "nothing was opened yet" in drawn
+    both = html.epsilon_chart([1.0], 4.0, [1.0, 2.0, 4.0])
+    assert 'class="series c1"' in both
+    assert ">as it ran</text>" in both
+    assert ">as planned and as it ran</text>" in html.epsilon_chart([1.0, 2.0], 4.0, [1.0, 2.0])
+
+
+def test_every_chart_has_its_figures_as_a_table():
+    drawn = html.shares_chart("w", "round", ("one", "two"), [(0.4, 0.6), (0.3, 0.7)], [(), (0.1, 0.1)], first=1)
+    assert '<th scope="row">2</th><td class="n right">30 ± 20 %</td><td class="n right">70 ± 20 %</td>' in drawn
+
+
+def test_weights_within_their_error_are_called_equal():
+    equal = {"weights": ((0.56, 0.44),), "weight_errors": (0.1, 0.1), "generators": ("a", "b")}
+    assert "not distinguishable from equal" in render_html(run(**equal))
+    assert "not distinguishable from equal" not in render_html(run(**{**equal, "weight_errors": (0.01, 0.01)}))
+
+
 def test_the_chart_of_lengths_counts_every_text():
     data = run(5)
     texts = ["one two three"] * 2 + ["one two three four", "nine " * 9, "word " * 400]

@@ -1,0 +1,106 @@
+"""A receiver opens report.html in a browser, alone and offline: it checks files that are dropped on it."""
+
+import hashlib
+import json
+
+import pytest
+
+from tests.doubles.chromium import WIDTHS
+from tests.doubles.example_console import add_result
+from tests.server.report.test_report import SCORED, run
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.report.html import render_html
+
+pytestmark = pytest.mark.slow
+WITHOUT_DIGEST = "Object.defineProperty(window, 'crypto', {value: undefined})"
+
+
+CUT = """() => [...document.querySelectorAll('svg text')].filter(text => {
+  const here = text.getBoundingClientRect();
+  const box = (text.closest('.scroll, figure') || text.ownerSVGElement).getBoundingClientRect();
+  const drawing = text.ownerSVGElement.getBoundingClientRect();
+  return here.width && (here.right > box.right + 1 || here.left < box.left - 1 || here.right > innerWidth + 1
+    || here.right > drawing.right + 1 || here.left < drawing.left - 1);
+}).map(text => text.textContent)"""
+ONTO = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
+  const ticks = [...svg.querySelectorAll('text.tick:not(.left)')].map(text => text.getBoundingClientRect());
+  return ticks.slice(1).filter((here, place) => Math.abs(here.top - ticks[place].top) < 2
+    && here.left < ticks[place].right && here.right > ticks[place].left).map(() => 1);
+}).length"""
+LONG = "a generator of a very long name that a vendor has chosen for its model, version 20260101"
+REPORTS = {
+    f"{count} generators, {rounds} rounds{', long names' if long else ''}": {
+        "generators": tuple(f"{LONG} {n}" if long else f"model {n}" for n in range(count)),
+        "weights": tuple((1 / count,) * count for _ in range(rounds)),
+        "weight_errors": (0.1,) * count,
+    }
+    for count, rounds, long in [(1, 1, False), (2, 1, False), (2, 10, True), (6, 10, False), (6, 30, True)]
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("shape", REPORTS)
+def test_no_text_of_a_chart_is_cut_or_lies_on_another(window, tmp_path, shape, width):
+    (tmp_path / "report.html").write_text(render_html(run(120, **{**SCORED, **REPORTS[shape]})))
+    reader = window("file://", width=WIDTHS[width])
+    reader.go(str(tmp_path / "report.html"))
+    assert reader.page.evaluate(CUT) == []
+    assert reader.page.evaluate(ONTO) == 0
+    reader.check(f"{shape}, {width}")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_text_of_the_consoles_charts_is_cut(console, window, width):
+    operator = window(console.address, width=WIDTHS[width]).enter(console.link(f"charts-{width}"))
+    for name in ("spring", "autumn"):  # one that runs, and one that is only planned
+        operator.go(f"/runs/one/triage%20{name}")
+        operator.page.locator("svg text").first.wait_for()
+        assert operator.page.evaluate(CUT) == []
+        assert operator.page.evaluate(ONTO) == 0
+
+
+@pytest.fixture(scope="module")
+def published(coordinator, tmp_path_factory):
+    add_result(coordinator, tmp_path_factory.mktemp("result"), name="triage received")
+    return CoordinatorHome(coordinator).run("triage received").output
+
+
+def checked(reader, paths):
+    reader.page.locator("#checked").evaluate("list => list.replaceChildren()")
+    reader.page.locator("#files").set_input_files([str(path) for path in paths])
+    reader.until("document.querySelectorAll('#checked li').length > 0")
+    return reader.page.locator("#checked").inner_text()
+
+
+@pytest.mark.parametrize("own_code", [False, True])
+def test_the_report_checks_dropped_files_by_itself(published, window, tmp_path, own_code):
+    reader = window("file://")
+    if own_code:
+        reader.page.add_init_script(WITHOUT_DIGEST)
+    reader.go(str(published / "report.html"))
+    files = [path for path in published.iterdir() if path.is_file()]
+    said = checked(reader, files)
+    assert f"Whole: {len(files) - 1} files are as the papers say." in said
+    assert "cannot vouch for itself" in said
+    forged = tmp_path / "synthetic.jsonl"
+    forged.write_bytes((published / "synthetic.jsonl").read_bytes() + b" ")
+    said = checked(reader, [*(path for path in files if path.name != "synthetic.jsonl"), forged])
+    assert "CHANGED: 1 of these files" in said
+    assert "synthetic.jsonl: CHANGED" in said
+    said = checked(reader, [path for path in files if path.name not in ("manifest.json", "README.md")])
+    assert "Add manifest.json" in said
+    said = checked(reader, [path for path in files if path.name != "README.md"])
+    assert "README.md: not among these files" in said
+    reader.check("the report with checked files")
+
+
+@pytest.mark.parametrize("length", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])
+def test_own_digest_equals_the_browsers_at_every_padding(published, window, tmp_path, length):
+
+    reader = window("file://")
+    reader.page.add_init_script(WITHOUT_DIGEST)
+    reader.go(str(published / "report.html"))
+    content = bytes(place * 7 % 256 for place in range(length))
+    (tmp_path / "a.bin").write_bytes(content)
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": {"a.bin": hashlib.sha256(content).hexdigest()}}))
+    assert "Whole: 1 file is" in checked(reader, [tmp_path / "a.bin", tmp_path / "manifest.json"])
