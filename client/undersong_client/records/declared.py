@@ -52,11 +52,15 @@ class OpenedSource:
     Attributes:
         patient_of: returns the id under which the source joins a patient's ids, for an id of a record or of a list.
         pairs: two patients that the source gives one identifier, each with a place; read after the rows.
+        aliases: each further id and identifier of a patient with the id under which it is joined; read after the rows.
+        has_identifiers: True if the source has business identifiers (SYSTEM|VALUE) beside ids.
     """
 
     rows: Iterator[Row]
     patient_of: Callable[[PatientId], PatientId] = _same_id
     pairs: Callable[[], Iterable[Pair]] = tuple
+    aliases: Callable[[], Iterable[tuple[PatientId, PatientId]]] = tuple
+    has_identifiers: bool = False
 
 
 def value_at(node: Any, parts: list[str]) -> Any:

@@ -1,12 +1,14 @@
 """Reads the list of patients who object, and leaves their records out."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from undersong_client.home import Declared
 from undersong_client.records.database import select
+from undersong_client.records.declared import OpenedSource
 from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import (
     KINDS,
@@ -84,12 +86,12 @@ def exclusion_sentence(identifiers: int, present: int, records: int) -> str:
 
 
 def without_objectors(
-    table: Table, declared: Declared, choice: Choice, patient_of: Callable[[PatientId], PatientId]
+    table: Table, declared: Declared, choice: Choice, source: OpenedSource
 ) -> tuple[Table, Objections]:
     """Returns the table without the patients on the declared list, and the list's effect.
 
     Args:
-        patient_of: returns the id under which the source joins a patient's ids.
+        source: says under which id it joins a patient's ids.
 
     Raises ConfigurationError for a list that cannot be read, and without a column of ids.
     """
@@ -97,29 +99,51 @@ def without_objectors(
         raise ConfigurationError(
             "an exclusion list needs the column of patient ids", "name it: --user-field", code="no-user-field"
         )
-    units = frozenset(choice.unit(patient_of(identity)) for identity in _identifiers(declared))
-    present = units.intersection(table.users)
-    rows = [row for row, user in enumerate(table.users) if user not in present]
-    alike = _look_alikes(units - present, set(table.users) - present, choice)
-    return table.take(rows), Objections(units, len(present), len(table) - len(rows), alike)
+    users = set(table.users)
+    aliases: dict[str, set[str]] = defaultdict(set)  # units of the patients whose an id or identifier is, by its unit
+    for alias, patient in source.aliases():
+        aliases[choice.unit(alias)].add(choice.unit(patient))
+    listed: dict[str, set[str]] = defaultdict(set)  # units in the source, by the unit of a listed identifier
+    has_bars = source.has_identifiers or any("|" in user for user in users)
+    for identity in _identifiers(declared, has_bars=has_bars):
+        unit = choice.unit(source.patient_of(identity))
+        in_source = users & {unit, *aliases.get(choice.unit(identity), ())}
+        listed[min(in_source, default=unit)] |= in_source
+    out = set[str]().union(*listed.values())
+    rows = [row for row, user in enumerate(table.users) if user not in out]
+    absent = {unit for unit, in_source in listed.items() if not in_source}
+    names = {*(users - out), *(alias for alias, units in aliases.items() if units & users - out)}
+    alike = _look_alikes(absent, names, choice.same)
+    return table.take(rows), Objections(frozenset(listed), len(listed) - len(absent), len(table) - len(rows), alike)
 
 
-def _look_alikes(listed: frozenset[str], users: set[str], choice: Choice) -> dict[str, int]:
-    kinds = [kind for kind in KINDS if kind not in choice.other]
+def _look_alikes(listed: set[str], names: set[str], same: frozenset[str]) -> dict[str, int]:
+    """Counts the listed identifiers that match only a look-alike, by the words for the difference.
+
+    A choice that two ids of the source are different patients says nothing about which of them a list means, so that
+    every kind is looked for.
+
+    Args:
+        names: ids and identifiers of the patients whose records stay.
+    """
     by_form: dict[str, list[str]] = defaultdict(list)
-    for user in users if listed else ():
-        by_form[reduced(user, kinds)].append(user)
+    for name in names if listed else ():
+        by_form[reduced(name, KINDS)].append(name)
     counts: Counter[str] = Counter()
     for unit in listed:
-        for user in by_form.get(reduced(unit, kinds), ())[:1]:
-            counts[difference_words(look_alike_kinds(unit, user, choice))] += 1
-        if " " in unit and unit.partition(" ")[0] in users:
+        for name in by_form.get(reduced(unit, KINDS), ())[:1]:
+            counts[difference_words(look_alike_kinds(unit, name, Choice(same)))] += 1
+        if " " in unit and unit.partition(" ")[0] in names:
             counts["further words on its line"] += 1
     return dict(counts)
 
 
-def _identifiers(declared: Declared) -> Iterator[PatientId]:
-    """The identifiers of the list, in order. Raises ConfigurationError that names a line that holds none."""
+def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[PatientId]:
+    """The identifiers of the list, in order. Raises ConfigurationError that names a line that holds none.
+
+    Args:
+        has_bars: False for a source whose ids hold no bar: there, one stands before a second column of the list.
+    """
     path = Path(declared.exclusions)
     if path.suffix == ".sql":
         for row in select(path, declared.database):
@@ -128,9 +152,7 @@ def _identifiers(declared: Declared) -> Iterator[PatientId]:
                     f"{path}: selects {len(row.values)} columns", "select the identifier alone", code="no-exclusions"
                 )
             (value,) = row.values.values()
-            if isinstance(value, str) and "|" in value:
-                value = _identifier(value)
-            yield _checked(value, row.place)
+            yield _listed_id(value, row.place, has_bars=has_bars)
         return
     try:
         text = read_text(path)
@@ -145,16 +167,27 @@ def _identifiers(declared: Declared) -> Iterator[PatientId]:
         if not clean_text(line):
             continue
         place = f"{path}: line {number}"
-        if any(character in line.strip() for character in _SEPARATORS):
+        if any(character in line.replace("?identifier=", "").strip() for character in _SEPARATORS):
             raise ConfigurationError(
                 f"{place}: holds a separator, quotes or a second column", _REMEDY, code="no-exclusions"
             )
-        yield _checked(_identifier(line) if "|" in line else line, place)
+        yield _listed_id(line, place, has_bars=has_bars)
 
 
-def _identifier(written: str) -> PatientId:
-    system, _, value = clean_text(written).rpartition("|")
-    return PatientId(value.strip(), system.strip(), is_identifier=True)
+def _listed_id(value: object, place: str, *, has_bars: bool) -> PatientId:
+    if not (isinstance(value, str) and "|" in value):
+        return _checked(value, place)
+    with suppress(ConfigurationError):
+        if (identity := patient_id(value)) is not None and identity.is_identifier:
+            return identity
+    if not has_bars:
+        raise ConfigurationError(
+            f"{place}: holds a bar, and no id of the source does: it would be a second column",
+            _REMEDY,
+            code="no-exclusions",
+        )
+    system, _, name = clean_text(value).rpartition("|")
+    return _checked(PatientId(name.strip(), system.strip(), is_identifier=True), place)
 
 
 def _checked(value: object, place: str) -> PatientId:

@@ -182,7 +182,7 @@ class _Reader:
         table, objections = self._records.table(), None
         rows = len(table) + len(self._skipped)
         if self._declared.exclusions:
-            table, objections = without_objectors(table, self._declared, self._choice, self._source.patient_of)
+            table, objections = without_objectors(table, self._declared, self._choice, self._source)
         filter_rows = None if self._filter is None else (self._filter.rows_in, self._filter.rows_out)
         return Reading(
             table, rows, tuple(self._skipped), objections, alike, filter_rows, self._missing_words, self._unit

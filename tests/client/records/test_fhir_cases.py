@@ -196,6 +196,55 @@ def test_an_objection_to_one_of_two_joined_patients_keeps_out_the_other(tmp_path
     assert len(sources.read(replace(declared, same_patient=["identifiers"])).table) == 0
 
 
+@pytest.fixture
+def merged(tmp_path):
+    """An export of two joined Patients, of whom one has an identifier and the other one a note, and of a third."""
+    folder = tmp_path / "export"
+    folder.mkdir()
+    old = {"resourceType": "Patient", "id": "p-Old", "identifier": [{"system": "http://a.example/mrn", "value": "M-7"}]}
+    link = {"other": {"reference": "Patient/new"}, "type": "replaced-by"}
+    write_lines(folder / "Patient.ndjson", [old | {"link": [link]}, {"resourceType": "Patient", "id": "new"}])
+    notes = [
+        document(number, attachment("text/plain", b"note %d" % number), patient=f"Patient/{patient}")
+        for number, patient in enumerate(("new", "third"))
+    ]
+    write_lines(folder / "DocumentReference.ndjson", notes)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "kinds"),
+    [
+        ("p-old", "capital letters", "case"),
+        ("\uff50-Old", "the width or form of letters", "width"),
+        ("http://a.example/mrn|m-7", "capital letters", "case"),
+        ("http://a.example/mrn|M7", "spaces or hyphens", "spaces"),
+        ("HTTP://A.example/mrn|m 7", "spaces or hyphens and capital letters", "spaces,case"),
+        ("M-7", "being an identifier", "identifiers"),
+    ],
+)
+def test_a_look_alike_of_any_id_of_a_patient_stops(tmp_path, merged, line, words, kinds):
+    (tmp_path / "objectors.txt").write_text(f"third\n{line}\n", encoding="utf-8")
+    declared = Declared(str(merged), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
+    for other in ([], kinds.split(",")):
+        reading = sources.read(replace(declared, other_patient=other))
+        assert reading.table.users == ("new",)
+        assert reading.cautions(None) == [
+            f"1 identifier on the list matches an id of the source but for {words}",
+        ]
+    reading = sources.read(replace(declared, same_patient=kinds.split(",")))
+    assert (reading.table.users, reading.cautions(None)) == ((), [])
+    assert (len(reading.objections.units), reading.objections.present) == (2, 2)
+
+
+@pytest.mark.parametrize("line", ["p-Old", "http://a.example/mrn|M-7", "Patient?identifier=http://a.example/mrn|M-7"])
+def test_every_id_and_identifier_of_a_patient_is_an_objection(tmp_path, merged, line):
+    (tmp_path / "objectors.txt").write_text(f"{line}\n", encoding="utf-8")
+    declared = Declared(str(merged), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
+    reading = sources.read(declared)
+    assert (reading.table.users, reading.cautions(None)) == (("third",), [])
+
+
 def test_a_bundle_that_is_not_on_one_line_is_named_as_lost(tmp_path):
     note = document(1, attachment("text/plain", b"a note"))
     write_lines(tmp_path / "a.ndjson", [note])

@@ -39,4 +39,10 @@ def open_export(declared: Declared, choice: Choice, skip: Skip) -> OpenedSource:
             people += conflict.entries
     documents = Documents(declared, resources, skip)
     patients = Patients(resources, people, documents.newest, choice)
-    return OpenedSource(documents.rows(patients, Attachments(resources)), patients.patient_of, patients.pairs)
+    return OpenedSource(
+        documents.rows(patients, Attachments(resources)),
+        patients.patient_of,
+        patients.pairs,
+        patients.aliases,
+        has_identifiers=True,
+    )

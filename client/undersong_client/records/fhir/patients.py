@@ -216,6 +216,14 @@ class Patients:
             if not self._named.isdisjoint(places):
                 yield from ((first, other) for other in others)
 
+    def aliases(self) -> Iterator[tuple[PatientId, PatientId]]:
+        """Yields each id and identifier of the patients with the id under which it is joined."""
+        for node in self._places.keys() | self._names.keys():
+            yield node, self._names.get(node, node)
+        for (system, value), owners in self._owners.items():
+            for owner in owners:
+                yield PatientId(value, system, is_identifier=True), self._names.get(owner, owner)
+
     def _node(self, name: str, system: str) -> PatientId:
         try:
             identity = patient_id(f"Patient/{name}")
