@@ -21,14 +21,13 @@ from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, MemoryCache
 
 WORDS = ("chest", "pain", "since", "yesterday", "card", "lost", "the", "of", "was", "1987", "mg", "no", "cough", "left")
-LONGEST = 400
 PRODUCT = 700  # rows and columns of the products beside which texts are embedded
 
 
-def some_texts(count: int) -> list[str]:
-    """Texts of 1 to 400 tokens, short ones more often; no two are equal."""
+def some_texts(count: int, longest: int) -> list[str]:
+    """Texts of 1 to ``longest`` words, short ones more often; no two are equal."""
     rng = np.random.default_rng(5)
-    lengths = np.exp(rng.uniform(0, np.log(LONGEST), count)).astype(int)
+    lengths = np.exp(rng.uniform(0, np.log(longest), count)).astype(int)
     return [f"{number} " + " ".join(rng.choice(WORDS, length)) for number, length in enumerate(lengths)]
 
 
@@ -119,11 +118,12 @@ def measure(texts: list[str]) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=500)
+    parser.add_argument("--longest", type=int, default=400, help="words of the longest text, at most")
     parser.add_argument("--without", choices=PROTECTIONS)
     arguments = parser.parse_args()
     if arguments.without:
         PROTECTIONS[arguments.without]()
-    print(json.dumps(measure(some_texts(arguments.texts))))
+    print(json.dumps(measure(some_texts(arguments.texts, arguments.longest))))
 
 
 if __name__ == "__main__":
