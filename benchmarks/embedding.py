@@ -57,7 +57,7 @@ def main() -> None:
     if arguments.torch:
         result = measure(arguments.texts, texts=120 if quick else None, repetitions=3 if quick else 7)
     elif arguments.this_kernel:
-        result = {"this kernel": to_plain_batches(texts=160 if quick else 400, repetitions=3 if quick else 7)}
+        result = {"this kernel": to_plain_batches(words=1_600 if quick else 6_400, repetitions=3 if quick else 7)}
     else:
         result = {kernel: _of_kernel(kernel, quick) for kernel in kernels()}
     if arguments.json:
@@ -78,16 +78,17 @@ def _of_kernel(kernel: str, quick: bool) -> dict[str, float]:
     return figures
 
 
-def to_plain_batches(*, texts: int, repetitions: int) -> dict[str, float]:
-    """Median ratio of processor time to plain batches, by the numbers of words of a text."""
+def to_plain_batches(*, words: int, repetitions: int) -> dict[str, float]:
+    """Median ratio of processor time to plain batches, by the numbers of words of a text; ``words`` are of a row."""
     model = NumpyBert(model_folder(PACKAGED))
-    words = " ".join(str(json.loads(line)["text"]) for line in NOTES.read_text("utf-8").splitlines()).split()
+    source = " ".join(str(json.loads(line)["text"]) for line in NOTES.read_text("utf-8").splitlines()).split()
     rng = np.random.default_rng(3)
     ratios = {}
     for shortest, longest in WORDS:
-        starts = rng.integers(0, len(words) - longest, texts)
+        texts = 2 * words // (shortest + longest)
+        starts = rng.integers(0, len(source) - longest, texts)
         lengths = rng.integers(shortest, longest, texts, endpoint=True)
-        notes = [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+        notes = [" ".join(source[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
         windows = [np.array(ids[: model.window], dtype=np.int32) for ids in model.ids(notes)]
         seconds = [_processor_seconds(model, windows) for _ in range(repetitions + 1)][1:]  # the first warms caches
         ratios[f"{shortest} to {longest} words"] = statistics.median(fixed / plain for fixed, plain in seconds)
