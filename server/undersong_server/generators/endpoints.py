@@ -41,6 +41,7 @@ _FIRST_AT_ONCE = 4  # calls in flight before the first have gone well
 _BURST_S = 6.0  # of a limit a minute that may be used at once
 _RESET = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNSETTLED = "its answer had not come when the run ended"
 
 
 class AttemptLog:
@@ -60,7 +61,7 @@ class AttemptLog:
         self._worst: dict[str, Loss] = {}  # of attempts in flight
         for key, entry in (journal.items(self._prefix) if journal else {}).items():
             tokens, price_usd, words = json.loads(entry)
-            self._lost[key] = Loss(1, tokens, price_usd, words)
+            self._lost[key] = Loss(1, tokens, price_usd, words or _UNSETTLED)
 
     @property
     def lost(self) -> Loss:
@@ -74,13 +75,15 @@ class AttemptLog:
         self._note({key: Loss(1, tokens, price_usd)})
         return key
 
-    def begin_batch(self, worst: Mapping[str, tuple[int, float]]) -> None:
-        """Notes the requests of a batch, (tokens, dollars) by identifier, before it is submitted."""
-        self._note({self.batch_key(name): Loss(1, *most) for name, most in worst.items()})
+    def begin_batch(self, stem: str, worst: Mapping[str, tuple[int, float]]) -> list[str]:
+        """Notes the requests of a batch, (tokens, dollars) by identifier, before it is sent; returns their keys."""
+        noted = {self.batch_key(stem, name): Loss(1, *most) for name, most in worst.items()}
+        self._note(noted)
+        return list(noted)
 
-    def batch_key(self, identifier: str) -> str:
-        """Returns the key of a request in a batch."""
-        return f"{self._prefix}batch/{identifier}"
+    def batch_key(self, stem: str, identifier: str) -> str:
+        """Returns the key of a request in one batch: another batch with it is another attempt."""
+        return f"{self._prefix}batch/{stem}/{identifier}"
 
     def end(self, key: str, *, lost: bool, words: str = "") -> None:
         """Notes that an attempt ended without an answer, whether it may have been billed, and why."""
@@ -88,18 +91,30 @@ class AttemptLog:
             worst = self._worst.pop(key, None)
             if worst is None:
                 return
-            # The request of a batch may be asked again under its key.
-            lost_as = {f"{self._prefix}{uuid.uuid4().hex}": replace(worst, words=words)} if lost else {}
+            lost_as = {key: replace(worst, words=words)} if lost else {}
             self._lost |= lost_as
         self._keep([key], lost_as)
 
-    def take_over(self, identifiers: Iterable[str]) -> Loss:
-        """Returns what requests of batches that an earlier process submitted cost at most: their answers may come."""
+    def take_over(self, key: str) -> Loss:
+        """Returns what an attempt that an earlier process could not settle counts for: it is settled now."""
         with self._lock:
-            keys = [key for key in map(self.batch_key, identifiers) if key in self._lost]
-            taken = {key: self._lost.pop(key) for key in keys}
-            self._worst |= taken
-        return sum(taken.values(), Loss())
+            taken = self._lost.pop(key, None)
+            if taken is not None:
+                self._worst[key] = taken
+        return taken or Loss()
+
+    def settle(self, key: str) -> None:
+        """Forgets an attempt that was answered; the author takes it out of the journal."""
+        with self._lock:
+            self._worst.pop(key, None)
+
+    def give_up(self) -> Loss:
+        """Counts what is in flight as lost, and returns it: nobody waits for it any more in this process."""
+        with self._lock:
+            given_up = {key: replace(loss, words=_UNSETTLED) for key, loss in self._worst.items()}
+            self._worst = {}
+            self._lost |= given_up
+        return sum(given_up.values(), Loss())
 
     def _note(self, worst: Mapping[str, Loss]) -> None:
         with self._lock:

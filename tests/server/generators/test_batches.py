@@ -37,10 +37,24 @@ class BatchServer:
         self.refused = 0
         self.says = "Answer to {}"
         self.url = ""
+        self.spoils: dict[str, tuple[int, str]] = {}  # answers by what is asked for; the server does what it was asked
 
     def reply(self, path: str, _headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         status, content = self.answered(path, body)
+        status, content = self.spoils.get(self.what(path, body), (status, content))
         return status, {"Content-Type": "application/json"}, content.encode()
+
+    def what(self, path: str, body: bytes) -> str:
+        """What is asked for: "create", "list", or "batch" or "file" with its place among the batches, from 1."""
+        if path.startswith("/v1/batches") and "/" not in path.removeprefix("/v1/batches"):
+            return "create" if body else "list"
+        name = path.split("/")[3] if path.count("/") > 2 else ""
+        files = [f"out-{batch['input_file_id']}" for batch in self.batches.values()]
+        return (
+            f"batch {[*self.batches, name].index(name) + 1}"
+            if name in self.batches
+            else (f"file {files.index(name) + 1}" if name in files else path)
+        )
 
     def answered(self, path: str, body: bytes) -> tuple[int, str]:
         if self.fails_after is not None:
@@ -88,6 +102,7 @@ class BatchServer:
 def generator(server: BatchServer, journal: Journal, **fields: Any) -> OpenAIGenerator:
     table = {"name": "far", "kind": "openai", "model": "tiny", "base_url": server.url, "api_key_env": "", "batch": True}
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0, "max_tokens": 20, "batch_poll_s": 0.01}
+    prices |= {"max_wait_s": 0.01}
     return OpenAIGenerator(OpenAISettings(**{**table, **prices, **fields}), environment={}, journal=journal)
 
 
@@ -200,3 +215,118 @@ def test_half_a_batch_is_used_and_a_budget_without_room_submits_none(journal: Jo
         server.lost = {1}
         answers = dict(generator(server, journal).answer(requests(3)))
     assert [isinstance(answers[n], Answer) for n in range(3)] == [True, False, True]
+
+
+NOT_THERE = json.dumps({"error": {"message": "No batch is here under our retention policy."}})
+CAP = 1500  # tokens
+WORST = 90  # tokens of one of the five requests of the tests below
+
+
+def taken(far: OpenAIGenerator, journal: Journal) -> list[Answer]:
+    """Answers to five requests, whose attempts are taken out of the journal as the author does."""
+    answers = [answer for _, answer in far.answer(requests(5)) if isinstance(answer, Answer)]
+    journal.exchange([answer.attempt for answer in answers], [])
+    return answers
+
+
+def whole_processes(server: BatchServer, journal: Journal, count: int) -> list[GenerationError]:
+    """Errors of processes one after the other, each with five requests under a cap, up to one that ends well."""
+    errors = []
+    for _ in range(count):
+        try:
+            taken(generator(server, journal, token_budget=CAP), journal)
+        except GenerationError as error:
+            errors.append(error)
+        else:
+            break
+    return errors
+
+
+ACCEPTED_AND_LOST = {
+    "status-404": {f"batch {n}": (404, NOT_THERE) for n in range(1, 20)},
+    "status-410": {f"batch {n}": (410, "gone") for n in range(1, 20)},
+    "status-403": {f"batch {n}": (403, NOT_THERE) for n in range(1, 20)},
+    "status-400": {f"batch {n}": (400, NOT_THERE) for n in range(1, 20)},
+    "file-404": {f"file {n}": (404, NOT_THERE) for n in range(1, 20)},
+    "creation-cut": {"create": (504, "<title>Gateway</title>"), "list": (200, '{"data": []}')},
+    "creation-without-id": {"create": (200, '{"id": null}'), "list": (404, "{}")},
+    "list-of-nonsense": {"create": (200, "{"), "list": (200, '{"data": [1, {"metadata": 3}, {"id": null}]}')},
+}
+
+
+@pytest.mark.parametrize("kind", ACCEPTED_AND_LOST)
+def test_caps_hold_over_processes_whose_batches_were_accepted_and_lost(journal: Journal, kind: str) -> None:
+    with serving(BatchServer()) as server:
+        server.spoils = ACCEPTED_AND_LOST[kind]
+        errors = whole_processes(server, journal, 8)
+        assert len(errors) == 8
+        assert isinstance(errors[-1], BudgetExhausted)
+        submitted = sum(len(server.files[batch["input_file_id"]].split("\n")) for batch in server.batches.values())
+        assert 5 < submitted <= CAP // WORST
+        assert "an answer was lost, and counts at its worst case" in str(errors[-1])
+        lost = generator(server, journal).lost
+        assert lost.attempts == submitted
+        assert lost.tokens == submitted * WORST
+        server.spoils = {}
+        assert len(taken(generator(server, journal, token_budget=10 * CAP), journal)) >= 4  # the fourth line is refused
+
+
+@pytest.mark.parametrize("what", ["batch 1", "file 1"])
+def test_a_batch_that_is_gone_for_ever_is_passed_by_the_second_process(journal: Journal, what: str) -> None:
+    with serving(BatchServer()) as server:
+        server.spoils = {what: (404, NOT_THERE)}
+        (error,) = whole_processes(server, journal, 2)
+        assert error.code == "batch-gone"
+        assert "retention policy" in str(error)
+        assert "same command again" in error.remedy
+        assert "correct model" not in error.remedy
+        assert len(server.batches) == 2
+        assert generator(server, journal).lost.attempts == 5
+
+
+def test_a_batch_that_is_there_again_is_read_and_lost_no_longer(journal: Journal) -> None:
+    with serving(BatchServer()) as server:
+        server.spoils = {"file 1": (404, NOT_THERE)}
+        whole_processes(server, journal, 1)
+        assert generator(server, journal).lost.attempts == 5
+        server.spoils = {}
+        far = generator(server, journal)
+        assert len(taken(far, journal)) == 5
+        assert len(server.batches) == 2  # the second with the line that was refused
+        assert far.lost.attempts == generator(server, journal).lost.attempts == 0
+
+
+@pytest.mark.parametrize("status", [400, 401, 413, 500])
+def test_a_batch_that_was_not_accepted_costs_nothing(journal: Journal, status: int) -> None:
+    with serving(BatchServer()) as server:
+        server.spoils = {"create": (status, "no"), "list": (200, '{"data": []}')}
+        for _ in range(5):
+            (error,) = whole_processes(server, journal, 1)
+            assert not isinstance(error, BudgetExhausted)
+        assert generator(server, journal).lost.attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "lost"),
+    [
+        ("completed", {}, 1),
+        ("completed", {"request_counts": {"total": 5, "completed": 4, "failed": 1}}, 1),
+        ("expired", {"request_counts": {"total": 5, "completed": 3, "failed": 1}}, 0),
+        ("cancelled", {}, 1),
+        ("cancelled", {"request_counts": {"total": 5, "completed": 3, "failed": 0}}, 0),
+        ("failed", {"request_counts": {"completed": 3}, "usage": {"total_tokens": 72}}, 1),
+        ("failed", {"request_counts": {"completed": 3}, "usage": {"total_tokens": 54}}, 0),
+    ],
+)
+def test_what_an_ended_batch_leaves_out_is_lost_if_it_may_be_billed(
+    journal: Journal, status: str, fields: dict[str, Any], lost: int
+) -> None:
+    """Five requests: one is refused in its line, one is left out, three are answered for 18 tokens each."""
+    with serving(BatchServer()) as server:
+        server.lost = {1}
+        ended = {"id": "x", "status": status, "output_file_id": "out-file-0", **fields}
+        server.spoils = {"batch 1": (200, json.dumps(ended))}
+        far = generator(server, journal)
+        answers = dict(far.answer(requests(5)))
+        assert sum(isinstance(answer, Answer) for answer in answers.values()) == 3
+        assert far.lost.attempts == lost

@@ -4,13 +4,16 @@ A batch's number is noted before it is asked after, and that it is about to be s
 process, the next one finds the batch, by its number or by the mark it bears, and pays for none twice. A batch that ends
 before all of it is answered gives what it has; the rest is asked for in the next.
 
+A batch is an attempt at each of its requests, noted under a key of its own. What may have been accepted and cannot be
+found any more is lost: a later process asks again, and its worst case counts as spent.
+
 Each line of a result is an exchange of its own. One that cannot be read is one failed order, and ends the reading of no
 other.
 """
 
-import hashlib
 import json
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -18,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 from undersong_common.errors import GenerationError
 from undersong_server.generators.endpoints import AttemptLog, batch_prefix
 from undersong_server.generators.kinds.openai.attempt import Connection, longest_body
-from undersong_server.generators.kinds.openai.states import PROBLEMS, Exchange, State, Verdict, parsed
+from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, parsed
 from undersong_server.journal import Journal
 
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -26,6 +29,9 @@ MARK = "undersong"  # of a batch's metadata
 MOST_LINES, MOST_BYTES = 50_000, 200_000_000  # of a batch's file
 EMPTY_IN_A_ROW = 2
 """Batches of which nothing came back, one after the other, before the run stops."""
+LOOKS = 4
+"""Looks at what the endpoint says it does not have, before it is gone."""
+_GONE = frozenset({"model", "forbidden", "refused", "content", "long"})  # refusals of a look, but the account's
 _LISTED = 100  # batches of a page in which one is looked for that was submitted and not noted
 _PAGES = 20
 _FILE_TIMEOUT_S = 900.0  # at least, for a file of up to 200 MB
@@ -67,6 +73,22 @@ class _Submitted(NamedTuple):
     stem: str
     number: str
     identifiers: Sequence[str]
+
+
+class Result(NamedTuple):
+    """What a batch says of one request, and the key of the attempt that this settles."""
+
+    identifier: str
+    key: str
+    verdict: Verdict
+
+
+class _Gone(Exception):
+    """The endpoint has no longer, or not for this key, what it accepted."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.words)
+        self.verdict = verdict
 
 
 class _Line(NamedTuple):
@@ -112,72 +134,94 @@ class Batches:
         self._empty_in_a_row = 0
         self._next_s = 0.0  # before which no batch is submitted, by the monotonic clock
 
-    def results(self, asked: Mapping[str, BatchRequest], endpoint: Path) -> Iterator[tuple[str, Verdict]]:
-        """Yields one (identifier, verdict) per request, from batches that were submitted before and from new ones.
+    def earlier_results(self, asked: Mapping[str, BatchRequest]) -> Iterator[Result]:
+        """Yields what batches that were submitted before say of the requests; of one, several batches may speak.
 
-        Raises GenerationError if the endpoint cannot be asked, or batch after batch gives nothing back.
+        A batch that can no longer be found has lost its requests: the endpoint may have answered and billed them.
+        Raises GenerationError if the endpoint cannot be asked.
         """
-        missing = dict(asked)
-        for batch in self._noted(missing):
-            try:
-                ended = self._ended(batch.number)
-            except GenerationError as error:
-                if error.code != PROBLEMS["model"].code:
-                    raise
-                continue  # another endpoint than the one that it was submitted to
-            for identifier, verdict, _ in self._read(batch, asked, ended):
-                if verdict.state is State.ANSWER and missing.pop(identifier, None) is not None:
-                    yield identifier, verdict
-                elif verdict.billed and identifier in missing:
-                    self._log.end(self._log.batch_key(identifier), lost=True, words=verdict.words)
-        submitted = [self._submit(part, endpoint) for part in _parts(missing)]
-        for batch in submitted:
-            verdicts = self._outcome(batch, asked, endpoint)
-            for identifier, verdict in verdicts.items():
-                if verdict.completion is None:
-                    self._log.end(self._log.batch_key(identifier), lost=verdict.billed, words=verdict.words)
+        answered: set[str] = set()
+        for batch in self._noted(asked):
+            open_ = [name for name in batch.identifiers if name in asked and name not in answered]
+            if not open_:
+                continue
+            verdicts, _, _ = self._verdicts(batch, asked)
+            for name in open_:
+                if verdicts[name].completion is not None:
+                    answered.add(name)
+                yield Result(name, self._log.batch_key(batch.stem, name), verdicts[name])
+
+    def results(self, asked: Mapping[str, BatchRequest], endpoint: Path) -> Iterator[Result]:
+        """Yields one result per request, from new batches.
+
+        Raises GenerationError if the endpoint cannot be asked, has not what it accepted, or batch after batch gives
+        nothing back.
+        """
+        for batch in [self._submit(part, endpoint) for part in _parts(asked)]:
+            stem, verdicts = self._outcome(batch, asked, endpoint)
             pauses = [each.pause_s or 0.0 for each in verdicts.values() if each.state is State.WAIT]
             self._next_s = time.monotonic() + max((s for s in pauses if s <= self._settings.deadline_s), default=0.0)
             if self._empty_in_a_row >= EMPTY_IN_A_ROW:
+                for name, verdict in verdicts.items():
+                    self._log.end(self._log.batch_key(stem, name), lost=verdict.billed, words=verdict.words)
                 raise self._stopped(next(iter(verdicts.values())), "nothing came back of its last batches")
-            yield from verdicts.items()
+            for name, verdict in verdicts.items():
+                yield Result(name, self._log.batch_key(stem, name), verdict)
 
     # One batch
 
-    def _outcome(self, batch: _Submitted, asked: Mapping[str, BatchRequest], endpoint: Path) -> dict[str, Verdict]:
+    def _outcome(
+        self, batch: _Submitted, asked: Mapping[str, BatchRequest], endpoint: Path
+    ) -> tuple[str, dict[str, Verdict]]:
         """Returns the verdict on each request of a new batch; submits it again while an enqueued limit ends it."""
         begun = time.monotonic()
         pause = max(self._settings.poll_s, _FIRST_PAUSE_S)
         while True:
-            ended = self._ended(batch.number)
-            whole = self._failure(ended)
-            if whole.state is not State.WAIT or ended["status"] != "failed":
+            verdicts, came_back, gone = self._verdicts(batch, asked)
+            if gone is not None:
+                raise self._stopped(gone, "what it accepted cannot be found")
+            last = next(iter(verdicts.values()))
+            if came_back or last.state is not State.WAIT or last.billed:
                 break
+            for name in batch.identifiers:
+                self._log.end(self._log.batch_key(batch.stem, name), lost=False)
             if time.monotonic() + pause > begun + self._settings.patience_s:
-                for identifier in batch.identifiers:
-                    self._log.end(self._log.batch_key(identifier), lost=False)
-                raise self._stopped(whole, "its batch was put off again and again")
+                raise self._stopped(last, "its batch was put off again and again")
             time.sleep(pause)
             pause = min(2.0 * pause, max(self._settings.max_wait_s, pause))
             batch = self._submit({name: asked[name] for name in batch.identifiers}, endpoint)
+        self._empty_in_a_row = 0 if came_back else self._empty_in_a_row + 1
+        return batch.stem, verdicts
+
+    def _verdicts(
+        self, batch: _Submitted, asked: Mapping[str, BatchRequest]
+    ) -> tuple[dict[str, Verdict], bool, Verdict | None]:
+        """Waits until a batch has ended. Returns the verdict on each of its requests, and whether any came back.
+
+        The last item says why one of them cannot be found any more: the batch or a file of it is gone.
+        """
+        try:
+            ended = self._ended(batch.number)
+        except _Gone as error:
+            return dict.fromkeys(batch.identifiers, error.verdict), False, error.verdict
+        lines, gone = self._read(batch, asked, ended)
         verdicts: dict[str, Verdict] = {}
-        unreadable, came_back = 0, False
-        for line in self._read(batch, asked, ended):
-            unreadable += not line.identifier
+        for line in lines:
             if line.identifier in batch.identifiers:
                 verdicts.setdefault(line.identifier, line.verdict)
-                came_back |= line.is_exchange
-        self._empty_in_a_row = 0 if came_back else self._empty_in_a_row + 1
-        for identifier in batch.identifiers:
-            if identifier not in verdicts:
-                words = f"{unreadable} lines of its result cannot be read" if unreadable else whole.words
-                verdicts[identifier] = replace(whole, words=words, billed=unreadable > 0)
-        return verdicts
+        exchanged = {line.identifier for line in lines if line.is_exchange and line.identifier in verdicts}
+        unreadable = sum(not line.identifier for line in lines)
+        left_out = self._failure(ended)
+        words = f"{unreadable} lines of its result cannot be read" if unreadable else left_out.words
+        is_billed = unreadable > 0 or _may_bill_the_rest(ended, [verdicts[name] for name in exchanged])
+        left_out = gone or replace(left_out, words=words, billed=is_billed)
+        missing = [name for name in batch.identifiers if name not in verdicts]
+        return verdicts | dict.fromkeys(missing, left_out), bool(exchanged), gone if missing else None
 
     def _ended(self, number: str) -> Mapping[str, Any]:
         """Waits until a batch has ended, and returns it."""
         while True:
-            batch = self._json("GET", f"/batches/{number}")
+            batch = _object(self._look(f"/batches/{number}"))
             if batch.get("status") in ENDED:
                 return batch
             time.sleep(self._settings.poll_s)
@@ -187,19 +231,24 @@ class Batches:
         stated = batch.get("errors") or f"the batch is {batch.get('status')}, and ended without it"
         return self._judge(Exchange(400, body=json.dumps({"error": stated}).encode()), (0, 0))
 
-    def _read(self, batch: _Submitted, asked: Mapping[str, BatchRequest], ended: Mapping[str, Any]) -> Iterator[_Line]:
-        """Yields the lines of a batch's files."""
+    def _read(
+        self, batch: _Submitted, asked: Mapping[str, BatchRequest], ended: Mapping[str, Any]
+    ) -> tuple[list[_Line], Verdict | None]:
+        """Returns the lines of a batch's files, and why one of the files is gone, if one is."""
         longest = max((each.worst[1] for each in asked.values()), default=0)
         most_bytes = max(_SMALL_BYTES, 2 * len(batch.identifiers) * longest_body(longest))
+        lines: list[_Line] = []
+        gone = None
         for key in ("output_file_id", "error_file_id"):
             if not isinstance(ended.get(key), str):
                 continue
-            content = self._call(
-                "GET", f"/files/{ended[key]}/content", most_bytes=most_bytes, timeout_s=_FILE_TIMEOUT_S
-            )
-            for line in content.split(b"\n"):
-                if line.strip():
-                    yield self._read_line(line, asked)
+            try:
+                content = self._look(f"/files/{ended[key]}/content", most_bytes=most_bytes, timeout_s=_FILE_TIMEOUT_S)
+            except _Gone as error:
+                gone = error.verdict
+                continue
+            lines += [self._read_line(line, asked) for line in content.split(b"\n") if line.strip()]
+        return lines, gone
 
     def _read_line(self, line: bytes, asked: Mapping[str, BatchRequest]) -> _Line:
         entry = parsed(line)
@@ -244,34 +293,46 @@ class Batches:
         prefix = batch_prefix(self._name)
         identifiers = list(part)
         place = sum(key.endswith("/requests") for key in self._journal.items(prefix))
-        mark = hashlib.sha256("\n".join([str(place), *identifiers]).encode()).hexdigest()
-        stem = f"{place:08}-{mark[:32]}"
-        self._log.begin_batch({name: (sum(each.worst), each.price_usd) for name, each in part.items()})
-        self._journal.put(f"{prefix}{stem}/requests", json.dumps(identifiers).encode())
+        mark = uuid.uuid4().hex
+        stem = f"{place:08}-{mark}"
         lines = [_line(name, each, endpoint) for name, each in part.items()]
-        boundary = f"undersong-{mark[:32]}"
+        boundary = f"undersong-{mark}"
         form = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-        file = self._json("POST", "/files", _multipart(b"\n".join(lines), boundary), form, timeout_s=_FILE_TIMEOUT_S)
+        content = _multipart(b"\n".join(lines), boundary)
+        file = _object(self._call("POST", "/files", content, form, timeout_s=_FILE_TIMEOUT_S))
         wanted = {
             "input_file_id": self._text(file, "id"),
             "endpoint": endpoint,
             "completion_window": "24h",
             "metadata": {MARK: stem},
         }
-        batch = self._json("POST", "/batches", json.dumps(wanted).encode(), is_safe=False)
-        number = self._text(batch, "id")
+        # From here on the endpoint may accept it, and bill each request, whether or not its answer arrives.
+        keys = self._log.begin_batch(stem, {name: (sum(each.worst), each.price_usd) for name, each in part.items()})
+        self._journal.put(f"{prefix}{stem}/requests", json.dumps(identifiers).encode())
+
+        def refused(verdict: Verdict) -> None:
+            for key in keys:
+                self._log.end(key, lost=verdict.billed, words=verdict.words)
+
+        body = json.dumps(wanted).encode()
+        number = self._text(_object(self._call("POST", "/batches", body, on_failure=refused)), "id")
         self._journal.put(f"{prefix}{stem}/number", number.encode())
         return _Submitted(stem, number, identifiers)
 
     def _submitted(self, stem: str) -> str | None:
-        """Returns the number of a batch that an earlier process submitted and could not note."""
+        """Returns the number of a batch that an earlier process submitted and could not note; None if it has none."""
         after = ""
         for _ in range(_PAGES):
-            page = self._json("GET", f"/batches?limit={_LISTED}{after}")
-            batches = [each for each in page.get("data") or () if isinstance(each, dict)]
+            try:
+                page = _object(self._look(f"/batches?limit={_LISTED}{after}"))
+            except _Gone:  # an endpoint that lists no batches
+                return None
+            listed = page.get("data")
+            batches = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
             for batch in batches:
-                if (batch.get("metadata") or {}).get(MARK) == stem:
-                    return self._text(batch, "id")
+                metadata, number = batch.get("metadata"), batch.get("id")
+                if isinstance(metadata, dict) and metadata.get(MARK) == stem and isinstance(number, str) and number:
+                    return number
             if not page.get("has_more") or not batches:
                 break
             after = f"&after={batches[-1].get('id')}"
@@ -279,19 +340,21 @@ class Batches:
 
     # Calls
 
-    def _json(
-        self,
-        method: str,
-        path: str,
-        content: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-        *,
-        is_safe: bool = True,
-        timeout_s: float = 0.0,
-    ) -> Mapping[str, Any]:
-        body = self._call(method, path, content, headers, most_bytes=_SMALL_BYTES, timeout_s=timeout_s, is_safe=is_safe)
-        value = parsed(body)
-        return value if isinstance(value, dict) else {}
+    def _look(self, path: str, *, most_bytes: int = _SMALL_BYTES, timeout_s: float = 0.0) -> bytes:
+        """Returns what the endpoint keeps at a path.
+
+        Raises _Gone if it has nothing there, at several looks: what was made a moment ago may not be shown at once.
+        """
+        pause = _FIRST_PAUSE_S
+        for look in range(1, LOOKS + 1):
+            try:
+                return self._call("GET", path, most_bytes=most_bytes, timeout_s=timeout_s)
+            except _Gone:
+                if look == LOOKS:
+                    raise
+            time.sleep(min(pause, self._settings.max_wait_s))
+            pause *= 2.0
+        raise AssertionError
 
     def _text(self, value: Mapping[str, Any], key: str) -> str:
         if isinstance(value.get(key), str) and value[key]:
@@ -305,14 +368,15 @@ class Batches:
         content: bytes = b"",
         headers: Mapping[str, str] | None = None,
         *,
-        most_bytes: int,
+        most_bytes: int = _SMALL_BYTES,
         timeout_s: float = 0.0,
-        is_safe: bool = True,
+        on_failure: Callable[[Verdict], None] | None = None,
     ) -> bytes:
         """Returns the body of a good answer; makes the call again while it fails and that is safe.
 
         Args:
-            is_safe: the call may be made again even if its answer was lost: nothing is submitted by it.
+            on_failure: told of the last verdict. Such a call submits something, and is made again only if the endpoint
+                did not hear it.
         """
         settings = self._settings
         begun, pause = time.monotonic(), _FIRST_PAUSE_S
@@ -328,11 +392,17 @@ class Batches:
             if not exchange.fault and 200 <= exchange.status < 300:
                 return exchange.body
             verdict = self._judge(exchange, (0, 0))
-            is_unheard = verdict.throttled or verdict.kind == "unreachable"
-            if verdict.state not in (State.WAIT, State.LOST):
-                raise self._stopped(verdict, "its batch cannot be asked after")
+            is_again = verdict.state in (State.WAIT, State.LOST)
             wait_s = min(pause, settings.max_wait_s) if verdict.pause_s is None else verdict.pause_s
-            if not (is_safe or is_unheard) or time.monotonic() + wait_s > begun + settings.patience_s:
+            is_safe = on_failure is None or verdict.throttled or verdict.kind == "unreachable"
+            is_over = not is_safe or time.monotonic() + wait_s > begun + settings.patience_s
+            if on_failure is not None and (is_over or not is_again):
+                on_failure(verdict)
+            if not is_again:
+                if method == "GET" and verdict.kind in _GONE:
+                    raise _Gone(replace(verdict, state=State.LOST, kind="gone", billed=True))
+                raise self._stopped(verdict, "its batch cannot be asked after")
+            if is_over:
                 raise self._unreachable(verdict.words)
             time.sleep(wait_s)
             pause *= 2.0
@@ -343,6 +413,28 @@ class Batches:
             "run the same command again: the batch is noted, and found again",
             code="batch-unreachable",
         )
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    value = parsed(body)
+    return value if isinstance(value, dict) else {}
+
+
+def _may_bill_the_rest(ended: Mapping[str, Any], exchanged: Sequence[Verdict]) -> bool:
+    """Returns whether an ended batch may bill requests of which its files say nothing.
+
+    By its counts and its usage where it states them. Otherwise a batch of which nothing came back has begun nothing,
+    and of any other one the rest may have been answered.
+    """
+    counts, usage = ended.get("request_counts"), ended.get("usage")
+    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    read = [each.completion.usage for each in exchanged if each.completion is not None]
+    if isinstance(total, int) and total > sum(each.prompt + each.completion for each in read):
+        return True
+    completed = counts.get("completed") if isinstance(counts, dict) else None
+    if isinstance(completed, int) and completed >= len(read):
+        return completed > len(read)
+    return ended.get("status") == "completed" or bool(exchanged)
 
 
 def _line(identifier: str, request: BatchRequest, endpoint: Path) -> bytes:

@@ -31,6 +31,7 @@ from undersong_server.generators.kinds.openai import states
 from undersong_server.generators.kinds.openai.attempt import Connection, longest_body
 from undersong_server.generators.kinds.openai.batches import Batches, BatchRequest, BatchSettings
 from undersong_server.generators.kinds.openai.batches import Path as BatchPath
+from undersong_server.generators.kinds.openai.batches import Result as BatchResult
 from undersong_server.generators.kinds.openai.settings import Endpoint, EndpointSettings
 from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, judge
 from undersong_server.journal import Journal
@@ -431,7 +432,7 @@ class OpenAIGenerator:
     def _batched(
         self, requests: Sequence[GenerationRequest], batches: Batches
     ) -> Iterator[tuple[int, Answer | GenerationError]]:
-        """Yields answers from batch files. Their worst cases are reserved together before anything is submitted."""
+        """Yields answers from batch files. The worst cases of new ones are reserved before anything is submitted."""
         settings = self._settings
         asked: dict[str, BatchRequest] = {}
         indices: dict[str, int] = {}
@@ -442,35 +443,50 @@ class OpenAIGenerator:
             worst = self._worst_case(most)
             asked[identifier] = BatchRequest(body, worst, settings.price_usd(*worst))
             indices[identifier] = index
-        # What an earlier process submitted and could not read is no longer lost: it is reserved below.
-        taken_over = self._log.take_over(asked)
-        self._budget.charge(-taken_over.tokens, -taken_over.price_usd)
+        for result in batches.earlier_results(dict(asked)):
+            # It was charged when this process began, if not settled before: now it counts as what became of it.
+            charged = self._log.take_over(result.key)
+            self._budget.charge(-charged.tokens, -charged.price_usd)
+            charge = (charged.tokens, charged.price_usd)
+            answer, took = self._batch_result(requests[indices[result.identifier]], result, charge)
+            self._budget.charge(*took)
+            if answer is not None:
+                del asked[result.identifier]
+                yield indices[result.identifier], answer
+        if not asked:
+            return
         reserved = (sum(sum(each.worst) for each in asked.values()), sum(each.price_usd for each in asked.values()))
-        try:
-            self._budget.reserve(*reserved)
-        except BudgetExhausted:
-            self._budget.charge(taken_over.tokens, taken_over.price_usd)
-            raise
-        took = (0, 0.0)
+        self._budget.reserve(*reserved)
+        spent = (0, 0.0)
         path: BatchPath = "/v1/chat/completions" if requests[0].style == "chat" else "/v1/completions"
         try:
-            for identifier, verdict in batches.results(asked, path):
-                index = indices[identifier]
-                self._count("calls")
-                if verdict.completion is not None:
-                    _, (_, allowed) = settings.body_of(requests[index])
-                    answer = self._answer_of(verdict.completion, self._log.batch_key(identifier), allowed)
-                    took = (took[0] + answer.prompt_tokens + answer.completion_tokens, took[1] + answer.price_usd)
-                    self._note_answer(requests[index], answer)
-                    yield index, answer
-                    continue
-                if verdict.billed:
-                    took = (took[0] + sum(asked[identifier].worst), took[1] + asked[identifier].price_usd)
-                    self._count("lost_attempts")
-                    self._budget.last_loss = verdict.words
-                yield index, self._batch_failure(verdict)
+            for result in batches.results(asked, path):
+                reserve = (sum(asked[result.identifier].worst), asked[result.identifier].price_usd)
+                answer, took = self._batch_result(requests[indices[result.identifier]], result, reserve)
+                spent = (spent[0] + took[0], spent[1] + took[1])
+                yield indices[result.identifier], answer or self._batch_failure(result.verdict)
         finally:
-            self._budget.settle(reserved, took)
+            left = self._log.give_up()
+            self._budget.settle(reserved, (spent[0] + left.tokens, spent[1] + left.price_usd))
+
+    def _batch_result(
+        self, request: GenerationRequest, result: BatchResult, worst: tuple[int, float]
+    ) -> tuple[Answer | None, tuple[int, float]]:
+        """Settles the attempt that a batch made; returns its answer, None for none, and what it took."""
+        verdict = result.verdict
+        self._count("calls")
+        if verdict.completion is None:
+            self._log.end(result.key, lost=verdict.billed, words=verdict.words)
+            if not verdict.billed:
+                return None, (0, 0.0)
+            self._count("lost_attempts")
+            self._budget.last_loss = verdict.words
+            return None, worst
+        _, (_, allowed) = self._settings.body_of(request)
+        answer = self._answer_of(verdict.completion, result.key, allowed)
+        self._log.settle(result.key)
+        self._note_answer(request, answer)
+        return answer, (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
 
     def _batch_failure(self, verdict: Verdict) -> Answer | GenerationError:
         """Returns what becomes of a line of a batch without an answer. Raises GenerationError if the run stops."""

@@ -118,6 +118,12 @@ PROBLEMS: dict[str, Problem] = {
         "endpoint-fails",
         "look after the endpoint and the generator's settings, then run the same command again; answers are kept",
     ),
+    "gone": Problem(
+        State.LOST,
+        "batch-gone",
+        "correct base_url or the key if these are not those that it was submitted with; then run the same command"
+        " again: what is still not there is asked for again, and counts at its worst case",
+    ),
     "lost": Problem(
         State.LOST,
         "endpoint-fails",
