@@ -151,8 +151,12 @@ def support(case: Case, answer: Any, sigma: float, m: Any, texts: Texts) -> tupl
     expected = total * share / share.sum()
     part = np.clip(answer / total, 1 / total, 1)
     error = np.sqrt(sigma**2 + total * part * (1 - part)) / expected
-    low, high = answer / expected + 2 * error, answer / expected - 2 * error
-    return (low < 0.25) & ~(low < 0.25).all(), high > 0.75
+    s = answer / expected
+    low, best = s + 2 * error, int(np.argmax(s))
+    ratio_error = np.sqrt(error**2 + (s / s[best]) ** 2 * error[best] ** 2) / s[best]
+    ratio_error[best] = 0
+    enough = (s / s[best] - 2 * ratio_error > 0.75) & (s - 2 * error > 0.25)
+    return (low < 0.25) & ~(low < 0.25).all(), enough
 
 
 def set_aside(texts: Texts, unsupported: Any, supported: Any) -> Any:

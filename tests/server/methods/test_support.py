@@ -51,6 +51,23 @@ def test_support_is_told_only_where_the_votes_tell_it():
     assert not judged([-900.0, -900.0, -900.0]).unsupported.all()
 
 
+@pytest.mark.parametrize(
+    ("votes", "supported"),
+    [
+        # The nearest third of a pool whose second generator is half on topic: its votes are those of a whole share.
+        ([200.0, 100.0, 0.0], [True, False, False]),
+        ([269.0, 155.0, 1.0], [True, False, False]),
+        ([2.00 * 200, 1.00 * 200, 0.0], [True, False, False]),  # real questions, zero-shot ones, news
+        ([1.21 * 200, 0.48 * 200, 0.02 * 200], [True, False, False]),  # the clinic's
+        ([300.0, 290.0, 1.0], [True, True, False]),
+        ([24.0, 22.0, 1.0], [True, False, False]),  # as good as the best, which few votes do not tell
+        ([9.0, 1.0, 0.0], [False, False, False]),
+    ],
+)
+def test_a_generator_is_supported_beside_the_best_one(votes, supported):
+    assert judged(votes, sigma=5.0).supported.tolist() == supported
+
+
 def test_a_public_classifier_judges_the_texts_of_those_in_between():
     rng = np.random.default_rng(1)
     halves = [f"{start} {end}" for start, end in zip(written(rng, TOPIC, 15), written(rng, OTHER, 15), strict=True)]

@@ -18,7 +18,7 @@ from undersong_server.methods.parts.words import windows, word_classifier, word_
 
 RECORD = "set aside"  # name under which a run records the texts that it sets aside
 LEAST = 0.25  # a support whose upper end is below it: the generator is unsupported
-ENOUGH = 0.75  # a support whose lower end is above it: the generator is supported
+ENOUGH = 0.75  # of the best generator's support; one whose lower end is above it is supported
 ERRORS = 2.0  # standard errors to either end
 LENIENCE = 0.02  # of the supported generators' texts, which may look as unlike them as what is set aside
 GENERATOR, SUBJECT = "generator", "subject"  # reasons: of an unsupported generator, or unlike the supported ones' texts
@@ -47,8 +47,19 @@ class Support:
 
     @property
     def supported(self) -> Bools:
-        """bool [K]"""
-        high: Bools = self.votes / self.expected - ERRORS * self.error > ENOUGH
+        """bool [K]; of the best generator it is only asked that the votes tell it from an unsupported one.
+
+        A generator is compared with the best one, and not with its share of the texts: the fewer texts of a pool are on
+        topic, the larger a part of them is in the nearest third. Where a third is, half of a generator's texts suffice
+        for the votes of its whole share.
+        """
+        support = self.votes / self.expected
+        best = int(support.argmax())
+        top = max(float(support[best]), 1e-9)
+        ratio = support / top
+        error = np.sqrt(self.error**2 + (ratio * self.error[best]) ** 2) / top
+        error[best] = 0.0
+        high: Bools = (ratio - ERRORS * error > ENOUGH) & (support - ERRORS * self.error > LEAST)
         return high
 
 
