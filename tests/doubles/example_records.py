@@ -1,4 +1,4 @@
-"""Records for tests of statistics: written down, or any texts, labels and embeddings; each its own unit."""
+"""Records for tests of statistics: written down, or any texts, labels and embeddings; each its own unit by default."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,12 +24,13 @@ class Records:
         labels: Any = None,
         embeddings: Any = (),
         columns: Mapping[str, Sequence[str]] | None = None,
+        units: Any = None,
     ) -> None:
         count = max(len(texts), len(embeddings), 0 if labels is None else len(labels))
         self.texts = texts
         self.labels: Int64 = np.full(count, -1) if labels is None else np.asarray(labels, dtype=np.int64)
         self.embeddings: Float32 = np.asarray(embeddings, dtype=np.float32)
-        self.units: Int64 = np.arange(count)
+        self.units: Int64 = np.arange(count) if units is None else np.asarray(units, dtype=np.int64)
         self.unit_hashes: UInt64 = self.units.astype(np.uint64)
         self.columns = columns or {}
 

@@ -60,7 +60,7 @@ from undersong_protocol.secagg import party as secagg_party
 from undersong_protocol.secagg.noise_share import NoiseSeeds
 from undersong_protocol.statistics import PublicInputs, contribution
 from undersong_protocol.statistics.contribution import contribute
-from undersong_protocol.statistics.interface import Rows, Sensitivity
+from undersong_protocol.statistics.interface import Rows
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 from undersong_protocol.wire.messages import secagg_pb2 as secagg
 from undersong_server.pool import Sample
@@ -383,8 +383,8 @@ def no_clamp(monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit's rows count as they are, however long."""
     monkeypatch.setattr(contribution, "_clipped", lambda _statistic, matrix: matrix)
     add: Any = contribution._add_rounded
-    unbounded = Sensitivity(math.inf, math.inf, math.inf)
-    monkeypatch.setattr(contribution, "_add_rounded", lambda *given: add(*given[:4], unbounded, given[5]))
+    unbounded = (math.inf, math.inf, math.inf)
+    monkeypatch.setattr(contribution, "_add_rounded", lambda *given: add(*given[:4], unbounded))
 
 
 def no_clamp_but_the_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,7 @@ def grid_vector(
         unit_contribution=privacy.contribution,
         max_per_unit=privacy.max_per_unit,
         max_records=privacy.max_records,
+        law=planned.law,
     )
 
 

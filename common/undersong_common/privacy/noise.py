@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ TAIL_BITS = 113
 # coordinate.
 ROUNDING_VARIANCE = 4
 SMALLEST_SHARE_SIGMA = 3.0
+
+Law = Literal["gaussian", "laplace"]
 
 _FRACTION_BITS = 256
 _ONE = 1 << _FRACTION_BITS

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, StrictBool, StringConstraints, TypeA
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import VOIDED_VECTORS
-from undersong_common.privacy.noise import DiscreteLaplaceShare
+from undersong_common.privacy.noise import DiscreteLaplaceShare, Law
 from undersong_protocol import limits, statistics
 from undersong_protocol.limits import (
     LARGEST_DIMENSION,
@@ -37,9 +37,10 @@ from undersong_protocol.limits import (
 from undersong_protocol.secagg import noise_share, ring
 from undersong_protocol.secagg.drawn import stray
 from undersong_protocol.secagg.parameters import check_quorum
+from undersong_protocol.statistics import contribution
+from undersong_protocol.statistics.contribution import UnitContribution
 
 Unit = Literal["sample", "user", "party"]
-UnitContribution = Literal["mean", "sum"]
 
 # Integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (docs/privacy.md, "Noise").
 SMALLEST_SIGMA = 64.0
@@ -107,11 +108,6 @@ class Privacy:
         """Largest norm of a unit's contribution, as a multiple of one record's largest norm."""
         return self.max_per_unit if self.unit != "sample" and self.contribution == "sum" else 1
 
-    @property
-    def scale_factor(self) -> int:
-        """Extra integer resolution, so that a mean over max_per_unit records keeps every record's weight."""
-        return self.max_per_unit if self.unit != "sample" and self.contribution == "mean" else 1
-
 
 @dataclass(frozen=True)
 class Quorum:
@@ -167,7 +163,7 @@ class SumRequest:
     statistic: statistics.Statistic
     budget_share: float = 1.0
     sampling_rate: float = 1.0
-    law: noise_share.Law = "gaussian"
+    law: Law = "gaussian"
     epsilon: float | None = None
     noise_multiplier: float | None = None
     first_rung_s: float = limits.FIRST_S
@@ -196,7 +192,7 @@ class PlannedSum:
     sigma_integer: _Number
     modulus_bits: _Count
     sampling_rate: _Number = 1.0
-    law: noise_share.Law = "gaussian"
+    law: Law = "gaussian"
     first_rung_s: _Number = limits.FIRST_S
     source: Annotated[str, StringConstraints(pattern=f"^(?:{SOURCE.pattern})$")] = ""
 
@@ -574,7 +570,7 @@ def _own(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quoru
 
 def _gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
     deviation = multiplier * request.statistic.sensitivity.l2 * privacy.norm_factor
-    scale = request.statistic.base_scale * privacy.scale_factor
+    scale = contribution.least_scale(request.statistic, privacy.contribution, privacy.max_per_unit, request.law)
     if deviation:
         while not _fine_enough(deviation * scale, quorum):
             scale *= 2
@@ -588,7 +584,7 @@ def _gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quorum: 
 def _laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
     """Discrete Laplace noise of scale L1 / epsilon, on a grid that is fine beside it."""
     natural = request.statistic.sensitivity.l1 * privacy.norm_factor / epsilon
-    scale = request.statistic.base_scale * privacy.scale_factor
+    scale = contribution.least_scale(request.statistic, privacy.contribution, privacy.max_per_unit, request.law)
     if natural:
         least, largest = LAPLACE_SCALES
         while natural * scale < least and scale.bit_length() <= LARGEST_SCALE_BITS:
@@ -605,16 +601,15 @@ def _laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum: Quor
 
 def _planned(request: SumRequest, scale: int, sigma_integer: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
     statistic = request.statistic
-    bound = statistic.sensitivity
-    factor = privacy.norm_factor
+    bound = contribution.unit_sensitivity(statistic, privacy.contribution, privacy.max_per_unit, request.law)
     planned = PlannedSum(
         name=request.name,
         statistic=statistic.name,
         parameters=statistics.parameters(statistic),
         dimension=statistic.dimension,
-        l1=bound.l1 * factor,
-        l2=bound.l2 * factor,
-        linf=bound.linf * factor,
+        l1=bound.l1,
+        l2=bound.l2,
+        linf=bound.linf,
         scale=scale,
         sigma_integer=sigma_integer,
         modulus_bits=0,
@@ -641,7 +636,7 @@ def _modulus_bits(statistic: statistics.Statistic, planned: PlannedSum, privacy:
     return ring.modulus_bits(
         parties=quorum.parties,
         max_records=privacy.max_records,
-        linf=statistic.sensitivity.linf,
+        linf=contribution.largest_coordinate(statistic, privacy.contribution, privacy.max_per_unit, planned.law),
         scale=planned.scale,
         sigma_total=sigma_total,
     )

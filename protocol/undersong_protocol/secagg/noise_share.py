@@ -15,7 +15,6 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
 
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
 from undersong_common.privacy.noise import (
@@ -24,12 +23,11 @@ from undersong_common.privacy.noise import (
     DiscreteGaussian,
     DiscreteLaplaceShare,
     IntegerNoise,
+    Law,
     Target,
 )
 from undersong_common.privacy.stream import LONG_BYTES, SEED_BYTES, KeyStream, LongStream
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector
-
-Law = Literal["gaussian", "laplace"]
 
 _CHAIN = b"undersong/noise-chain/1\x00"
 _SEED = b"undersong/noise-seed/1\x00"

@@ -9,6 +9,7 @@ from typing import get_args
 import numpy as np
 
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.privacy.noise import Law
 from undersong_protocol.secagg import keys, merkle, ring
 from undersong_protocol.secagg.drawn import MERKLE_ABOVE, Draw, choose_draw
 from undersong_protocol.secagg.drawn import merkle as merkle_graph
@@ -21,7 +22,7 @@ from undersong_protocol.secagg.graph import (
     regular,
 )
 from undersong_protocol.secagg.merkle import Tree
-from undersong_protocol.secagg.noise_share import Law, NoisePlan, noise_plan
+from undersong_protocol.secagg.noise_share import NoisePlan, noise_plan
 from undersong_protocol.secagg.sid import DIGEST_BYTES, digest
 from undersong_protocol.secagg.sid import sid as sid_of
 

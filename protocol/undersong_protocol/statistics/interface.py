@@ -319,6 +319,14 @@ class Statistic(ABC):
         return self.consent
 
     @property
+    def votes_of_a_record(self) -> int:
+        """Largest number of coordinates that one record votes for, where a unit's votes are scaled to the whole bound.
+
+        0, the default, means that the statistic estimates an average, and a unit's rows count by their mean.
+        """
+        return 0
+
+    @property
     def base_scale(self) -> int:
         """Least number of integer units per natural unit, which a plan may raise; the default suits counts."""
         return COUNT_SCALE

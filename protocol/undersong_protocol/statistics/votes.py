@@ -88,6 +88,10 @@ class TopQVotes(Statistic, question="nearest"):
         return Sensitivity(kinds * math.fsum(weights), math.sqrt(kinds * squares), 1.0)
 
     @property
+    def votes_of_a_record(self) -> int:
+        return (2 if self.furthest else 1) * self.q
+
+    @property
     def base_scale(self) -> int:
         return 1 << (self.q - 1)
 
@@ -251,6 +255,10 @@ class EqualVotes(Statistic, question="nearest"):
         3.0
         """
         return Sensitivity(float(self.q), math.sqrt(self.q), 1.0)
+
+    @property
+    def votes_of_a_record(self) -> int:
+        return self.q
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[EqualVotes, Inputs]":

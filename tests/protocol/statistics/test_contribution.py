@@ -36,6 +36,7 @@ class Anything:
     dimension: int
     sensitivity: Sensitivity
     base_scale: int = 64
+    votes_of_a_record: int = 0
 
     def rows(self, records: Any, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         raise NotImplementedError
