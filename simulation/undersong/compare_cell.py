@@ -221,7 +221,7 @@ class Bench:
             check_units(task.privacy.promise(), dealt(task, self._files, cell.seed))
             self._checked.add(federation)
         if generator not in self._checked:
-            for problem, remedy in task_faults(task):
+            for problem, remedy in task_faults(task, environment=os.environ):
                 raise ConfigurationError(problem, remedy)
             around = Surroundings(task.task.labels, task.locate(""), _embed_nothing, os.environ)
             for settings in task.generators:

@@ -114,7 +114,7 @@ def plan(task: Task) -> Plan:
     >>> print(us.plan(task).promise)
     epsilon 4, delta 1e-05 for one sample; 13.992 if every other party colludes
     """
-    return Plan(tasks.plan(task.file, task.assignments))
+    return Plan(tasks.plan(task.file, task.assignments, environment=os.environ))
 
 
 def simulate(

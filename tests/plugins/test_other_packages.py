@@ -391,10 +391,10 @@ def test_it_runs_in_a_simulation_with_its_generator(package, tmp_path, monkeypat
 def test_a_file_of_another_package_s_generator_is_not_taken_for_a_model(package, tmp_path, monkeypatch):
     given = task(tmp_path, 'generators=[{name="lines", kind="canned", lines=["One."]}]')
     monkeypatch.setattr(type(given.generators[0]), "files", ("lines.txt",))
-    ((said, _),) = task_faults(given)
+    ((said, _),) = task_faults(given, environment={})
     assert "lines.txt: no such file (generator lines)" in said
     given.locate("lines.txt").write_text("One.", encoding="utf-8")
-    assert not list(task_faults(given))
+    assert not list(task_faults(given, environment={}))
 
 
 def test_an_embedder_embeds_each_text_by_itself_and_is_pinned_at_a_party(package, tmp_path):
@@ -459,7 +459,7 @@ def test_a_broken_embedder_is_refused_where_it_is_loaded(package, tmp_path, line
     with pytest.raises(ConfigurationError, match="letters"):
         embedders.dimension("plug-in:letters")
     given = task(tmp_path / "task", f'embedder.model="{pinned}"')
-    assert any("letters" in fault for fault, _ in task_faults(given))
+    assert any("letters" in fault for fault, _ in task_faults(given, environment={}))
     command("init", "alpha", "--embedder", pinned, "--home", tmp_path / "alpha", code=2)
 
 

@@ -467,7 +467,7 @@ def test_plan_and_simulation_refuse_the_same_rows_of_every_file_at_once(tmp_path
     good: Row = {"text": "a note", "label": LABELS[0], "user": "a"}
     spoilt = [write_rows(tmp_path / "private" / f"site-{n}.jsonl", [good, good, {"user": "b", **row}]) for n in (0, 1)]
     with pytest.raises(ConfigurationError) as planned:
-        task_files.plan(path)
+        task_files.plan(path, environment={})
     with pytest.raises(ConfigurationError) as simulated:
         run(path, tmp_path / "out")
     assert planned.value.problem == simulated.value.problem == "\n".join(f"{file}:{said}" for file in spoilt)

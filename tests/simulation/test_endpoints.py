@@ -184,7 +184,7 @@ def test_plan_and_simulation_refuse_a_cap_below_the_expected_cost_before_a_call_
     with serving(ChatServer(writer)) as server, pytest.raises(ConfigurationError) as simulated:
         run(tmp_path, tmp_path / "out", server.url, **given)
     with pytest.raises(ConfigurationError) as planned:
-        task_files.plan(tmp_path / "task.toml")
+        task_files.plan(tmp_path / "task.toml", environment=KEY)
     assert planned.value.problem == simulated.value.problem
     assert f"generator far: {key} is {cap:g}" in planned.value.problem
     assert (writer.calls, (tmp_path / "out").exists()) == (0, False)
@@ -195,14 +195,14 @@ def test_a_cap_between_expected_and_highest_cost_is_accepted_with_a_warning(tmp_
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}
     with serving(ChatServer(Writer())) as server:
         run(tmp_path, tmp_path / "out", server.url, **prices)
-        cost = task_files.plan(tmp_path / "task.toml").figures.cost
+        cost = task_files.plan(tmp_path / "task.toml", environment=KEY).figures.cost
         assert cost is not None
         assert cost.price_usd is not None
         low, high = cost.tokens if key == "token_budget" else cost.price_usd
         expected = math.ceil((low + high) / 2)
 
         def warned(cap: float) -> bool:
-            weak = task_files.plan(tmp_path / "task.toml", [f"generators.0.{key}={cap}"]).figures.weak
+            weak = task_files.plan(tmp_path / "task.toml", [f"generators.0.{key}={cap}"], environment=KEY).figures.weak
             return any("may stop early, and has spent epsilon" in each for each in weak)
 
         with pytest.raises(ConfigurationError, match="is expected to take"):

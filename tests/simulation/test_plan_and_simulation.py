@@ -129,7 +129,7 @@ def with_endpoints(folder: Path, url: str) -> Path:
 
 def check(path: Path, done: Delivered, *assignments: str) -> None:
     """The run's own files and counts beside the plan that anybody could have asked for before."""
-    planned = task_files.plan(path, assignments)
+    planned = task_files.plan(path, assignments, environment={})
     figures, report = planned.figures, done.report
     assert {sample.generator for sample in report.samples} == set(figures.generators)
     assert report.privacy.is_private is False  # the noise is reproducible here

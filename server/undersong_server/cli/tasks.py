@@ -57,20 +57,24 @@ def plan(
     parties: Annotated[int | None, typer.Option(help="Deal one file to this many parties.")] = None,
     method: Annotated[str | None, typer.Option(help="Another method than the task file's.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget of the whole run; inf is not private.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Order one text from each generator; may cost money.")] = False,
     assignments: Assignments = None,
     as_json: AsJson = False,
     debug: entry.Debug = False,
 ) -> None:
-    """Shows every private sum of a run, its noise, and the generators' calls. Spends nothing."""
-    short = overrides(parties=parties, method=method, epsilon=epsilon)
-    planned = operations.tasks.plan(task_file, [*short, *(assignments or ())])
+    """Shows every private sum of a run, its noise, and the generators' calls. Spends nothing without --check."""
+    given = [*overrides(parties=parties, method=method, epsilon=epsilon), *(assignments or ())]
+    planned = operations.tasks.plan(task_file, given, environment=os.environ)
+    answers = operations.tasks.ask_each_generator(task_file, given, environment=os.environ) if check else {}
     if as_json:
-        print_json(planned.to_json())
+        print_json({**planned.to_json(), **({"answers": answers} if check else {})})
         return
     from undersong_server.cli.display import render_plan
 
     screen().print(render_plan(planned.figures))
-    show_lines([*planned.remarks, *(f"`undersong simulate` would refuse this: {why}" for why in planned.unready)])
+    costs = [f"{name} answers: one text in {operations.tasks.cost_of([answer])}" for name, answer in answers.items()]
+    refusals = [f"`undersong simulate` would refuse this: {why}" for why in planned.unready]
+    show_lines([*planned.remarks, *refusals, *costs])
 
 
 @app.command(name="try")

@@ -361,7 +361,10 @@ class GeneratorSettings(BaseModel):
         return ()
 
     def check(self, around: Surroundings) -> None:
-        """Raises ConfigurationError for a file that exists and cannot be used. A plan calls it; no text is ordered."""
+        """Raises ConfigurationError for a missing key, or a file that exists and cannot be used.
+
+        A plan calls it; no text is ordered.
+        """
 
     @property
     def steerable(self) -> str:

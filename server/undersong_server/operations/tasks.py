@@ -143,20 +143,24 @@ class TaskPlan:
         return {**self.figures.to_json(), "unready": list(self.unready), "remarks": list(self.remarks)}
 
 
-def plan(task_file: Path, assignments: Sequence[str] = ()) -> TaskPlan:
+def plan(task_file: Path, assignments: Sequence[str] = (), *, environment: Mapping[str, str]) -> TaskPlan:
     """Computes every private sum of a run of the task, its noise, and the generators' calls. Spends nothing.
 
     Reads every file that a simulation reads, by the same rule; it reports only counts of private rows.
 
     Args:
         assignments: ``section.key=value`` overrides.
+        environment: variables in which the generators find their keys, such as ``os.environ``; nothing is asked.
 
-    Raises ConfigurationError for an invalid task, with file, key, value and remedy: all bad files and budgets at once.
+    Raises ConfigurationError for an invalid task, with file, key, value and remedy: all bad files, budgets and missing
+    keys at once.
     """
     task = load(task_file, assignments)
     run_plan = plan_run(task)
     figures = plan_figures(run_plan)
-    ConfigurationError.raise_together([*task_faults(task, run_plan.plan), *cap_faults(run_plan)])
+    ConfigurationError.raise_together(
+        [*task_faults(task, run_plan.plan, environment=environment), *cap_faults(run_plan)]
+    )
     unready = () if task.data.path else ("data.path names no private records (a coordinator needs none)",)
     return TaskPlan(figures, unready, task.remarks)
 
@@ -219,6 +223,26 @@ def try_generator(
     """
     task = load(task_file, assignments)
     return try_task(name, task, str(task_file), environment=environment, kind=kind, texts=texts, seed=seed)
+
+
+def ask_each_generator(
+    task_file: Path, assignments: Sequence[str] = (), *, environment: Mapping[str, str]
+) -> dict[str, Tried]:
+    """Orders one text of the first label from every generator of a task, by name. It may cost money.
+
+    Raises errors of the generators: of one that cannot be built, and of the first that gives no answer.
+    """
+    task = load(task_file, assignments)
+    answers: dict[str, Tried] = {}
+    for settings in task.generators:
+        (tried,) = try_task(settings.name, task, str(task_file), environment=environment, texts=1)
+        if tried.fault:
+            raise GenerationError(
+                f"generator {settings.name}: {tried.fault}: {tried.answer}",
+                f"see what it wrote with: undersong try {settings.name}",
+            )
+        answers[settings.name] = tried
+    return answers
 
 
 def try_in_run(home: Path, run: str, name: str, *, environment: Mapping[str, str], public_cache: Path) -> Tried:
@@ -387,11 +411,12 @@ def read_private_files(task: Task) -> list[Table]:
     return tables
 
 
-def task_faults(task: Task, plan: Plan | None = None) -> Iterator[tuple[str, str]]:
-    """Yields (fault, remedy) for the files and models that a task names; it reads private files as a simulation does.
+def task_faults(task: Task, plan: Plan | None = None, *, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields (fault, remedy) for files, models and keys that a task names; reads private files as a simulation does.
 
     Args:
         plan: plan of the task, if it has been made: the embedder is then checked against it too.
+        environment: variables in which the generators find their keys.
     """
     encoder = task.evaluation.encoder
     models = (encoder if encoder in (None, PACKAGED) else str(task.locate(encoder)), task.teacher_model)
@@ -400,7 +425,7 @@ def task_faults(task: Task, plan: Plan | None = None) -> Iterator[tuple[str, str
         partial(_check_embedder, task, plan),
         partial(build_prompts, task),
         *([] if task.data.path is None else [partial(read_private_files, task)]),
-        *(partial(_check_generator, task, generator) for generator in task.generators),
+        *(partial(_check_generator, task, generator, environment) for generator in task.generators),
         partial(read_test_file, task),
         *(partial(check_folder, model) for model in models if model),
     ]
@@ -431,7 +456,7 @@ def _check_embedder(task: Task, plan: Plan | None) -> None:
             )
 
 
-def _check_generator(task: Task, generator: GeneratorSettings) -> None:
+def _check_generator(task: Task, generator: GeneratorSettings, environment: Mapping[str, str]) -> None:
     missing = [path for path in map(task.locate, generator.files) if not path.exists()]
     ConfigurationError.raise_together(
         (f"{path}: no such file (generator {generator.name})", "check the path") for path in missing
@@ -442,4 +467,4 @@ def _check_generator(task: Task, generator: GeneratorSettings) -> None:
             f"generator {generator.name}: answers end at {longest} tokens, task.words asks for up to {words[1]} words",
             f"let it write at least {round(words[1] * TOKENS_A_WORD)} tokens, or lower task.words",
         )
-    generator.check(Surroundings(task.task.labels, task.locate(""), embeds_nothing, {}))
+    generator.check(Surroundings(task.task.labels, task.locate(""), embeds_nothing, environment))

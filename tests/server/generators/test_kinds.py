@@ -114,7 +114,7 @@ def test_a_kind_of_one_file_is_known_everywhere(task: Path, tmp_path: Path) -> N
     read = tasks.load(task)
     assert read.generators[0].model_dump() == {"name": "book", "kind": "canned", "lines": ("One.", "Two.")}
     assert read.model_dump(mode="json")["generators"] == [{"name": "book", "kind": "canned", "lines": ["One.", "Two."]}]
-    assert plan(task).figures.generators == ("book",)
+    assert plan(task, environment={}).figures.generators == ("book",)
     assert [each.text for each in try_generator("book", task, environment={}, texts=2)] == [
         "Two. (number 1)",
         "One. (number 2)",

@@ -9,8 +9,9 @@ import pytest
 from tests.doubles.coded import raises
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import LABELS, make_task, write_rows
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.defaults import RunOptions, public_cache_path
+from undersong_server.generators.kinds.openai import generator
 from undersong_server.operations import releases, runs, tasks
 from undersong_server.release.files import JSONL_NAME, MANIFEST_NAME
 from undersong_server.runs import task
@@ -25,10 +26,14 @@ def test_a_template_is_written_once_and_takes_its_labels_from_a_table(tmp_path):
         tasks.write_template(tmp_path / "mine.toml")
 
 
+def planned(path, changed=(), **environment):
+    return tasks.plan(path, changed, environment=environment)
+
+
 def test_a_plan_costs_what_the_overrides_say(tmp_path):
     path = make_task(tmp_path)
-    assert tasks.plan(path, ["privacy.epsilon=8"]).figures.sums[0].sigma < tasks.plan(path).figures.sums[0].sigma
-    assert tasks.plan(path, ["privacy.epsilon=inf"]).to_json()["epsilon"] is None
+    assert planned(path, ["privacy.epsilon=8"]).figures.sums[0].sigma < planned(path).figures.sums[0].sigma
+    assert planned(path, ["privacy.epsilon=inf"]).to_json()["epsilon"] is None
 
 
 @pytest.mark.parametrize(
@@ -54,7 +59,7 @@ def test_a_plan_costs_what_the_overrides_say(tmp_path):
 )
 def test_a_plan_refuses_what_a_simulation_would_refuse(tmp_path, changed, said):
     with pytest.raises(ConfigurationError) as refused:
-        tasks.plan(make_task(tmp_path), changed)
+        planned(make_task(tmp_path), changed)
     assert said in refused.value.problem
     assert refused.value.remedy
 
@@ -76,19 +81,50 @@ def test_a_plan_refuses_what_a_generator_could_not_write_with(tmp_path, generato
     write_rows(tmp_path / "wordless.jsonl", [{"note": "a note", "label": LABELS[0]}])
     path.write_text(path.read_text() + f'[[generators]]\nname = "other"\n{generator}\n')
     with pytest.raises(ConfigurationError) as refused:
-        tasks.plan(path)
+        planned(path)
     assert said in refused.value.problem
+
+
+ENDPOINT = """
+[[generators]]
+name = "far"
+kind = "openai"
+model = "tiny"
+base_url = "http://127.0.0.1:9/v1"
+api_key_env = "FAR_API_KEY"
+"""
+
+
+def test_a_plan_refuses_an_endpoint_without_its_key_and_asks_it_nothing(tmp_path):
+    path = make_task(tmp_path)
+    path.write_text(path.read_text() + ENDPOINT)
+    with pytest.raises(ConfigurationError, match="FAR_API_KEY with its key is not set"):
+        planned(path)
+    assert "far" in planned(path, FAR_API_KEY="a-key").figures.generators
+    with pytest.raises(ConfigurationError, match="ca_file"):
+        planned(path, ['generators.2.ca_file="none.pem"'], FAR_API_KEY="a-key")
+
+
+def test_a_checked_plan_asks_every_generator_for_one_text(tmp_path, monkeypatch):
+    path = make_task(tmp_path)
+    answers = tasks.ask_each_generator(path, environment={})
+    assert list(answers) == ["good", "poor"]
+    assert all(answer.label == LABELS[0] and answer.text for answer in answers.values())
+    monkeypatch.setattr(generator, "PATIENCE_S", 0.3)
+    path.write_text(path.read_text() + ENDPOINT)
+    with pytest.raises(UndersongError, match="far"):  # nobody listens there
+        tasks.ask_each_generator(path, environment={"FAR_API_KEY": "a-key"})
 
 
 def test_a_plan_names_every_missing_file_at_once_and_needs_no_private_records(tmp_path):
     path = make_task(tmp_path)
     with pytest.raises(ConfigurationError) as refused:
-        tasks.plan(path, ['data.path="nowhere.jsonl"', 'generators.0.corpus="no.jsonl"'])
+        planned(path, ['data.path="nowhere.jsonl"', 'generators.0.corpus="no.jsonl"'])
     assert "nowhere.jsonl" in refused.value.problem
     assert "no.jsonl: no such file (generator" in refused.value.problem
     without = path.read_text().replace('path = "private"', "")
     path.write_text(without)
-    assert "a coordinator needs none" in tasks.plan(path).unready[0]
+    assert "a coordinator needs none" in planned(path).unready[0]
 
 
 def test_columns_are_named_by_options(tmp_path):

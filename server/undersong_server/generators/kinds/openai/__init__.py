@@ -15,6 +15,9 @@ __all__ = ["KIND", "OpenAIGenerator", "OpenAISettings"]
 class OpenAISettings(EndpointSettings):
     """Settings of an OpenAI-compatible endpoint. Its RequestFields hold for every kind of prompt not in ``kinds``."""
 
+    def check(self, around: Surroundings) -> None:
+        OpenAIGenerator(self, environment=around.environment, folder=around.folder)  # connects at the first question
+
     def build(self, around: Surroundings) -> Generator:
         made = OpenAIGenerator(self, environment=around.environment, folder=around.folder, journal=around.journal)
         return CachedGenerator(made, self.cache_parts, around.folder / self.cache) if self.cache else made
