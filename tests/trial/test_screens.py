@@ -38,6 +38,7 @@ pytestmark = pytest.mark.heavy
 
 SCREENS = Path(__file__).parent / "screens"
 WIDTHS = {"60": 60, "80": 80, "120": 120, "nocolor": 80}
+NOW = time.time()  # of the list of parties: it shows minutes, which go on while other tests keep the machine busy
 PARTIES = ("alpha", "beta", "heart-institute", "omega")
 FIXED_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -93,13 +94,12 @@ def office(folder):
     """Four parties, one of them away because its daemon does not start, and two runs that wait."""
     home = make_home(folder / "office")
     planned = Planned("", read_toml(folder / "task" / "task.toml"), str(folder), PARTIES, 0, None, 120.0)
-    now = time.time()
     with contextlib.closing(home.registry()) as registry:
         for number, name in enumerate(PARTIES, 1):
             registry.invite(name, b"token", expires_at=2e9, now=1.7e9, contact=f"Dr Novak, 0{number} 234")
             registry.enrol(name, bytes([number]) * 32, Issued("", f"{number}", 2e9 + number * 86400), now=1.7e9)
             shared = 2.5 if number == 1 else None
-            registry.seen(name, now=now - 7300 * number, software="undersong 1.0", embedder="ab" * 32,
+            registry.seen(name, now=NOW - 7300 * number, software="undersong 1.0", embedder="ab" * 32,
                           epsilon_left=shared, paused=number == 2)  # fmt: skip
         registry.invite("harbour-view", b"token", expires_at=2e9, now=1.7e9)
         registry.refused_start("omega", "policy")
@@ -156,6 +156,8 @@ def shown(name, place, monkeypatch, kind):
         monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(runs, "POLL_S", 0.0)
+    if name == "parties":
+        monkeypatch.setattr(time, "time", lambda: NOW)
     with contextlib.suppress(TransportError):  # the watching ends, the run goes on
         program_commands(program).main(list(arguments), standalone_mode=False)
     return screen.getvalue()
