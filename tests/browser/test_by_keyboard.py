@@ -59,8 +59,8 @@ def test_a_run_is_described_planned_and_started(coordinator, chromium, window):
         keys.to("Another generator").write("replay").to("Add a generator").follow()
         # The keys go on in the generator that was added.
         keys.until("Name (required)").to("Path (required)").write("data/corpora/handbook")
-        keys.to("Try it: five texts").follow()
-        page.locator("#trial:focus").get_by_text("Five texts,").wait_for()
+        keys.to("Try it: 5 texts").follow()
+        page.locator("#trial:focus").get_by_text("5 texts,").wait_for()
         keys.to("Remove", key="Shift+Tab")
         keys.to("Name of the run").write("by keys").to("Plan this run").follow()
         page.get_by_text("Planned: no party is asked until you start it.").wait_for()

@@ -18,7 +18,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import coordinator, drafts, enrolment, overview, releases, runs
+from undersong_server.operations import coordinator, drafts, enrolment, overview, releases, runs, tasks
 from undersong_server.report.html import epsilon_chart, shares_chart
 
 # Shared state of the console's screens: the coordinator's folder, its runs and their plans.
@@ -163,6 +163,7 @@ class RunScreens:
             enrolled=[each for each in enrolment.parties(self._home) if each.party.state == "enrolled"],
             files=drafts.files(draft, self._context.tasks),
             kinds=drafts.generator_kinds(),
+            trial_texts=tasks.TEXTS,
             refusal=self._refusal(str(draft.data["task"].get("revises", ""))),
         )
 

@@ -20,6 +20,7 @@ from undersong_common.printable import counted, printable
 from undersong_common.table import read_table
 from undersong_protocol import statistics
 from undersong_protocol.agreement import bounds
+from undersong_protocol.agreement import words as sentences
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
 from undersong_server import methods
 from undersong_server.cluster import Cluster
@@ -366,6 +367,7 @@ class PlanFigures:
         method_notes: sentences of the method for whoever plans a run of it.
         paper: what the method's paper would charge, for information; None where it says nothing.
         weak: choices of the task that promise little, or with which it may not end, in one sentence each.
+        questions: different questions that the run asks of a hospital, in the plan's order, as the sheets word them.
     """
 
     method: str
@@ -380,6 +382,12 @@ class PlanFigures:
     method_notes: tuple[str, ...]
     paper: Mapping[str, float] | None
     weak: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
+
+    @property
+    def asks(self) -> str:
+        """The end of the sentence on what each hospital is asked."""
+        return sentences.asked(self.questions, "its")
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``undersong plan``."""
@@ -414,6 +422,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         method=run.task.method.name,
         privacy=run.plan.privacy,
         quorum=quorum,
+        questions=sentences.questions(run.plan),
         sums=tuple(
             SumFigures(
                 statistic=group[0].statistic,

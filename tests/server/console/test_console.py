@@ -345,7 +345,7 @@ def test_a_template_becomes_a_run_and_nothing_typed_is_lost(console, home, tasks
         assert {name: kept[name][: len(form[name])] for name in words} == {
             name: [value] if isinstance(value, str) else value for name, value in words.items()
         }, act
-    assert "Five texts, " in shown
+    assert "5 texts, " in shown
     assert shown.count("<li><p>") == 5
     assert console.get("/runs/new").text.count("pantry") >= 1
     written = tomllib.loads(console.get(f"{address}/task.toml").text)
