@@ -334,7 +334,9 @@ def _jsonl_rows(path: Path, content: str, columns: Collection[str]) -> Iterator[
 
 
 def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]) -> Iterator[Row]:
-    delimiter = "\t" if path.with_suffix("" if path.suffix == ".gz" else path.suffix).suffix == ".tsv" else ""
+    delimiter = (
+        "\t" if path.with_suffix("" if path.suffix.lower() == ".gz" else path.suffix).suffix.lower() == ".tsv" else ""
+    )
     if stated := _SEPARATOR_LINE.match(content):
         delimiter, content = stated[1], content[stated.end() :]
     delimiter = delimiter or _delimiter(content)

@@ -88,7 +88,7 @@ def objects(value: Any) -> list[dict[str, Any]]:
 def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yields the lines of a file, which may be compressed, with their numbers from 1; leaves out blank lines."""
     try:
-        with closing(gzip_lines(path)) if path.suffix == ".gz" else path.open("rb") as file:
+        with closing(gzip_lines(path)) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line

@@ -145,7 +145,7 @@ def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[PatientId]:
         has_bars: False for a source whose ids hold no bar: there, one stands before a second column of the list.
     """
     path = Path(declared.exclusions)
-    if path.suffix == ".sql":
+    if path.suffix.lower() == ".sql":
         for row in select(path, declared.database):
             if len(row.values) != 1:
                 raise ConfigurationError(

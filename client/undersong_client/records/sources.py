@@ -227,13 +227,13 @@ class _Reader:
     def _open(self) -> OpenedSource:
         declared, path = self._declared, self._declared.path
         columns = self._columns.names if self._filter is None else ()
-        if declared.database and path.suffix != ".sql":
+        if declared.database and path.suffix.lower() != ".sql":
             raise ConfigurationError(
                 f"{declared.data}: --database needs a query",
                 "write the query to a file that ends in .sql",
                 code="no-query",
             )
-        if path.suffix == ".sql":
+        if path.suffix.lower() == ".sql":
             return OpenedSource(select(path, declared.database, columns))
         if _is_fhir(path):
             return fhir.open_export(declared, self._choice, self._skip)
@@ -265,7 +265,7 @@ def _is_fhir(path: Path) -> bool:
     """True for a folder of FHIR resources and for a file whose first line is one."""
     if path.is_dir():
         return not is_folder_of_parts(path)
-    if not (path.is_file() and set(path.suffixes) & {".ndjson", ".jsonl"}):
+    if not (path.is_file() and {suffix.lower() for suffix in path.suffixes} & {".ndjson", ".jsonl"}):
         return False
     try:
         first = json.loads(next(json_lines(path), (0, b"null"))[1])

@@ -1,5 +1,6 @@
 """Invented exports of FHIR: patients, versions, deletions, statuses and attachments are decided by written rules."""
 
+import gzip
 import json
 from collections import Counter
 from dataclasses import replace
@@ -245,14 +246,63 @@ def test_every_id_and_identifier_of_a_patient_is_an_objection(tmp_path, merged, 
     assert (reading.table.users, reading.cautions(None)) == (("third",), [])
 
 
-def test_a_bundle_that_is_not_on_one_line_is_named_as_lost(tmp_path):
+def test_a_bundle_that_is_not_on_one_line_is_refused(tmp_path):
     note = document(1, attachment("text/plain", b"a note"))
     write_lines(tmp_path / "a.ndjson", [note])
     bundle = {"resourceType": "Bundle", "entry": [{"resource": note}]}
     (tmp_path / "bundle.json").write_text(json.dumps(bundle, indent=2))
-    (skipped,) = sources.read(Declared(str(tmp_path), user_field="patient")).skipped
-    assert (skipped.where, skipped.cause) == ("bundle.json", "lost")
-    assert "not one resource a line" in skipped.why
+    (skipped,) = sources.read(Declared(str(tmp_path), user_field="patient"), dry=True).skipped
+    assert (skipped.where, skipped.cause) == ("bundle.json", "refused")
+    with raises(ConfigurationError, "refused-row"):
+        sources.read(Declared(str(tmp_path), user_field="patient"))
+
+
+@pytest.mark.parametrize("name", ["more.NDJSON", "more.JSONL", "more.ndjson.GZ", "More.Ndjson.Gz"])
+def test_a_suffix_in_capitals_is_read(tmp_path, name):
+    """The newer version, which is withdrawn, stands in the file with capitals."""
+    rows = [
+        document(1, attachment("text/plain", b"a note"), meta={"versionId": "1"}),
+        document(1, attachment("text/plain", b"a note"), meta={"versionId": "2"}, status="entered-in-error"),
+    ]
+    write_lines(tmp_path / "a.ndjson", rows[:1])
+    written = json.dumps(rows[1]).encode() + b"\n"
+    (tmp_path / name).write_bytes(gzip.compress(written) if name.lower().endswith("gz") else written)
+    reading = sources.read(Declared(str(tmp_path), user_field="patient"))
+    assert (len(reading.table), {row.why for row in reading.skipped}) == (
+        0,
+        {"its status is entered-in-error", "a newer version counts"},
+    )
+
+
+def nested(resources, depth):
+    bundle = {"resourceType": "Bundle", "entry": [{"resource": resource} for resource in resources]}
+    for _ in range(depth):
+        bundle = {"resourceType": "Bundle", "entry": [{"resource": bundle}]}
+    return bundle
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3, 8])
+def test_bundles_within_bundles_are_read(tmp_path, depth):
+    """Documents, a withdrawal and a link count wherever they stand."""
+    withdrawn = attachment("text/plain", b"withdrawn")
+    note = document(2, attachment("text/plain", b"note 2"), patient="Patient/a")
+    rows = [
+        document(1, withdrawn, meta={"versionId": "1"}),
+        document(3, attachment("text/plain", b"note 3"), patient="Patient/b"),
+    ]
+    link = {"other": {"reference": "Patient/b"}, "type": "replaced-by"}
+    inner = [document(1, withdrawn, meta={"versionId": "2"}, status="entered-in-error"), note]
+    inner.append({"resourceType": "Patient", "id": "a", "link": [link]})
+    write_lines(tmp_path / "a.ndjson", [*rows, nested(inner, depth)])
+    reading = sources.read(Declared(str(tmp_path), user_field="patient"))
+    assert sorted(reading.table.texts) == ["note 2", "note 3"]
+    assert len(set(reading.table.users)) == 1
+
+
+def test_bundles_that_are_too_deep_are_refused(tmp_path):
+    write_lines(tmp_path / "a.ndjson", [nested([document(1, attachment("text/plain", b"a note"))], 9)])
+    with raises(ConfigurationError, "refused-row"):
+        sources.read(Declared(str(tmp_path), user_field="patient"))
 
 
 def test_a_version_that_does_not_count_is_named_beside_the_newer_one(tmp_path):

@@ -161,7 +161,7 @@ def _file_key(file: Path) -> Hashable:
 
 def _file_content(file: Path) -> bytes:
     try:
-        if file.suffix != ".gz":
+        if file.suffix.lower() != ".gz":
             content = file.read_bytes() if file.stat().st_size <= LARGEST_BYTES else None
         else:
             parts, size = [], 0

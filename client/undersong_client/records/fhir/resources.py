@@ -29,6 +29,7 @@ DOCUMENTS = ("DocumentReference", "DiagnosticReport")
 PEOPLE = ("Patient", "Person")
 LARGEST_MANIFEST_BYTES = 16 * 2**20
 HEAD_BYTES = 1024  # in which a JSON file of a resource says so
+DEEPEST_BUNDLE = 8  # a batch's answer holds the Bundle of a search, and a message another one
 BUNDLES_HELD = 4  # parsed lines of Bundles in memory, so that one is not parsed anew for each of its entries
 _ADDRESS = re.compile(r"(?:(.*)/)?([A-Za-z]{1,64})/([^/?#]{1,256})(?:/_history(?:/[^/?#]*)?)?/?(?:[?#].*)?")
 _EXPORT = re.compile(r"(.*?)(?:/Patient|/Group/[^/]+)?/\$[a-z-]+(?:[?#].*)?")
@@ -149,7 +150,7 @@ class Resources:
             if entry.part < 0:
                 return dict(parse(self._line(entry)))
             if held not in self._bundles:
-                self._bundles[held] = parse(self._line(entry))["entry"]
+                self._bundles[held] = [member for member, _ in members_of(parse(self._line(entry)))]
                 if len(self._bundles) > BUNDLES_HELD:
                     self._bundles.popitem(last=False)
             self._bundles.move_to_end(held)
@@ -160,7 +161,7 @@ class Resources:
             ) from None
 
     def _line(self, entry: Entry) -> bytes:
-        if entry.file.suffix == ".gz":
+        if entry.file.suffix.lower() == ".gz":
             return zlib.decompress(self.compressed[entry.file, entry.offset])
         with entry.file.open("rb", buffering=0) as file:
             file.seek(entry.offset)
@@ -277,7 +278,7 @@ class Listing:
 
     def _is_resource(self, file: Path) -> bool:
         """True for a JSON file of one resource or Bundle, which is named: only files with one a line are read."""
-        if file.suffix != ".json":
+        if file.suffix.lower() != ".json":
             return False
         try:
             with file.open("rb") as opened:
@@ -285,12 +286,14 @@ class Listing:
         except OSError:
             return False
         if is_resource:
-            self._skip(self._name(file), "it is JSON of a resource, and not one resource a line (.ndjson)")
+            # Nobody has counted what it holds, so that no share of lost documents can be stated.
+            why, remedy = "it is JSON of resources, and not one resource a line", "write one a line, to an .ndjson file"
+            self._skip(self._name(file), why, "refused", remedy=remedy)
         return is_resource
 
     def _is_manifest(self, file: Path) -> bool:
         """True for the manifest of a bulk export, whose base is that of its folder."""
-        if file.suffix != ".json" or file.stat().st_size > LARGEST_MANIFEST_BYTES:
+        if file.suffix.lower() != ".json" or file.stat().st_size > LARGEST_MANIFEST_BYTES:
             return False
         try:
             manifest = parse(file.read_bytes())
@@ -350,24 +353,23 @@ class Listing:
             if resource["resourceType"] == "Bundle"
             else self._list_resource(resource, line)
         )
-        if line.file.suffix == ".gz" and (is_held or len(self._resources.entries) > before):
+        if line.file.suffix.lower() == ".gz" and (is_held or len(self._resources.entries) > before):
             # A gzip file cannot be read from the middle. Its lines stay in memory, compressed.
             self._resources.compressed[line.file, line.offset] = zlib.compress(written, 1)
         return None
 
     def _list_bundle(self, bundle: dict[str, Any], line: Entry) -> bool:
-        at_s = seconds(bundle.get("timestamp")) or meta_of(bundle)[0]
-        members = bundle.get("entry") if isinstance(bundle.get("entry"), list) else []
+        members = members_of(bundle)
         uuids: dict[str, tuple[str, str]] = {}
         is_held = False
         if not members:
             self._skip(line.place, "it is a Bundle without entries", "resource")
-        for member in objects(members):
+        for member in objects([member for member, _ in members]):
             resource, url = member.get("resource"), member.get("fullUrl")
             if isinstance(resource, dict) and isinstance(url, str) and url.lower().startswith("urn:uuid:"):
                 name = id_of(resource) or url.lower().removeprefix("urn:uuid:")
                 uuids[url.lower().strip()] = (str(resource.get("resourceType")), name)
-        for part, member in enumerate(members or ()):
+        for part, (member, at_s) in enumerate(members):
             if not isinstance(member, dict):
                 continue
             request = member.get("request")
@@ -389,7 +391,8 @@ class Listing:
         kind = resource.get("resourceType")
         if not isinstance(kind, str) or kind not in self._facts:
             if kind == "Bundle":
-                self._skip(entry.place, "a Bundle within a Bundle is not read")
+                why = f"Bundles stand in it within more than {DEEPEST_BUNDLE} others"
+                self._skip(entry.place, why, "refused", remedy="export the resources without Bundles around them")
             else:
                 named = kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "this resource"
                 self._skip(entry.place, f"{printable(named, 40)} is no kind of document that is read", "resource")
@@ -426,9 +429,23 @@ class Listing:
         resources.bases = {entry.system for entry in everything} | set(resources.systems.values())
 
 
+def members_of(bundle: Mapping[str, Any], depth: int = 0) -> list[tuple[Any, float | None]]:
+    """Returns the entries of a Bundle and of those within it, with their Bundle's time in seconds since the epoch."""
+    at_s = seconds(bundle.get("timestamp")) or meta_of(bundle)[0]
+    members: list[tuple[Any, float | None]] = []
+    entries = bundle.get("entry")
+    for member in entries if isinstance(entries, list) else ():
+        inner = member.get("resource") if isinstance(member, dict) else None
+        if isinstance(inner, dict) and inner.get("resourceType") == "Bundle" and depth < DEEPEST_BUNDLE:
+            members += members_of(inner, depth + 1)
+        else:
+            members.append((member, at_s))
+    return members
+
+
 def is_lines(file: Path) -> bool:
     """True for the name of a file of resources, one a line."""
-    return bool({".ndjson", ".jsonl"} & set(file.suffixes[-2:]))
+    return bool({".ndjson", ".jsonl"} & {suffix.lower() for suffix in file.suffixes[-2:]})
 
 
 def folders_above(file: Path, root: Path) -> Iterator[Path]:
@@ -456,7 +473,7 @@ def meta_of(resource: Mapping[str, Any]) -> tuple[float | None, int | None]:
 
 
 def _lines(file: Path) -> Iterator[bytes]:
-    if file.suffix == ".gz":
+    if file.suffix.lower() == ".gz":
         yield from gzip_lines(file)
     else:
         with file.open("rb") as lines:
