@@ -80,7 +80,7 @@ def test_an_empty_data_set_is_a_party_of_no_unit():
 def test_what_speaks_against_standing_consent(delta, declared, users, words):
     table = Table(("a",) * 2000, None, tuple(str(number % users) for number in range(2000)))
     policy = HospitalPolicy(total_delta=delta, declared_units=declared, approval="standing")
-    found = cautions.of_standing_consent(policy, table, "patient_id")
+    found = cautions.of_standing_consent(policy, table, "patient")
     assert len(found) == len(words), found
     assert all(word in caution for word, caution in zip(words, found, strict=True))
 
