@@ -299,3 +299,50 @@ def test_every_scenario_of_single_calls_has_a_state() -> None:
             status, headers, content = Endpoint(scenario).respond("POST", "/v1/chat/completions", body)
             lower = {name.lower(): value for name, value in headers.items()}
             assert judge(Exchange(status, lower, content), WORST).state in State
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error": {"message": "moved to eu-2"}}',
+        b"moved to eu-2",
+        b"<html><title>moved to eu-2</title><p>x</p></html>",
+    ],
+)
+def test_a_redirect_shows_its_words_and_where_it_leads(status: int, body: bytes) -> None:
+    location = {"location": "https://me:pass@eu-2.example/v1/chat?key=hidden#there"}
+    verdict = judge(Exchange(status, location, body), (1, 1))
+    assert (verdict.state, verdict.kind) == (State.ACCOUNT, "redirect")
+    assert verdict.words == f"status {status}: leads to eu-2.example/v1/chat: moved to eu-2"
+    assert judge(Exchange(status, {"location": "https://[x"}, body), (1, 1)).words == f"status {status}: moved to eu-2"
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "words"),
+    [
+        ({"code": 402, "message": "Provider credits exhausted"}, State.ACCOUNT, "credits exhausted"),
+        ({"code": 400, "message": "bad parameter"}, State.REFUSED, "bad parameter"),
+        ({"code": "503", "message": "no worker"}, State.WAIT, "no worker"),
+        ({"message": "flagged by moderation"}, State.REQUEST, "flagged by moderation"),
+        ("overloaded", State.WAIT, "overloaded"),
+        ("the worker died", State.LOST, "the worker died"),
+    ],
+)
+def test_an_error_inside_a_choice_has_its_state_and_its_words(error: object, state: State, words: str) -> None:
+    choice = {"message": {"content": "half a text"}, "finish_reason": "error", "error": error}
+    verdict = judge(Exchange(200, {}, json.dumps({"choices": [choice]}).encode()), (1, 1))
+    assert verdict.state is state
+    assert verdict.billed == (state is State.LOST)
+    assert words in verdict.words
+    assert "half a text" not in verdict.words
+    assert "status 400" not in verdict.words or isinstance(error, dict)
+
+
+def test_a_quota_that_renews_asks_for_time_not_for_fewer_calls() -> None:
+    body = {"error": {"message": "You exceeded your monthly allotment.", "code": "insufficient_quota"}}
+    verdict = judge(Exchange(429, {"retry-after": "86400"}, json.dumps(body).encode()), (1, 1))
+    assert (verdict.state, verdict.pause_s) == (State.WAIT, 86400.0)
+    assert verdict.problem.remedy.startswith("wait until the quota renews")
+    short = judge(Exchange(429, {"retry-after": "2"}, b'{"error": {"message": "Rate limit reached"}}'), (1, 1))
+    assert short.problem.remedy.startswith("lower concurrency")

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from undersong_common.printable import printable
 from undersong_server.generators.interface import Finish
@@ -46,8 +47,8 @@ STATUS_STATES: dict[int, State] = {
     **dict.fromkeys((401, 402, 404, 407), State.ACCOUNT),
 }
 """States that a status has whatever is said; the rest is in :func:`_state_of_status`."""
-WORDED_STATUSES = {400, 403, 413, 422}
-"""Statuses whose words decide the state."""
+WORDED_STATUSES = {200, 400, 403, 413, 422}
+"""Statuses whose words decide the state; 200 is that of an error inside a good answer that states no code."""
 BILLED_STATUSES = {502, 504, 520, 522, 524}
 """Gateways that lost the answer of a server that may have written it."""
 FAULT_STATES: dict[Fault, State] = {
@@ -85,6 +86,11 @@ PROBLEMS: dict[str, Problem] = {
     "content": Problem(State.REQUEST, "endpoint-content", "reword task.description or the label"),
     "long": Problem(State.REQUEST, "endpoint-prompt-long", "set context_tokens, or lower max_tokens"),
     "busy": Problem(State.WAIT, "endpoint-busy", "lower concurrency, or wait, and run the same command again"),
+    "used-up": Problem(
+        State.WAIT,
+        "endpoint-quota",
+        "wait until the quota renews, or raise it, then run the same command again; answers are kept",
+    ),
     "quota": Problem(
         State.ACCOUNT, "endpoint-quota", "top the account up or raise its limit, then run the same command again"
     ),
@@ -148,6 +154,7 @@ _BILLING = re.compile(
     r"|余额|欠费|hard.limit|spend(ing)?.limit|current quota|account.{0,20}(suspended|deactivated|overdue)",
     _I,
 )
+_QUOTA = re.compile(r"insufficient.?quota|allotment|allowance|quota.{0,40}(month|week|day)|(month|week|dai)ly", _I)
 _A_WHILE = re.compile(r"per.?(second|minute|hour|day)|\b[rt]p[smd]\b|rate.?limit", _I)
 _BUSY = re.compile(
     r"\bloading\b|overloaded|\bbusy\b|warming|enqueued|rate.?limit|too many requests|temporarily|at capacity", _I
@@ -237,6 +244,9 @@ def judge(exchange: Exchange, worst: tuple[int, int], secrets: Sequence[str] = (
     words = masked(words_of(value, exchange.body), secrets)
     pause = announced_pause_s(exchange.headers, exchange.body, now_s)
     if not 200 <= exchange.status < 300:
+        place = _place_of(exchange.headers.get("location", "")) if 300 <= exchange.status < 400 else ""
+        if place:
+            words = f"leads to {masked(place, secrets)}{f': {words}' if words else ''}"
         return _judge_status(exchange.status, value, words, pause)
     content_type = exchange.headers.get("content-type", "").casefold()
     if "event-stream" in content_type or (value is None and _STREAM.match(exchange.body)):
@@ -252,8 +262,15 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
     if error is None and choice is None and isinstance(value, dict) and _status_in(value):
         error = value
     if error is not None:
-        status = _status_in(error) or _status_in(value) or 400
-        return _judge_status(status, value if isinstance(value, dict) else {}, words, pause)
+        status = _status_in(error) or _status_in(value)
+        if (
+            not status
+            and choice is not None
+            and _kind_of_words(200, f"{words} {' '.join(_codes_of(value))}") == "refused"
+        ):
+            said = f"the answer ended by an error{f': {words}' if words else ''}"
+            return Verdict(State.LOST, "lost", said, pause, billed=True)
+        return _judge_status(status or 200, value if isinstance(value, dict) else {}, words, pause)
     completion = None if choice is None else _completion(value, choice, worst)
     if completion is not None:
         return Verdict(State.ANSWER, completion=completion)
@@ -269,8 +286,6 @@ def _judge_status(status: int, value: Any, words: str, pause: float | None) -> V
     signs = f"{words} {' '.join(_codes_of(value))}"
     kind = _kind_of(status, signs, announced=pause is not None)
     said = f"status {status}{f': {words}' if words else ''}"
-    # A redirect's address is left out: it may hold anything.
-    said = f"status {status}" if kind == "redirect" else said
     if pause is not None:
         said += f", which asks for a pause of {pause:.0f} s"
     if status == 407:
@@ -278,6 +293,15 @@ def _judge_status(status: int, value: Any, words: str, pause: float | None) -> V
     return Verdict(
         PROBLEMS[kind].state, kind, said, pause, billed=status in BILLED_STATUSES, throttled=status in (429, 503, 529)
     )
+
+
+def _place_of(location: str) -> str:
+    """Returns host and path of a redirect's address; what else it holds (a user, a query) may be secret."""
+    try:
+        parts = urlsplit(location.strip())
+        return f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    except ValueError:
+        return ""
 
 
 def _kind_of(status: int, signs: str, *, announced: bool) -> str:
@@ -288,6 +312,8 @@ def _kind_of(status: int, signs: str, *, announced: bool) -> str:
         return _kind_of_words(status, signs)
     if status == 429 and _BILLING.search(signs) and not announced and not _A_WHILE.search(signs):
         return "quota"
+    if status == 429 and _QUOTA.search(signs):
+        return "used-up"
     state = STATUS_STATES.get(status, State.WAIT if status >= 500 else State.REFUSED)
     if state is State.ACCOUNT:
         return STATUS_PROBLEMS[status]
@@ -354,7 +380,7 @@ def _codes_of(value: Any) -> Iterable[str]:
         for key in ("code", "type", "status", "finish_reason"):
             if isinstance(error.get(key), str):
                 yield error[key]
-        for key in ("error", "innererror"):
+        for key in ("error", "innererror", "choices"):
             yield from _codes_of(error.get(key))
 
 
@@ -399,6 +425,9 @@ def _words_in(value: Any, depth: int) -> Iterable[str]:
         place = next((key for key in _PLACES if parts.get(key)), None)
         if place is not None:
             yield from _words_in(parts[place], depth + 1)
+        elif isinstance(parts.get("choices"), list):  # an error inside an answer; a message there is the model's
+            for choice in parts["choices"][:1]:
+                yield from _words_in(choice.get("error") if isinstance(choice, dict) else None, depth + 1)
         metadata = value.get("metadata")
         if isinstance(metadata, dict):
             yield from _words_in(metadata.get("raw"), depth + 1)
