@@ -92,7 +92,7 @@ _DATA = re.compile(
     r"\s*(?:(?:data:\s*)?[\[{]\s*[\"'\[{]|<!doctype html|<html\b|<\?xml\b|[A-Za-z_][\w.]*\(\s*(?:\w+\s*=|[\"'{]))",
     re.IGNORECASE,
 )
-_ELEMENT = re.compile(r"\s*(?:<\?xml[^<>]*\?>\s*)?<([\w:.-]+)(?:[\s=][^<>]*)?>(.*)</\1\s*>\s*\Z", re.DOTALL)
+_ELEMENT = re.compile(r"\s*(?:<\?xml[^<>]*\?>\s*)?<((?!\d)[\w:.-]+)(?:[\s=][^<>]*)?>(.*)</\1\s*>\s*\Z", re.DOTALL)
 _LONG_WORD = 12  # characters, from which on what stands without a space is a sentence of Chinese or Thai
 _FAULTS = frozenset({"error", "errors", "detail"})  # keys of a server's own words
 
@@ -251,8 +251,10 @@ def _pass(text: str) -> str:
     return readable(_unquoted(text.strip()))
 
 
-def unpacked(text: str) -> str:
+def unpacked(text: str, *, tagged: bool = False) -> str:
     """Returns the one string of a text that is data (JSON, a Python literal, XML); "" if it has none, or several.
+
+    Between tags only a whole that is data is data: one that begins so and goes on in prose is the text.
 
     >>> unpacked('{"note": {"text": "My card."}}'), unpacked("{'a': 'b', 'c': 'd'}")
     ('My card.', '')
@@ -264,12 +266,23 @@ def unpacked(text: str) -> str:
         if element and element[1].casefold() != "html":
             strings = [html.unescape(part) for part in re.split(r"<[^<>]*>", element[2]) if not is_empty(part)]
         elif _DATA.match(inside):
+            if tagged and not is_empty(_after_data(inside)):
+                return text
             strings = data_strings(inside)
         else:
             return "" if fenced and _CODE.fullmatch(fenced[1]) else inside
         if len(strings) != 1:
             return ""
         text = _unwrapped(readable(strings[0]))
+    return ""
+
+
+def _after_data(text: str) -> str:
+    """Returns the prose behind JSON that a text begins with; "" if it goes on with data, or begins with none."""
+    with suppress(ValueError, RecursionError):
+        _, end = json.JSONDecoder(strict=False).raw_decode(text.lstrip())
+        rest = text.lstrip()[end:].lstrip(" \n,;")
+        return "" if rest[:1] in ("{", "[", "`", "<") else rest
     return ""
 
 

@@ -128,7 +128,7 @@ def _read(
         return Reading(answer, CUT)  # the quotation mark that ended it opened a quotation inside the text
     if request.kind in LIST_KINDS:
         return Reading(answer, REFUSED if is_refusal(wrapped) else NO_LIST if whole and not listed(answer) else "")
-    text = unpacked(wrapped)
+    text = unpacked(wrapped, tagged=bool(tagged))
     is_asked = request.style == "chat" and "<text>" in request.prompt
     is_marked = bool(tagged) or text != wrapped
     fault = _text_fault(text, wrapped, language) or (SEVERAL if len(tagged) > 1 else "")

@@ -248,3 +248,31 @@ def test_a_long_document_without_its_end_is_written_anew() -> None:
     assert not read(
         Answer("It hurts since Monday, and I sleep badly at night. And I", 10, 9, finish="length"), long_request(20)
     ).fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"hr": 140} on the glove; 61F, palpitations since noon, grey and clammy.',
+        '{"bp": "150/90"} on the glove; 61F, palpitations since noon, grey and clammy.',
+        '{"bp": "150/90", "hr": 88}\n61F, palpitations since noon, pulse 140 and irregular.',
+        '["61F", "Rosa"] stood on the card that she held, and she was grey and clammy.',
+        "<61F> palpitations since noon, grey and clammy. </61F>",
+    ],
+)
+def test_a_text_in_tags_that_only_begins_as_data_is_the_text(text: str) -> None:
+    assert read(Answer(f"<text>{text}</text>"), REQUEST) == Reading(text)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        '{"bp": "150/90", "name": "Rosa"}',
+        '{"bp": "150/90"}\n{"bp": "140/80"}',
+        '[{"a": "b"}, {"a": "c"}]',
+        '{"note": "61F, palpitations since noon", "hr":',
+        "<note><a>61F</a><b>grey</b></note>",
+    ],
+)
+def test_a_whole_that_is_data_is_no_text_in_tags_either(data: str) -> None:
+    assert read(Answer(f"<text>{data}</text>"), REQUEST).fault == "page or data"
