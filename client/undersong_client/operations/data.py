@@ -144,7 +144,7 @@ def _faults(home: PartyHome, reading: sources.Reading) -> Iterator[tuple[str, st
         reading.check_patients()
     except ConfigurationError as error:
         yield error.problem, error.remedy
-    for caution in reading.cautions(datasets.present_before(home)):
+    for caution in reading.cautions(datasets.sealed_objections(home)):
         yield caution, "change that, or pass --despite-cautions"
 
 

@@ -1,5 +1,6 @@
 """Reads the list of patients who object, and leaves their records out."""
 
+import hmac
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -37,23 +38,28 @@ class Objections:
         present: number of them that are in the source.
         records: number of records that they keep out.
         look_alikes: number of the others that match only a look-alike, by the words for the difference.
+        matched, unmatched: the listed identifiers that are in the source, and those that are not, as they are listed.
     """
 
     units: frozenset[str]
     present: int
     records: int
     look_alikes: Mapping[str, int]
+    matched: frozenset[str] = frozenset()
+    unmatched: frozenset[str] = frozenset()
 
     @property
     def sentence(self) -> str:
         return exclusion_sentence(len(self.units), self.present, self.records)
 
-    def cautions(self, present_before: int | None) -> list[str]:
+    def cautions(self, before: "SealedObjections | None") -> list[str]:
         """Returns what speaks against sealing a data set with this list.
 
         Args:
-            present_before: number of identifiers that were in the source at the last seal; None without one.
+            before: the list that acted at the last seal; None without one.
         """
+        present_before = None if before is None else before.present
+        lapsed = 0 if before is None else sum(before.digest(name) in before.matched for name in self.unmatched)
         alike = [
             f"{counted(count, 'identifier on the list matches', 'identifiers on the list match')} an id of the source"
             f" but for {words}"
@@ -70,9 +76,37 @@ class Objections:
                     present_before is not None and self.present < present_before,
                     f"{self.sentence}; at the last seal it was {present_before}",
                 ),
+                (
+                    lapsed > 0,
+                    f"{counted(lapsed, 'identifier was', 'identifiers were')} in the source at the last seal and"
+                    f" {'is' if lapsed == 1 else 'are'} not any more: left, or under another id",
+                ),
             ),
             *alike,
         ]
+
+
+@dataclass(frozen=True, repr=False)
+class SealedObjections:
+    """The effect of the list at the last seal; it holds no identifier, only keyed hashes.
+
+    Attributes:
+        present: number of identifiers that were in the source.
+        matched: keyed hashes of these.
+        key: the data set's key.
+    """
+
+    present: int
+    matched: frozenset[str]
+    key: bytes
+
+    def digest(self, name: str) -> str:
+        return identifier_digest(self.key, name)
+
+
+def identifier_digest(key: bytes, name: str) -> str:
+    """Returns a keyed hash (hex) of a listed identifier, by which a later list can be compared."""
+    return hmac.digest(key, b"undersong objection\0" + name.encode(), "sha256")[:16].hex()
 
 
 def exclusion_sentence(identifiers: int, present: int, records: int) -> str:
@@ -103,18 +137,28 @@ def without_objectors(
     aliases: dict[str, set[str]] = defaultdict(set)  # units of the patients whose an id or identifier is, by its unit
     for alias, patient in source.aliases():
         aliases[choice.unit(alias)].add(choice.unit(patient))
+    names_of: dict[bool, set[str]] = {True: set(), False: set()}
     listed: dict[str, set[str]] = defaultdict(set)  # units in the source, by the unit of a listed identifier
     has_bars = source.has_identifiers or any("|" in user for user in users)
     for identity in _identifiers(declared, has_bars=has_bars):
         unit = choice.unit(source.patient_of(identity))
         in_source = users & {unit, *aliases.get(choice.unit(identity), ())}
         listed[min(in_source, default=unit)] |= in_source
+        names_of[bool(in_source)].add(identity.text)
     out = set[str]().union(*listed.values())
     rows = [row for row, user in enumerate(table.users) if user not in out]
     absent = {unit for unit, in_source in listed.items() if not in_source}
     names = {*(users - out), *(alias for alias, units in aliases.items() if units & users - out)}
     alike = _look_alikes(absent, names, choice.same)
-    return table.take(rows), Objections(frozenset(listed), len(listed) - len(absent), len(table) - len(rows), alike)
+    objections = Objections(
+        frozenset(listed),
+        len(listed) - len(absent),
+        len(table) - len(rows),
+        alike,
+        frozenset(names_of[True]),
+        frozenset(names_of[False]),
+    )
+    return table.take(rows), objections
 
 
 def _look_alikes(listed: set[str], names: set[str], same: frozenset[str]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from undersong_client.home import Declared
 from undersong_client.records import fhir
 from undersong_client.records.database import select
 from undersong_client.records.declared import Cause, OpenedSource, Skipped, json_lines, value_at
-from undersong_client.records.objections import Objections, without_objectors
+from undersong_client.records.objections import Objections, SealedObjections, without_objectors
 from undersong_client.records.row_filter import RowFilter
 from undersong_common import extras
 from undersong_common.errors import ConfigurationError
@@ -103,11 +103,11 @@ class Reading:
                 code="look-alikes",
             )
 
-    def cautions(self, present_before: int | None) -> list[str]:
+    def cautions(self, before: SealedObjections | None) -> list[str]:
         """Returns what speaks against sealing these records, for a person to confirm.
 
         Args:
-            present_before: number of listed identifiers that were in the source at the last seal; None without one.
+            before: the list of patients that acted at the last seal; None without one.
         """
         cautions = []
         records = len(self.table) + (self.objections.records if self.objections else 0)
@@ -116,7 +116,7 @@ class Reading:
             said = "; ".join(f"{len(rows)}: {why}" for why, rows in reasons)
             rows = counted(self.lost + records, "row or document", "rows or documents")
             cautions.append(f"{self.lost} of {rows} cannot be read ({said})")
-        return cautions + (self.objections.cautions(present_before) if self.objections else [])
+        return cautions + (self.objections.cautions(before) if self.objections else [])
 
 
 def by_reason(skipped: Iterable[Skipped]) -> list[tuple[str, list[Skipped]]]:

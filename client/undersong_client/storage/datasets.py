@@ -16,7 +16,7 @@ from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import Declared, PartyHome, make_folder
 from undersong_client.records import cautions, snapshot, sources
 from undersong_client.records.declared import Skipped
-from undersong_client.records.objections import Objections, exclusion_sentence
+from undersong_client.records.objections import Objections, SealedObjections, exclusion_sentence, identifier_digest
 from undersong_client.records.private import DataSet, fingerprint, hold_out
 from undersong_client.storage.checkpoints import (
     RESTORE,
@@ -207,7 +207,7 @@ def add(
     kept_in, held_out = hold_out(reading.table, keys.secret(home, "data"), declared.hold_out)
     reading = replace(reading, table=kept_in)
     data = DataSet(reading.table, keys.secret(home, "data"))
-    warnings = reading.cautions(present_before(home))
+    warnings = reading.cautions(sealed_objections(home))
     if policy.approval == "standing":
         warnings += cautions.of_standing_consent(policy, data.table, declared.user_is)
     elif not len(data.table):
@@ -299,10 +299,13 @@ def exclusion_words(home: PartyHome) -> str:
     return exclusion_sentence(entry["identifiers"], entry["patients"], entry["records"])
 
 
-def present_before(home: PartyHome) -> int | None:
-    """Returns the number of listed identifiers that were in the source at the last seal; None without a list then."""
+def sealed_objections(home: PartyHome) -> SealedObjections | None:
+    """Returns the effect of the list at the last seal; None without a list then."""
     entry = last_exclusion(home)
-    return None if entry is None else int(entry["patients"])
+    if entry is None:
+        return None
+    # A log of before has no hashes.
+    return SealedObjections(int(entry["patients"]), frozenset(entry.get("matched", ())), keys.secret(home, "data"))
 
 
 def check_retention(home: PartyHome, at: float) -> None:
@@ -406,6 +409,7 @@ def _log_exclusion(home: PartyHome, data: DataSet, objections: Objections, at: f
             identifiers=len(objections.units),
             patients=objections.present,
             records=objections.records,
+            matched=sorted(identifier_digest(data.key, name) for name in objections.matched),
         )
 
 

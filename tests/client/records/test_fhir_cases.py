@@ -1,5 +1,6 @@
 """Invented exports of FHIR: patients, versions, deletions, statuses and attachments are decided by written rules."""
 
+import base64
 import gzip
 import json
 from collections import Counter
@@ -272,6 +273,22 @@ def test_a_suffix_in_capitals_is_read(tmp_path, name):
         0,
         {"its status is entered-in-error", "a newer version counts"},
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "stated"),
+    [
+        ("text/plain", "text/plain; charset=iso-8859-1"),
+        (None, "text/plain; charset=iso-8859-1"),
+        ("text/plain; charset=iso-8859-1", "text/plain"),
+    ],
+)
+def test_a_binary_states_the_character_set_of_its_bytes(tmp_path, kind, stated):
+    data = base64.b64encode("Süße".encode("latin-1")).decode()
+    binary = {"resourceType": "Binary", "id": "b", "contentType": stated, "data": data}
+    named = {"url": "Binary/b"} | ({"contentType": kind} if kind else {})
+    write_lines(tmp_path / "a.ndjson", [document(1, named), binary])
+    assert sources.read(Declared(str(tmp_path), user_field="patient")).table.texts == ("Süße",)
 
 
 def nested(resources, depth):

@@ -233,6 +233,23 @@ def test_an_objection_does_not_lapse_when_an_export_writes_ids_otherwise(party, 
     assert [entry["patients"] for entry in entries.entries] == [1, 1, 1, 0]
 
 
+@pytest.mark.heavy
+def test_an_objection_that_lapses_beside_one_that_starts_stops(party, tmp_path):
+    """The count of matched identifiers alone would not show it."""
+    notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
+    write_jsonl(notes, ["3", "43", "44"])
+    wishes.write_text("3\n27\n")
+    command("data", "add", notes, "--user-field", "patient", "--exclude", wishes, "--home", party)
+    write_jsonl(notes, ["renamed", "43", "44", "27"])
+    said = command("data", "refresh", "--home", party, code=2)
+    assert "1 identifier was in the source at the last seal and is not any more" in said
+    assert "at the last seal it was" not in said
+    log = PartyHome(party).exclusions.read_text()
+    command("data", "refresh", "--despite-cautions", "--home", party)
+    assert PartyHome(party).exclusions.read_text().startswith(log)
+    command("data", "refresh", "--home", party)  # what was confirmed once is the new state
+
+
 @pytest.mark.parametrize("cause", ["no sealed copy", "the daemon runs"])
 def test_every_stop_of_a_refresh_is_told(party, tmp_path, monkeypatch, cause):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())

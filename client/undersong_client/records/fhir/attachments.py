@@ -77,7 +77,10 @@ class Attachments:
         stated = binary.get("contentType")
         # Binary.content is STU3's name of the data.
         data = _decoded(binary.get("data") or binary.get("content") or "")
-        return kind or (stated if isinstance(stated, str) else ""), data, target
+        stated = stated if isinstance(stated, str) else ""
+        # A Binary states the character set of its own bytes, which the document that names it may leave out.
+        is_same = kind.partition(";")[0].strip().lower() == stated.partition(";")[0].strip().lower()
+        return stated if not kind or (is_same and ";" not in kind) else kind, data, target
 
     def note_fault(self, target: Hashable, reason: str) -> None:
         """Notes that a stored attachment cannot be read, so that it is decoded once."""
