@@ -12,6 +12,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.row_files import Row, check_names, read_text
 
 ROWS_AT_ONCE = 1000
+# The end of a statement: semicolons and the comments behind them.
+_END = re.compile(r";(?:\s|;|--[^\n']*(?:\n|\Z)|/\*(?:(?!\*/)[^'])*\*/)*\Z")
 _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 # Statements that make the transaction read only, by the dialect; PostgreSQL has an option of SQLAlchemy's for it.
 _READ_ONLY = {
@@ -113,12 +115,12 @@ def _unreadable_column(engine: Any, statement: str) -> str | None:
 
     try:
         with engine.connect() as opened:
-            names = list(_execute(opened, f"SELECT * FROM ({statement}) q WHERE 1 = 0").keys())  # noqa: S608
+            names = list(_execute(opened, f"SELECT * FROM ({statement}\n) q WHERE 1 = 0").keys())  # noqa: S608
     except (sqlalchemy.exc.SQLAlchemyError, ValueError, OverflowError, ArithmeticError, LookupError):
         return None
     quote = engine.dialect.identifier_preparer.quote
     # The whole fails where the connection or the query does, and then no column is at fault.
-    unreadable = [name for name in names if fails(f"SELECT {quote(name)} FROM ({statement}) q")]  # noqa: S608
+    unreadable = [name for name in names if fails(f"SELECT {quote(name)} FROM ({statement}\n) q")]  # noqa: S608
     is_whole = len(unreadable) == len(names) > 1
     return None if is_whole or not unreadable else str(unreadable[0])
 
@@ -137,7 +139,7 @@ def _check_sqlite_file(query: Path, database: str | None) -> None:
 
 
 def _statement(query: Path) -> str:
-    text = read_text(query).strip().rstrip(";")
+    text = _END.sub("", read_text(query).strip())
     bare = _COMMENTS.sub(" ", text).lstrip("( \n\t").upper()
     if not bare.startswith(("SELECT", "WITH")):
         raise ConfigurationError(f"{query}: is no SELECT", "write one query that reads", code="no-query")

@@ -184,7 +184,10 @@ def test_a_missing_sqlite_file_is_an_error_and_is_not_made(home, tmp_path, ids):
     assert not (tmp_path / "typo.sqlite").exists()
 
 
-def test_a_value_that_a_database_cannot_deliver_names_its_column(home, tmp_path, ids):
+@pytest.mark.parametrize("end", ["", ";", " -- a comment", "; -- the end\n", ";\n/* the; end */;"])
+def test_a_value_that_a_database_cannot_deliver_names_its_column(home, tmp_path, ids, end):
+    with (tmp_path / "plain.sql").open("a", encoding="utf-16-le") as query:
+        query.write(end)
     with sqlite3.connect(tmp_path / "ids.sqlite") as database:
         database.execute("INSERT INTO note VALUES (9, CAST(x'ff73656372657420' AS TEXT))")
     code, _, error = dry(home, tmp_path / "plain.sql", *ids)
