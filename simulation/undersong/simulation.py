@@ -32,6 +32,7 @@ from undersong_common.embedding import (
 )
 from undersong_common.errors import ConfigurationError
 from undersong_common.table import Table, concatenate
+from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.cluster import Cluster, spread
 from undersong_server.evaluation.evaluate import NO_PRIVACY
@@ -113,6 +114,7 @@ def simulate(
     private_cache: EmbeddingCache | None = None,
     engine: Engine = "inprocess",
     contribution: Contribution = grid_vector,
+    machine: type[PartyMachine] = PartyMachine,
     cluster: Cluster | None = None,
 ) -> Simulated:
     """Runs the plan with every party in this process; continues what ``workspace`` holds already.
@@ -127,6 +129,7 @@ def simulate(
         private_cache: shared by all parties and by several runs over the same records, in memory or encrypted.
         engine: what carries the messages: parties in this process, or Flower's simulation engine (on Ray).
         contribution: how parties compute their vectors (an audit looks on); in this process only.
+        machine: how parties add noise and mask (an audit looks on); in this process only.
         cluster: embeds public texts where they are many, and writes what models in local folders write; not beside
             Flower's engine, which has Ray for itself.
     """
@@ -183,6 +186,7 @@ def simulate(
                 embedder=embedder,
                 clock=clock,
                 contribution=contribution,
+                machine=machine,
             )
             for name, table in tables.items()
         }

@@ -29,6 +29,7 @@ from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.secagg.parameters import Entropy
+from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.wire.public import BlockStore
 from undersong_server.journal import Journal
 from undersong_server.release.files import OUTPUT_NAMES
@@ -162,6 +163,7 @@ class SimulatedParties:
         clock: Callable[[], float],
         contribution: Contribution = grid_vector,
         address: str = "",
+        machine: type[PartyMachine] = PartyMachine,
     ) -> Party:
         """Makes the party ``name`` from its state in the workspace, with the records in ``table``."""
         data = DataSet(table, self.keys[f"data/{name}"])
@@ -181,6 +183,7 @@ class SimulatedParties:
             clock=clock,
             teacher_model=lambda: self.task.teacher_model,
             address=address,
+            machine=machine,
         )
 
     @contextmanager

@@ -38,7 +38,7 @@ from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg import keys
 from undersong_protocol.secagg.parameters import Entropy
-from undersong_protocol.secagg.party import Reply, WantsInput
+from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
 from undersong_protocol.statistics.vectors import GridVector
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
@@ -167,6 +167,7 @@ class Party:
         clock: returns seconds since the epoch, for the ledger.
         consent: decisions of people about a run that the policy allows.
         address: address of this party that its introduction signs (``codec.flower_address``); "" over gRPC.
+        machine: the state machine of an attempt; a simulation may name one that an audit watches, a daemon never does.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class Party:
         teacher_model: Callable[[], str] = lambda: "",
         encapsulate: keys.Encapsulate = keys.encapsulate,
         address: str = "",
+        machine: type[PartyMachine] = PartyMachine,
     ) -> None:
         self.name = name
         self._address = address
@@ -203,7 +205,7 @@ class Party:
         self._coordinator = ""
         self._epoch: int | None = None  # the highest that was heard; None until it is read from the journal
         self._manifests: dict[bytes, Manifest] = {}
-        self._attempts = Attempts(store, name, identity, entropy, clock, encapsulate)
+        self._attempts = Attempts(store, name, identity, entropy, clock, encapsulate, machine)
         self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # of one vector: as planned, and alone
         self._resolved: tuple[tuple[Input, ...], statistics.PublicInputs] | None = None  # of the last request
         # How often the coordinator has suspended or ended each run, by its manifest's hash.

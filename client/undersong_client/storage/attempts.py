@@ -82,6 +82,7 @@ class Attempts:
         entropy: returns a source of random bytes for a named purpose.
         clock: returns seconds since the epoch.
         encapsulate: encapsulates secrets to other parties' ML-KEM keys.
+        machine: the state machine of an attempt; a simulation may name one that an audit watches.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Attempts:
         entropy: Callable[[str], Entropy],
         clock: Callable[[], float],
         encapsulate: Encapsulate,
+        machine: type[PartyMachine] = PartyMachine,
     ) -> None:
         self._store = store
         self._name = name
@@ -99,6 +101,7 @@ class Attempts:
         self._entropy = entropy
         self._clock = clock
         self._encapsulate = encapsulate
+        self._machine = machine
         self._under_way: dict[str, Attempt] = {}
 
     def find(self, manifest: Manifest, query: str, number: int) -> Attempt | None:
@@ -121,7 +124,7 @@ class Attempts:
             found.add((stage, roll))
             return self._store.get(_reply_key(key, stage, roll))
 
-        machine = PartyMachine.restore(parameters, self._name, self._identity, snapshot, self._encapsulate, reply)
+        machine = self._machine.restore(parameters, self._name, self._identity, snapshot, self._encapsulate, reply)
         attempt = Attempt(key, manifest, query, number, machine, self._inputs(key), coins, compartment, replies=found)
         if compartment is not None:
             self._under_way[key] = attempt
@@ -147,7 +150,7 @@ class Attempts:
         key = _key(manifest, query, number)
         entropy = self._entropy(key)
         parameters = manifest.sum_parameters(query, number)
-        machine = PartyMachine.open(parameters, self._name, self._identity, entropy, self._encapsulate)
+        machine = self._machine.open(parameters, self._name, self._identity, entropy, self._encapsulate)
         coins, count = self._entropy(key + COINS_PURPOSE)(COINS_BYTES), begun.count + 1
         return Attempt(key, manifest, query, number, machine, None, coins, count=count, before=begun.last)
 

@@ -29,8 +29,8 @@ from undersong_common.privacy.noise import (
 from undersong_common.privacy.stream import LONG_BYTES, SEED_BYTES, KeyStream, LongStream
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 
-_CHAIN = b"undersong/noise-chain/1\x00"
-_SEED = b"undersong/noise-seed/1\x00"
+CHAIN_DOMAIN = b"undersong/noise-chain/1\x00"
+SEED_DOMAIN = b"undersong/noise-seed/1\x00"
 _SMALLEST_VARIANCE = Fraction(SMALLEST_SHARE_SIGMA) ** 2
 
 
@@ -214,8 +214,8 @@ def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVect
         if index == 0:
             seed = seeds.own
         else:
-            seed = _hash(_SEED, value)
-            value = _hash(_CHAIN, value)
+            seed = _hash(SEED_DOMAIN, value)
+            value = _hash(CHAIN_DOMAIN, value)
         _add(values, plan.component_law(index), seed)
     return NoisyVector(values)
 
@@ -234,8 +234,8 @@ def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, pa
 def remove_opened(total: Target, plan: NoisePlan, dropped: int, value: bytes) -> None:
     """Subtracts the components that a checked ``value`` opens from ``total``, int64 or ring words [d], in place."""
     for index in plan.opened_components(dropped):
-        _add(total, plan.component_law(index), _hash(_SEED, value), sign=-1)
-        value = _hash(_CHAIN, value)
+        _add(total, plan.component_law(index), _hash(SEED_DOMAIN, value), sign=-1)
+        value = _hash(CHAIN_DOMAIN, value)
 
 
 def _add(target: Target, law: IntegerNoise, seed: bytes, sign: int = 1) -> None:
@@ -245,7 +245,7 @@ def _add(target: Target, law: IntegerNoise, seed: bytes, sign: int = 1) -> None:
 
 def _advance(value: bytes, steps: int) -> bytes:
     for _ in range(steps):
-        value = _hash(_CHAIN, value)
+        value = _hash(CHAIN_DOMAIN, value)
     return value
 
 

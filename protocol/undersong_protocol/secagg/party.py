@@ -256,14 +256,19 @@ class PartyMachine:
             raise InternalError("a vector was provided in the wrong phase")
         state = pending.draft
         state.question = question
-        seeds = NoiseSeeds(state.secret("noise_own"), state.secret("noise_root"))
-        plan = self._parameters.noise_plan
-        # Without noise (epsilon infinite) there is nothing to add, and nothing is copied.
-        noisy = add_noise(grid, plan, seeds) if plan.components else NoisyVector(grid.values)
+        noisy = self._noisy(grid, state)
         body, digest = masked_body(noisy, self._masks(state), self._parameters.modulus_bits)
         del noisy
         self._pending = None
         return self._commit(rule, 0, pending.request, state, body, digest)
+
+    def _noisy(self, grid: GridVector, state: PartyState) -> NoisyVector:
+        """Returns the vector with this party's noise share."""
+        plan = self._parameters.noise_plan
+        if not plan.components:
+            # Without noise (epsilon infinite) there is nothing to add, and nothing is copied.
+            return NoisyVector(grid.values)
+        return add_noise(grid, plan, NoiseSeeds(state.secret("noise_own"), state.secret("noise_root")))
 
     def void_statement(self, reason: str = "the coordinator asked to void this attempt") -> Reply:
         """Ends the attempt and returns a signed statement that this party has released no share and never will.
