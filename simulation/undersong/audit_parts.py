@@ -8,9 +8,8 @@ by one check over all sums, runs and parties. The tails are exact (binomial, chi
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -57,6 +56,11 @@ def laplace_scores(noise: Int64, scale: float, shares: float) -> Float32:
     return _scores(noise, _laplace_table(scale, shares))
 
 
+def largest_laplace_mass(scale: float, shares: float) -> float:
+    """Returns the largest probability of one integer under the law of :func:`laplace_scores`."""
+    return float(_laplace_table(scale, shares).max())
+
+
 @lru_cache(maxsize=16)
 def _gaussian_table(variance: float) -> Float64:
     reach = math.ceil(12.0 * math.sqrt(variance))
@@ -90,14 +94,21 @@ class Shape:
         counts: scores between the quantiles, int64.
         energies, sizes: sum of squares and number of the coordinates in each block: all, halves, quarters, and
             residues modulo 2 to 8.
+        reach: largest absolute score; 0 of no score.
     """
 
     counts: Int64
     energies: Float64
     sizes: Int64
+    reach: float
 
     def __add__(self, other: "Shape") -> "Shape":
-        return Shape(self.counts + other.counts, self.energies + other.energies, self.sizes + other.sizes)
+        return Shape(
+            self.counts + other.counts,
+            self.energies + other.energies,
+            self.sizes + other.sizes,
+            max(self.reach, other.reach),
+        )
 
 
 def shape_of(scores: Float32) -> Shape:
@@ -109,7 +120,8 @@ def shape_of(scores: Float32) -> Shape:
     ]
     counts = np.bincount(np.searchsorted(_EDGES, scores), minlength=len(_MASSES))
     energies = np.array([squares[block].sum() for block in blocks])
-    return Shape(counts, energies, np.array([len(squares[block]) for block in blocks]))
+    sizes = np.array([len(squares[block]) for block in blocks])
+    return Shape(counts, energies, sizes, float(np.abs(scores).max(initial=0.0)))
 
 
 def other_law(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
@@ -118,6 +130,13 @@ def other_law(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
     totals = counts.sum(axis=1, keepdims=True)
     tail = np.minimum(binom.cdf(counts, totals, _MASSES), binom.sf(counts - 1, totals, _MASSES))
     return _named(shapes, tail.min(axis=1, initial=1.0) < alarm / (2 * max(counts.size, 1)))
+
+
+def without_tails(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
+    """Names, of ``shapes`` by name, of noise that never goes as far from 0 as so many values of the planned law do."""
+    totals = np.array([each.counts.sum() for each in shapes.values()])
+    within = 1.0 - 2.0 * norm.sf(np.array([each.reach for each in shapes.values()]))
+    return _named(shapes, within**totals < alarm / max(len(shapes), 1))
 
 
 def uneven(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
@@ -354,7 +373,6 @@ def orthogonal_scores(rows: Float64, residual: Float64, present: Bools, rate: fl
 # Records that an audit plants among the private ones, and attacks on the corpus that say which of them were there.
 
 KINDS = ("rare end", "far off", "many words", "twin")
-NEIGHBOURS = 500  # records of a party among which units come and go, at most
 REPEATS = 6  # of a real record's words before the rare end begins: at least so many, else half of it
 
 
@@ -424,37 +442,6 @@ def planted(tables: dict[str, Table], canaries: Sequence[Canary], homes: Sequenc
     for canary, home in zip(canaries, homes, strict=True):
         result[home] = concatenate([result[home], canary.rows])
     return result
-
-
-def neighbours(
-    table: Table, canary: Canary, labels: Sequence[str], rng: np.random.Generator, *, by_user: bool
-) -> list[Table]:
-    """Neighbouring tables: a party's records with three units more, and the same without one unit, for each of four.
-
-    The four units are the canary, one of the party's own, and two that copy records of the party, at its front and at
-    its end: a build that compares records with each other finds them. They copy units of as few records as a canary
-    has, every second with another label.
-    """
-
-    def units(rows: Table) -> Sequence[object]:
-        return (rows.users or ()) if by_user else range(len(rows))
-
-    table = table.take(range(min(len(table), NEIGHBOURS)))
-    sizes, names = Counter(units(table)), units(table)
-    order = sorted(rng.permutation(len(names)).tolist(), key=lambda row: sizes[names[row]])
-    front, end = (_copies(table.take(order[at::2][: len(canary.rows)]), f"copy-{at}", labels) for at in range(2))
-    whole = concatenate([front, table, canary.rows, end])
-    names, last = units(whole), len(whole) - 1
-    removed = (0, len(front) + int(rng.integers(max(1, len(table)))), last - len(end), last)
-    return [whole, *(whole.take([row for row, name in enumerate(names) if name != names[of]]) for of in removed)]
-
-
-def _copies(rows: Table, user: str, labels: Sequence[str]) -> Table:
-    found = rows.labels
-    if found and labels:
-        others = (labels[-1] if label == labels[0] else labels[0] for label in found)
-        found = tuple(each if at % 2 else other for at, (each, other) in enumerate(zip(found, others, strict=True)))
-    return replace(rows, labels=found, users=rows.users and (user,) * len(rows))
 
 
 def _some(words: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:

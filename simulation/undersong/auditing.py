@@ -24,20 +24,18 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.stats import binom, binomtest, chi2, gamma, norm
 
-from undersong import audit_parts
+from undersong import audit_noise, audit_parts, audit_units
 from undersong.audit_parts import (
     CONFIDENCE,
     Canary,
     Detection,
     attack_corpus,
     make_canaries,
-    neighbours,
     orthogonal_scores,
     planted,
     whole_scores,
@@ -54,10 +52,9 @@ from undersong_common.privacy.accounting import Gaussian, epsilon, gaussian_mu
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.table import Table, concatenate
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy
-from undersong_protocol.secagg import party as secagg_party
-from undersong_protocol.secagg.noise_share import NoisePlan, NoiseSeeds, laplace_scale, noise_plan
+from undersong_protocol.secagg.noise_share import laplace_scale, noise_plan
 from undersong_protocol.statistics import PublicInputs, Rows
-from undersong_protocol.statistics.vectors import GridVector, NoisySum, NoisyVector
+from undersong_protocol.statistics.vectors import GridVector, NoisySum
 from undersong_server.federation.driver import opened_sum
 from undersong_server.progress import Progress, Silent
 from undersong_server.runs import task as tasks
@@ -65,9 +62,10 @@ from undersong_server.runs.planning import RunPlan, plan_run
 
 RARE_WORDS = 20_000  # of the language's commonest: the later half is rare
 NOISE_ALARM = 1e-6  # how often an audit of a sound build would accuse its noise, by all checks together
-NOISE_CHECKS = 5  # that share the alarm: size, law, blocks of coordinates, repetition within and between sums
+NOISE_CHECKS = 7  # that share the alarm: size, law, tails, blocks, repetition within and between sums, known noise
 SMALLEST_LAPLACE = 10.0  # integer scale from which the absolute values of Laplace noise are exponential enough
 COINS_ALARM = 1e-9  # how often a sound subsample would look as if its coins did not matter, or took a wrong share
+COUNTED_UNITS = 400  # whose coins are counted: a rate of 1.2 of the planned one is then 17 deviations away
 FEWEST_COINS = 200  # subsamples drawn at least, to estimate the sampling rate
 MOST_COINS = 20_000  # subsamples drawn for that: so many suffice for sampling rates up to 0.998
 SUBSAMPLES = 2_000  # drawn to see that no two are equal, and that units take part independently
@@ -80,6 +78,7 @@ MEANING = (
     "An attack that fails proves nothing: these are lower bounds, and no number of runs proves the promise kept.",
     "One that succeeds beyond the promise refutes it.",
 )
+ZERO = ", where a party's exact vector is 0"  # ends the name of the noise at these coordinates
 SURE = 0.01  # share of absent records that an attack on the sums takes for planted where it names the surest only
 LEARNT = 0.5  # share of the runs from which the corpus attacks learn their thresholds
 
@@ -138,7 +137,9 @@ class Observations:
         clamp: the smallest and the largest share of its declared bound that was left of a row far outside it.
         findings: sentences on sums whose subsample does not depend on the party's secret coins, in which coins come
             twice, or which takes another share of the units than planned; on parties whose ledger charged too little.
-        shares: by sum and party, the shape of the noise that the party drew.
+        shares: by sum and party, the shape of the noise that the party drew; also of its component 0 alone, and of
+            all parties' noise at coordinates where the exact vector is 0.
+        likenesses: by what others could compute, how well it agrees with the noise that parties drew.
     """
 
     present: Bools
@@ -151,6 +152,7 @@ class Observations:
     clamp: tuple[float, float] = (1.0, 1.0)
     findings: tuple[str, ...] = ()
     shares: Mapping[str, audit_parts.Shape] = field(default_factory=dict)
+    likenesses: Mapping[str, audit_noise.Likeness] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -362,6 +364,7 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
     shapes: dict[str, audit_parts.Shape] = {}
     series: dict[str, list[Float32]] = {}
     every: list[tuple[str, Float32]] = []
+    likenesses: dict[str, audit_noise.Likeness] = {}
 
     def add(name: str, shape: audit_parts.Shape) -> None:
         shapes[name] = shapes[name] + shape if name in shapes else shape
@@ -377,11 +380,17 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
         for name, shape in run.shares.items():
             add(name, shape)
             add(f"run {number}, {name}", shape)
+            if not name.endswith((ZERO, audit_noise.LASTING)):  # both are parts of other shapes
+                add("all parties' shares", shape)
+        for name, likeness in run.likenesses.items():
+            likenesses[name] = likenesses[name] + likeness if name in likenesses else likeness
     alarm = NOISE_ALARM / NOISE_CHECKS
     return [
         *(f"{pair} hold the same noise" for pair in audit_parts.repeated_between(every, alarm)),
         *(f"{name}: the noise is not of the planned law" for name in audit_parts.other_law(shapes, alarm)),
+        *(f"{name}: the noise has no tails" for name in audit_parts.without_tails(shapes, alarm)),
         *(f"{name}: the noise is too small or large in places" for name in audit_parts.uneven(shapes, alarm)),
+        *(f"a party's noise follows from {name}" for name in audit_noise.known_noise(likenesses, alarm)),
         *(f"{name}: the noise repeats within the sum" for name in audit_parts.repeated_within(series, alarm)),
     ]
 
@@ -471,11 +480,10 @@ class _Watched:
 
     def __init__(self) -> None:
         self.sums: dict[str, tuple[PlannedSum, PublicInputs]] = {}
-        self._last: tuple[str, PrivateRecords]
         # By sum and party: the vector of its last attempt, and the one as if no unit were left out by sub-sampling.
         self.vectors: dict[str, dict[PrivateRecords, tuple[Int64, Int64]]] = {}
         self.coins: dict[str, list[bytes]] = {}  # by sub-sampled sum
-        self.noise: dict[str, dict[PrivateRecords, Int64]] = {}  # by sum and party, of its last attempt
+        self.noise = audit_noise.NoiseWatch()
 
     def __call__(
         self,
@@ -495,15 +503,7 @@ class _Watched:
             )
             self.coins.setdefault(planned.name, []).append(coins)
         self.sums[planned.name] = planned, public
-        self._last = planned.name, records
         self.vectors.setdefault(planned.name, {})[records] = found.values, everyone.values
-        return found
-
-    def noisy(self, grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds, add: Any) -> NoisyVector:
-        """Adds noise as ``add`` does, and keeps it. In this process it follows the vector that it is added to."""
-        found: NoisyVector = add(grid, plan, seeds)
-        name, records = self._last
-        self.noise.setdefault(name, {})[records] = found.values - grid.values
         return found
 
     def repeated_coins(self) -> set[str]:
@@ -530,18 +530,18 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     embed = CachedEmbedder(embedder, kept).encode
     tables = private_tables(task, settings.seed)
     canaries = _canaries(settings, run_plan, concatenate(list(tables.values())))
-    near = neighbours(
+    near = audit_units.real_neighbours(
         list(tables.values())[number % len(tables)],
         canaries[number % len(canaries)],
         task.task.labels,
         np.random.default_rng([settings.seed, 0xAD, number]),
-        by_user=run_plan.plan.privacy.unit == "user",
+        privacy=run_plan.plan.privacy,
+        number=number,
     )
     present = np.random.default_rng([settings.seed, 0xC0, number]).random(len(canaries)) < 0.5
     chosen = [canary for canary, there in zip(canaries, present, strict=True) if there]
     watched = _Watched()
     with (
-        patch.object(secagg_party, "add_noise", partial(watched.noisy, add=vars(secagg_party)["add_noise"])),
         tempfile.TemporaryDirectory(prefix="undersong-audit-") as folder,
         Workspace(Path(folder) / "run", task, {"audit": number}, fresh=False) as workspace,
     ):
@@ -557,6 +557,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
             embedder=embedder,
             private_cache=kept,
             contribution=watched,
+            machine=watched.noise.machine(),
         ).outcome
         sums = {name: opened_sum(workspace.journal, name) for name in watched.sums}
         unpaid = [name for name in tables if not _paid(watched, Ledger.read(ledger_path(workspace.state, name)))]
@@ -600,7 +601,7 @@ def _attack_sums(
     canaries: Sequence[Canary],
     present: Bools,
     embed: Embed,
-    near: Sequence[Table],
+    near: Sequence[audit_units.Neighbours],
 ) -> Observations:
     """Attacks all opened sums for every canary, with the weights of the plan. Does not attack the corpus.
 
@@ -614,7 +615,9 @@ def _attack_sums(
         return PrivateRecords(rows, labels, privacy, key=bytes(32), embed=embed)
 
     alone, everyone = [held(each.rows) for each in canaries], held(concatenate([each.rows for each in canaries]))
-    full, *without = [held(table) for table in near]
+    real = [[held(table) for table in tables] for tables in near]
+    aligned = [[held(table) for table in tables] for tables in audit_units.aligned_neighbours(labels, privacy)]
+    roomy = replace(privacy, max_records=max(privacy.max_records, 2 * max(audit_units.CROWDS)))
     scores, apart, signals, square = *(np.zeros(len(canaries)) for _ in range(3)), 0.0
     noise: dict[str, NoiseSize] = {}
     shares: dict[str, audit_parts.Shape] = {}
@@ -624,13 +627,22 @@ def _attack_sums(
     for name, found_sum in opened.items():
         planned, public = watched.sums[name]
         whole = _unsampled(planned)
-        of_full, *vectors = (
-            grid_vectors.grid_vector(whole, records, public, privacy, coins=bytes(32), memory={}).values.astype(
-                np.float64
-            )
-            for records in (full, *alone, *without)
+        rows = np.array(
+            [
+                grid_vectors.grid_vector(whole, records, public, privacy, coins=bytes(32), memory={}).values
+                for records in alone
+            ],
+            dtype=np.float64,
         )
-        rows, moved = np.array(vectors[: len(alone)]), of_full - np.array(vectors[len(alone) :])
+        moved = np.concatenate(
+            [
+                *(audit_units.moves(whole, group, public, privacy) for group in real),
+                *(
+                    audit_units.moves(whole, group, public, roomy, partial(audit_units.aligned_rows, whole))
+                    for group in aligned
+                ),
+            ]
+        )
         entered, unsampled = (np.sum(each, axis=0) for each in zip(*watched.vectors[name].values(), strict=True))
         residual = (found_sum.values - planned.sampling_rate * unsampled) / planned.sigma_integer
         seen_by = rows / planned.sigma_integer, residual, present, planned.sampling_rate
@@ -647,20 +659,23 @@ def _attack_sums(
             variance = float(drawn.opened_variance(quorum.parties - survivors))
             seen = audit_parts.gaussian_scores(left, variance)
             noise[name] = NoiseSize(planned.law, len(left), float(sizes @ sizes) / variance, seen)
-            of_one = partial(audit_parts.gaussian_scores, variance=float(drawn.share_variance))
         else:
             scale = laplace_scale(planned.drawn_sigma_integer)
             share = 1.0 / (quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders)
             if scale >= SMALLEST_LAPLACE:
                 seen = audit_parts.laplace_scores(left, scale, survivors * share)
                 noise[name] = NoiseSize(planned.law, len(left), float(sizes.sum()) / scale, seen)
-            of_one = partial(audit_parts.laplace_scores, scale=scale, shares=share)
-        for party, each in enumerate(watched.noise[name].values(), 1):
-            shares[f"{name}, party {party}"] = audit_parts.shape_of(of_one(each))
+        for party, watched_share in enumerate(watched.noise.shares[name].values(), 1):
+            noise_share = watched_share.under(drawn)
+            for part, draw in noise_share.draws.items():
+                shares[f"{name}, party {party}{part}"] = audit_parts.shape_of(draw.scores)
+            zeros = name + ZERO
+            shape = audit_parts.shape_of(noise_share.whole.scores[noise_share.zeros])
+            shares[zeros] = shares[zeros] + shape if zeros in shares else shape
         largest = max(largest, *(_over(each, _bounds(planned)) for each in (*rows, *moved)))
         clamps += clamped_shares(planned, alone[0], everyone, public, privacy)
         if planned.sampling_rate < 1.0:
-            secret, right = subsample_is_sound(planned, everyone, public, privacy)
+            secret, right = subsample_is_sound(planned, public, privacy)
             if right and (rate := planned.sampling_rate) not in independent:
                 independent[rate] = coins_are_independent(rate, privacy)
             coins |= set() if secret and (not right or independent[rate]) else {name}
@@ -684,8 +699,10 @@ def _attack_sums(
         (
             *(f"{name}: the coins of its subsample are not secret and independent" for name in sorted(coins)),
             *(f"{name}: its subsample takes another share of the units than planned" for name in sorted(rates)),
+            *([audit_noise.ADVERTISED] if watched.noise.advertised else []),
         ),
         shares,
+        watched.noise.likenesses,
     )
 
 
@@ -736,9 +753,7 @@ def _over(vector: Float64, bounds: Float64) -> float:
     return float(np.max(np.array([sizes.sum(), np.sqrt(sizes @ sizes), sizes.max()]) / bounds))
 
 
-def subsample_is_sound(
-    planned: PlannedSum, units: PrivateRecords, public: PublicInputs, privacy: Privacy
-) -> tuple[bool, bool]:
+def subsample_is_sound(planned: PlannedSum, public: PublicInputs, privacy: Privacy) -> tuple[bool, bool]:
     """Returns whether a party's coins decide who takes part, and whether they take the planned share of the units.
 
     Each is False for a sound build with a chance of ``COINS_ALARM``. Every unit contributes as much as it may to one
@@ -751,6 +766,7 @@ def subsample_is_sound(
     linf = planned.linf / privacy.norm_factor
     if draws > MOST_COINS or linf * planned.scale < 1.0:
         return True, True  # too few draws, or too small numbers, to accuse anybody
+    units = _unit_records(COUNTED_UNITS, privacy)
     row = sp.csr_array(([linf] * len(units), ([*range(len(units))], [0] * len(units))), (len(units), planned.dimension))
     allowed = replace(privacy, max_records=len(units))
 
@@ -766,7 +782,7 @@ def subsample_is_sound(
         )
         return int(vector.values[0])
 
-    population = len(set(units.units))
+    population = COUNTED_UNITS
     one = first(_unsampled(planned)) / population
     counts = [round(first(planned) / one) for _ in range(draws)]
     taken = binomtest(min(max(sum(counts), 0), draws * population), draws * population, rate)
@@ -782,16 +798,20 @@ def coins_are_independent(rate: float, privacy: Privacy) -> bool:
     pairs = SUBSAMPLES * (SUBSAMPLES - 1) / 2
     agreeing = rate * rate + (1.0 - rate) * (1.0 - rate)  # one unit in two subsamples
     wanted = math.ceil(math.log(COINS_ALARM / 2 / pairs) / math.log(agreeing))
-    names = tuple(f"unit {number}" for number in range(min(wanted, MOST_UNITS)))
-    units = PrivateRecords(Table(names, None, names), (), privacy, key=bytes(32), embed=_reads_nothing)
+    units = _unit_records(min(wanted, MOST_UNITS), privacy)
     drawn = np.array([grid_vectors.poisson_subsample(units, rate, os.urandom(32)) for _ in range(SUBSAMPLES)])
     if wanted <= MOST_UNITS and len(np.unique(drawn, axis=0)) < SUBSAMPLES:
         return False
     rarer = (drawn if rate <= 0.5 else ~drawn).astype(np.float32)
-    together = (rarer.T @ rarer)[np.triu_indices(len(names), 1)]
+    together = (rarer.T @ rarer)[np.triu_indices(len(units), 1)]
     chance = min(rate, 1.0 - rate) ** 2
     tail = np.minimum(binom.cdf(together, SUBSAMPLES, chance), binom.sf(together - 1, SUBSAMPLES, chance))
     return bool(tail.min() > COINS_ALARM / (4 * len(tail)))
+
+
+def _unit_records(count: int, privacy: Privacy) -> PrivateRecords:
+    names = tuple(f"unit {number}" for number in range(count))
+    return PrivateRecords(Table(names, None, names), (), privacy, key=bytes(32), embed=_reads_nothing)
 
 
 def _reads_nothing(texts: Sequence[str]) -> Float32:

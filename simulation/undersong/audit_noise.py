@@ -1,0 +1,280 @@
+"""Watches the noise of an audit's parties, and compares it with everything that others know.
+
+Noise of the right law that others can compute is no noise. Component 0 of a share must follow from its own secret seed
+alone (``noise_own``), which never leaves. Two comparisons show that it does:
+
+- *Twin.* A second machine has the same secrets but that seed. All that leaves is the same for both, so noise that is
+  the same too follows from what leaves, whatever the formula.
+- *Recomputed.* Noise is drawn from each value of a party's messages, and from hashes of it. This also shows a secret
+  seed that was public before the machine had it.
+
+A share is also compared with its own first half, with other parties' shares and with those of earlier sums.
+"""
+
+import copy
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from scipy.stats import binom, norm
+
+from undersong import audit_parts
+from undersong_common.arrays import Bools, Float32, Int64
+from undersong_common.privacy.stream import SEED_BYTES, KeyStream
+from undersong_protocol.secagg import keys
+from undersong_protocol.secagg.noise_share import (
+    CHAIN_DOMAIN,
+    SEED_DOMAIN,
+    NoisePlan,
+    NoiseSeeds,
+    laplace_scale,
+    remove_opened,
+)
+from undersong_protocol.secagg.parameters import Entropy, SumParameters
+from undersong_protocol.secagg.party import PartyMachine
+from undersong_protocol.secagg.state import PartyState
+from undersong_protocol.secagg.transitions import SECRETS
+from undersong_protocol.statistics.vectors import GridVector, NoisyVector
+from undersong_protocol.wire.messages import secagg_pb2 as wire
+
+LONGEST_RECOMPUTED = 1 << 16  # coordinates; of longer sums the twin alone is asked
+DOMAINS = {"a hash of ": b"", "a chain hash of ": CHAIN_DOMAIN, "a seed hash of ": SEED_DOMAIN}
+LASTING = ", component 0"  # ends the name of that part of a share
+TWIN = "something else than its own secret seed"
+ADVERTISED = "a party's advert follows from the seed of its own noise"
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Agreement of noise with what others could compute; likenesses of independent coordinates add up.
+
+    Attributes:
+        equal, coordinates: coordinates with the same integer, of how many.
+        chance: largest probability of one integer under the planned law.
+        product, square: of normal scores: sum of products, and sum of squares of what others could compute.
+    """
+
+    equal: int
+    coordinates: int
+    chance: float
+    product: float
+    square: float
+
+    def __add__(self, other: "Likeness") -> "Likeness":
+        return Likeness(
+            self.equal + other.equal,
+            self.coordinates + other.coordinates,
+            max(self.chance, other.chance),
+            self.product + other.product,
+            self.square + other.square,
+        )
+
+    def of_integers(self) -> "Likeness":
+        """The same by equal integers alone, where a draw is compared and compared with: scores are dependent then."""
+        return replace(self, product=0.0, square=0.0)
+
+    def is_explained(self, alarm: float) -> bool:
+        """Returns True where independent noise would agree so well with a chance of ``alarm`` at most."""
+        equal = bool(binom.sf(self.equal - 1, self.coordinates, self.chance) < alarm / 2)
+        return equal or abs(self.product) > float(norm.isf(alarm / 4)) * self.square**0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Noise of one law, as integers and as normal scores.
+
+    Attributes:
+        chance: largest probability of one integer under the law.
+    """
+
+    values: Int64
+    scores: Float32
+    chance: float
+
+    @classmethod
+    def of_law(cls, values: Int64, plan: NoisePlan, index: int | None) -> "Draw":
+        """Scores ``values`` under component ``index`` of the plan, or under a whole share."""
+        if plan.law == "laplace":
+            scale, floor = laplace_scale(plan.sigma), plan.parties - plan.dropouts - plan.colluders
+            chance = audit_parts.largest_laplace_mass(scale, 1.0 / floor)
+            return cls(values, audit_parts.laplace_scores(values, scale, 1.0 / floor), chance)
+        variance = float(plan.share_variance if index is None else plan.components[index])
+        return cls(values, audit_parts.gaussian_scores(values, variance), (2.0 * np.pi * variance) ** -0.5 * 1.001)
+
+    def part(self, places: slice) -> "Draw":
+        return Draw(self.values[places], self.scores[places], self.chance)
+
+    def likeness(self, other: "Draw") -> Likeness:
+        """Likeness to a draw that others could compute, over the coordinates that both have."""
+        length = min(len(self.values), len(other.values))
+        guess = other.scores[:length].astype(np.float64)
+        return Likeness(
+            int((self.values[:length] == other.values[:length]).sum()),
+            length,
+            max(self.chance, other.chance),
+            float(self.scores[:length] @ guess),
+            float(guess @ guess),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """One party's noise in one sum.
+
+    Attributes:
+        whole: all components together.
+        lasting: component 0, which is never taken back; None where it is the whole share.
+        zeros: True where the exact vector is 0, bool [d].
+    """
+
+    whole: Draw
+    lasting: Draw | None
+    zeros: Bools
+
+    @property
+    def draws(self) -> Mapping[str, Draw]:
+        return {"": self.whole} | ({} if self.lasting is None else {LASTING: self.lasting})
+
+    def under(self, plan: NoisePlan) -> "Share":
+        """The same integers, scored under the laws of another plan."""
+        lasting = None if self.lasting is None else Draw.of_law(self.lasting.values, plan, 0)
+        return Share(Draw.of_law(self.whole.values, plan, None), lasting, self.zeros)
+
+    def has_law_of(self, other: "Share") -> bool:
+        """Returns True if both are of one law and length."""
+        return (self.whole.chance, len(self.zeros)) == (other.whole.chance, len(other.zeros))
+
+
+@dataclass(eq=False)
+class NoiseWatch:
+    """Collects the noise that the machines of :meth:`machine` add.
+
+    Attributes:
+        shares: by sum and party, of its last attempt.
+        likenesses: by what others could compute, over all shares.
+        advertised: True if an advert followed from the seed of a party's own noise.
+    """
+
+    shares: dict[str, dict[str, Share]] = field(default_factory=dict)
+    likenesses: dict[str, Likeness] = field(default_factory=dict)
+    advertised: bool = False
+
+    def machine(self) -> type[PartyMachine]:
+        """Returns a class of machines that this object watches."""
+
+        class Watched(_WatchedMachine):
+            watch = self
+
+        return Watched
+
+    def add(self, query: str, party: str, share: Share) -> None:
+        """Keeps a share and compares it with itself, with other parties' and with those of earlier sums."""
+        parties = self.shares.setdefault(query, {})
+        earlier = [sums[party] for name, sums in self.shares.items() if name != query and party in sums]
+        # Each draw is compared with one earlier draw, so that its coordinates agree independently of one another.
+        before = next((other for other in reversed(earlier) if other.has_law_of(share)), None)
+        beside = next(reversed(parties.values()), None)
+        for name, draw in share.draws.items():
+            half = len(draw.values) // 2
+            first, second = draw.part(slice(half)), draw.part(slice(half, 2 * half))
+            self.compare("its own first half" + name, second.likeness(first))
+            if before is not None:
+                self.compare("its noise in another sum" + name, draw.likeness(before.draws[name]).of_integers())
+            if beside is not None:
+                self.compare("another party's noise" + name, draw.likeness(beside.draws[name]).of_integers())
+        parties[party] = share
+
+    def compare(self, name: str, likeness: Likeness) -> None:
+        self.likenesses[name] = self.likenesses[name] + likeness if name in self.likenesses else likeness
+
+
+class _WatchedMachine(PartyMachine):
+    """A machine that shows its noise to an audit, with a twin that has another seed of component 0."""
+
+    watch: NoiseWatch
+    _twin: PartyMachine
+
+    @classmethod
+    def open(
+        cls,
+        parameters: SumParameters,
+        me: str,
+        identity: Ed25519PrivateKey,
+        entropy: Entropy,
+        encapsulate: keys.Encapsulate = keys.encapsulate,
+    ) -> "_WatchedMachine":
+        drawn: list[bytes] = []
+
+        def recorded(count: int) -> bytes:
+            drawn.append(entropy(count))
+            return drawn[-1]
+
+        machine = super().open(parameters, me, identity, recorded, encapsulate)
+        assert isinstance(machine, _WatchedMachine)
+        drawn[SECRETS.index("noise_own")] = os.urandom(SEED_BYTES)
+        again: Iterator[bytes] = iter(drawn)
+        machine._twin = PartyMachine.open(parameters, me, identity, lambda _count: next(again), encapsulate)
+        cls.watch.advertised |= machine._twin._state.advert != machine._state.advert
+        return machine
+
+    def _noisy(self, grid: GridVector, state: PartyState) -> NoisyVector:
+        noisy, plan = super()._noisy(grid, state), self._parameters.noise_plan
+        if not plan.components:
+            return noisy
+        root = state.secret("noise_root")
+
+        def lasting(vector: NoisyVector) -> Draw:
+            values = vector.values - grid.values
+            if plan.removal:
+                remove_opened(values, plan, 0, root)
+            return Draw.of_law(values, plan, 0)
+
+        component = lasting(noisy)
+        other = copy.copy(state)
+        other.secrets = self._twin._state.secrets
+        self.watch.compare(TWIN, component.likeness(lasting(super()._noisy(grid, other))))
+        if len(grid.values) <= LONGEST_RECOMPUTED:
+            for name, seed in _known_seeds(self._parameters, state, plan, root):
+                values = plan.component_law(0).sample(KeyStream(seed), len(grid.values))
+                self.watch.compare(name, component.likeness(Draw.of_law(values, plan, 0)))
+        whole = Draw.of_law(noisy.values - grid.values, plan, None)
+        share = Share(whole, component if plan.removal else None, grid.values == 0)
+        self.watch.add(self._parameters.query, self._parameters.name(self._me), share)
+        return noisy
+
+
+def _known_seeds(
+    parameters: SumParameters, state: PartyState, plan: NoisePlan, root: bytes
+) -> Iterator[tuple[str, bytes]]:
+    """Yields seeds that follow from what a party sends and from what all know, by name."""
+    values: dict[str, bytes] = {
+        "the session id": parameters.sid,
+        "the plan": parameters.manifest_hash,
+        "the terms": parameters.terms,
+        "the roster": parameters.roster_hash,
+        "the adverts": state.adverts_hash,
+        "the transcript": state.transcript,
+        "the question": state.question,
+        "the advert": state.advert,
+    }
+    advert: Any = wire.Advert.FromString(state.advert)
+    values |= {f"the advert's {name.name}": value for name, value in advert.ListFields()}
+    values |= {f"the reply to {stage.title}": answer.reply for (stage, _), answer in state.answered.items()}
+    if plan.removal:
+        chain = NoiseSeeds(bytes(SEED_BYTES), root)
+        values |= {f"chain value {step + 1}": chain.opening(plan, step) or b"" for step in range(plan.dropouts)}
+    for name, value in values.items():
+        if len(value) == SEED_BYTES:
+            yield name, value
+        for words, domain in DOMAINS.items():
+            yield words + name, hashlib.sha256(domain + value).digest()
+
+
+def known_noise(likenesses: Mapping[str, Likeness], alarm: float, named: int = audit_parts.NAMED) -> list[str]:
+    """Names what explains the noise of the parties; wrong for sound noise with a chance of ``alarm``."""
+    level = alarm / max(1, len(likenesses))
+    return [name for name, likeness in likenesses.items() if likeness.is_explained(level)][:named]
