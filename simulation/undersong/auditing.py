@@ -78,6 +78,7 @@ MEANING = (
     "An attack that fails proves nothing: these are lower bounds, and no number of runs proves the promise kept.",
     "One that succeeds beyond the promise refutes it.",
 )
+DEFAULT_RUNS = 64  # below which an audit says what it cannot see
 ZERO = ", where a party's exact vector is 0"  # ends the name of the noise at these coordinates
 SURE = 0.01  # share of absent records that an attack on the sums takes for planted where it names the surest only
 LEARNT = 0.5  # share of the runs from which the corpus attacks learn their thresholds
@@ -97,7 +98,7 @@ class AuditSettings:
 
     task_file: Path
     assignments: tuple[str, ...] = ()
-    runs: int = 64
+    runs: int = DEFAULT_RUNS
     canaries: int = 24
     seed: int = 0
     jobs: int = 2
@@ -251,6 +252,18 @@ class AuditReport:
             *((True, finding) for finding in self.findings),
         )
 
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Sentences on what fewer runs than the default cannot show; empty for as many."""
+        if self.runs >= DEFAULT_RUNS:
+            return ()
+        most = max((verdict.most for verdict in self.verdicts), default=0.0)
+        return (
+            f"{self.runs} runs cannot show what {DEFAULT_RUNS} show: noise that is missing at few coordinates, rows"
+            " that depend on how many real records there are (a run tries one number of units from 41 to 200), or an"
+            f" attack that would prove epsilon above {most:.3g}",
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {**asdict(self), "confidence": CONFIDENCE, "faults": self.faults}
@@ -273,6 +286,7 @@ class AuditReport:
             f"  of rows {OUTSIDE:g} times their bound, {self.clamp[0]:.6g} to {self.clamp[1]:.6g} of the bound is left",
             f"smallest epsilon that this audit could have refuted, by too little noise: {', '.join(refutable)}",
             *([f"REFUTED: {fault}" for fault in self.faults] or ["nothing refutes the promise"]),
+            *self.unseen,
             *MEANING,
         ]
 

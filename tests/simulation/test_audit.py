@@ -625,3 +625,9 @@ def test_the_checkouts_audit_hands_its_conversations_to_the_command(monkeypatch:
     assert ended.value.code in (None, 0)
     assert {"conversations", "one subsample"} < set(given)
     assert all(each == {"examples": 7, "seed": 3} for each in given.values())
+
+
+def test_few_runs_say_what_they_cannot_show() -> None:
+    few, default = (concluded(observed(0.0, 1.0, runs=runs)) for runs in (module.DEFAULT_RUNS - 1, module.DEFAULT_RUNS))
+    assert default.unseen == ()
+    assert few.unseen[0] in few.lines()
