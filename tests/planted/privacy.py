@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from undersong_client.answering import grid_vectors
 from undersong_client.records import private
@@ -169,15 +168,10 @@ for title, who, patch in (
 # Contributions
 
 
-def doubled_bound(monkeypatch: pytest.MonkeyPatch, times: float = 2.0) -> None:
-    """What a unit may contribute after rounding is not the declared bound."""
-    add: Any = contribution._add_rounded
-
-    def add_rounded(total: Any, sums: Any, divisor: Any, scale: int, bound: Sensitivity, factor: int) -> None:
-        wide = Sensitivity(bound.l1 * times, bound.l2 * times, bound.linf * times)
-        add(total, sums, divisor, scale, wide, factor)
-
-    monkeypatch.setattr(contribution, "_add_rounded", add_rounded)
+def doubled_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a unit may contribute after rounding is twice the declared bound."""
+    limits = contribution._limits
+    monkeypatch.setattr(contribution, "_limits", lambda bound, scale, tolerance: limits(bound, 2 * scale, tolerance))
 
 
 def rows_become(monkeypatch: pytest.MonkeyPatch, change: Callable[[Rows, Values], Any]) -> None:
@@ -260,45 +254,17 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private, "_units", lambda table, _privacy: np.arange(len(table), dtype=np.int64))
 
 
-@mistake("a mean is a sum for units of two records", "AH", "patients")
-def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    sums = contribution._unit_sums
-
-    def pairs_summed(*given: Any) -> Any:
-        for block, sizes in sums(*given):
-            yield block, np.where(sizes == 2, 1, sizes)
-
-    monkeypatch.setattr(contribution, "_unit_sums", pairs_summed)
-    doubled_bound(monkeypatch)
-
-
-def scaled_to_the_bound(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> None:
-    """A unit's rows together are scaled to the bound, or to ``times`` as much."""
-    sums = contribution._unit_sums
-
-    def scaled(statistic: Any, *given: Any) -> Any:
-        bound = statistic.sensitivity
-        for block, sizes in sums(statistic, *given):
-            norms = contribution._norms(block)
-            limits = zip((bound.l1, bound.l2, bound.linf), norms, strict=True)
-            with np.errstate(divide="ignore"):
-                factors = np.min([limit / norm for limit, norm in limits], axis=0)
-            factors = np.where(np.isfinite(factors), factors * times * (1.0 - 2.0**-40), 0.0)
-            yield sp.csr_array(sp.diags_array(factors) @ sp.csr_array(block)), np.ones_like(sizes)
-
-    monkeypatch.setattr(contribution, "_unit_sums", scaled)
-    doubled_bound(monkeypatch, float(times))
-
-
-@mistake("a user's votes are scaled to the bound for each label", "AH", "patients")
-def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    unit_of_patient_and_label(monkeypatch)
-    scaled_to_the_bound(monkeypatch)
+# A user's votes are scaled to the bound of one unit: of two units, each is scaled to it.
+mistake("a user's votes are scaled to the bound for each label", "AH", "patients")(unit_of_patient_and_label)
 
 
 @mistake("a user's votes are scaled to the bound of the sum", "AH", "patients")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    scaled_to_the_bound(monkeypatch, times=2)
+    add: Any = contribution._add_rounded
+    monkeypatch.setattr(
+        contribution, "_add_rounded", lambda total, sums, scale, *given: add(total, sums, 2.0 * scale, *given)
+    )
+    doubled_bound(monkeypatch)
 
 
 @mistake("a row mixes in the record before it", "AH", "patients")
