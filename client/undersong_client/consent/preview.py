@@ -326,10 +326,7 @@ def _risk_of_all(value: dict[str, Any]) -> list[str]:
     if guess is None:  # a sheet that an earlier version signed
         return []
     about = {"sample": "one record", "party": "this hospital"}.get(value["privacy"]["unit"], f"one {unit}")
-    return [
-        f"All runs together, this one included: the best guess about {about} is right in at most"
-        f" {impact.cases(guess)} of 100 cases, instead of 50."
-    ]
+    return [f"All runs together, this one included: {impact.guess(guess, about)}."]
 
 
 def _choices(value: dict[str, Any]) -> list[Section]:

@@ -40,6 +40,15 @@ def cases(right: float) -> int:
     return min(100, math.ceil(100 * right - 1e-6))
 
 
+def guess(right: float, about: str) -> str:
+    """Returns in words how often the best guess is right that somebody who sees all of a release makes about one unit.
+
+    >>> guess(0.678, "one patient")
+    'the best guess about one patient is right in at most 68 of 100 cases, instead of 50'
+    """
+    return f"the best guess about {about} is right in at most {cases(right)} of 100 cases, instead of 50"
+
+
 def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     """Returns sentences that explain (epsilon, delta)-DP as odds.
 

@@ -25,6 +25,7 @@ from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.files import sync_folder
 from undersong_common.machine import fault_of
+from undersong_common.privacy import accounting
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import coordinator_fingerprint, party_fingerprint
@@ -497,13 +498,16 @@ def _sha256(content: bytes | str) -> str:
 
 def _privacy_statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatement:
     plan = run_plan.plan
-    private = math.isfinite(plan.privacy.epsilon)
+    private = math.isfinite(plan.privacy.epsilon) and bool(plan.sums)
+    alone = plan.epsilon_if_all_others_collude() if private else None
     return PrivacyStatement(
         plan.privacy,
         plan.quorum,
         tuple(plan.epsilon_after(count) for count in range(1, len(plan.sums) + 1)),
-        plan.epsilon_if_all_others_collude() if private and plan.sums else None,
+        alone,
         insecure_noise,
+        accounting.best_guess(plan.charged_events()) if private else None,
+        accounting.best_guess(plan.alone_events()) if alone is not None and math.isfinite(alone) else None,
     )
 
 

@@ -12,6 +12,10 @@ NOT_MEASURED = "not measured"
 SHOWN_DISTANCES = ("Frechet distance", "precision", "recall", "MAUVE")
 
 
+class OurWords(str):
+    """A sentence of the program alone, whose backticks enclose code. A page escapes every other sentence whole."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """A receiver's question with its answer.
@@ -90,21 +94,29 @@ def _promise(data: ReportData) -> tuple[str, ...]:
         return (privacy.headline,)
     epsilon, unit = privacy.promise.epsilon, UNIT_WORDS[privacy.promise.unit]
     alone = privacy.epsilon_if_all_others_collude
+    surest = impact.surest(epsilon)
     return (
         privacy.headline,
         f"In words: somebody who reads all of it and for whom it was even chances whether a certain {unit} is among the"
-        f" records may afterwards be {impact.surest(epsilon)} sure, at the very worst. It protects"
-        f" {UNITS[privacy.promise.unit]}.",
+        f" records may afterwards be {surest} sure, at the very worst{_guess(privacy.best_guess, unit)}."
+        f" It protects {UNITS[privacy.promise.unit]}.",
         *(
             [
-                f"If the operator and all other hospitals join against one hospital, its figure is at most epsilon"
-                f" {number(alone)}, {words.AS_PLANNED}; `undersong verify` states it {words.AS_IT_RAN}."
+                OurWords(
+                    f"If the operator and all other hospitals join against one hospital, its figure is at most epsilon"
+                    f" {number(alone)}, {words.AS_PLANNED}{_guess(privacy.best_guess_if_all_others_collude, unit)};"
+                    f" `undersong verify` states it {words.AS_IT_RAN}."
+                )
             ]
             if alone is not None and math.isfinite(alone)
             else []
         ),
         "What must hold for this to be true stands below, under Privacy.",
     )
+
+
+def _guess(right: float | None, unit: str) -> str:
+    return "" if right is None else f"; on average, {impact.guess(right, f'one {unit}')}"
 
 
 def _worth(data: ReportData) -> tuple[str, ...]:
@@ -134,8 +146,8 @@ def _worth(data: ReportData) -> tuple[str, ...]:
         sentences.append(
             "No text is set aside." if data.support_measured else f"Texts off the subject: {NOT_MEASURED}."
         )
-    figures = {each.name: each.shown for each in data.measures}
-    distances = ", ".join(f"{name} {figures[name]}" for name in SHOWN_DISTANCES if name in figures)
+    measures = {each.name: each for each in data.measures}
+    distances = "; ".join(measures[name].in_words for name in SHOWN_DISTANCES if name in measures)
     sentences.append(f"Distance to {test}: {distances or NOT_MEASURED}.")
     return tuple(sentences)
 
@@ -159,8 +171,10 @@ def _check(data: ReportData) -> tuple[str, ...]:
     else:
         return ("Nobody has signed these files, so nothing shows who made them.",)
     return (
-        f"In the folder of the files, this command {privately}; `pip install undersong` installs the program. With"
-        " `--test FILE` it also trains small models on the corpus and states their score on your own test file.",
+        OurWords(
+            f"In the folder of the files, this command {privately}; `pip install undersong` installs the program. With"
+            " `--test FILE` it also trains small models on the corpus and states their score on your own test file."
+        ),
         who,
         'Without installing anything: open report.html and drop the files on "Check these files".',
     )

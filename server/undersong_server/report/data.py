@@ -44,6 +44,8 @@ class PrivacyStatement:
         quorum: the federation's shape.
         epsilon_after: cumulative epsilon after each private sum, in order; empty if none was asked.
         epsilon_if_all_others_collude: one party's view if it trusts nobody; None if it was not computed.
+        best_guess, best_guess_if_all_others_collude: chance of a right guess about one unit, at most, of the promise
+            and of that view; None if it was not computed.
         insecure_noise: the noise came from a fixed seed (tests), so nothing is private.
     """
 
@@ -52,6 +54,8 @@ class PrivacyStatement:
     epsilon_after: tuple[float, ...]
     epsilon_if_all_others_collude: float | None = None
     insecure_noise: bool = False
+    best_guess: float | None = None
+    best_guess_if_all_others_collude: float | None = None
 
     @property
     def is_private(self) -> bool:
@@ -295,6 +299,11 @@ class Measure:
     @property
     def good_words(self) -> str:
         return WORDS[self.good]
+
+    @property
+    def in_words(self) -> str:
+        """The figure with its scale, the good end of it, and what it compares."""
+        return f"{self.name} {self.shown} ({self.scale}, {self.good_words}: {self.says})"
 
     def written(self, value: float) -> str:
         """Formats any figure on this scale, as :attr:`shown` does."""

@@ -14,13 +14,13 @@ from importlib import resources
 from typing import Any, Literal
 
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from undersong_common.printable import duration
 from undersong_common.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
-from undersong_server.report.answers import answers
+from undersong_server.report.answers import OurWords, answers
 from undersong_server.report.data import ReportData, are_equal, number
 
 SHOWN_TEXTS = 300
@@ -32,7 +32,7 @@ def render_html(data: ReportData) -> str:
     script = _own_file("report.js")
     counts = data.counts()
     generator_colour = {name: colour(place) for place, name in enumerate(data.generators)}
-    return template("undersong_server.report", "report.html.j2", number=number, duration=duration).render(
+    return template("undersong_server.report", "report.html.j2", number=number, duration=duration, coded=_coded).render(
         data=data,
         privacy=data.privacy,
         style=Markup(_own_file("report.css")),  # noqa: S704 - our own file
@@ -60,6 +60,14 @@ def render_html(data: ReportData) -> str:
         total_seconds=sum(seconds for _, seconds in data.seconds),
         longest_phase=max((seconds for _, seconds in data.seconds), default=0.0),
     )
+
+
+def _coded(sentence: str) -> Markup:
+    """Escapes a sentence, and writes the code in one of the program's own as code."""
+    escaped = str(escape(sentence))
+    if isinstance(sentence, OurWords):
+        escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
+    return Markup(escaped)  # noqa: S704 - escaped above
 
 
 def _noise(data: ReportData) -> tuple[tuple[float, ...], ...]:
@@ -132,7 +140,7 @@ def render_card(data: ReportData) -> str:
     environment = Environment(
         loader=PackageLoader("undersong_server.report", ""),
         autoescape=False,  # noqa: S701 - Markdown, whose every value ``finalize`` escapes
-        finalize=lambda value: value if isinstance(value, Markup) else _md(str(value)),
+        finalize=lambda value: value if isinstance(value, Markup | OurWords) else _md(str(value)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

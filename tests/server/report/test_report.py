@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 from rich.console import Console
 
 from undersong_common.intervals import Interval
+from undersong_common.privacy import impact
 from undersong_common.table import Table
 from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.plan import Privacy, Quorum
-from undersong_server.evaluation.evaluate import evaluate_tables
+from undersong_server.evaluation.evaluate import Distances, EvaluationReport, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.private_score import PrivateScore
 from undersong_server.generators.author import Usage
@@ -266,6 +268,62 @@ def test_the_card_is_safe_markdown_and_states_the_terms():
         "(good, mixed, off)",
     ):
         assert piece in card
+
+
+HOSTILE = "x](https://evil.example) ![y](z) `code` *a* <b> $m$"
+
+
+def test_only_our_code_is_code_and_no_foreign_string_is_markup():
+    terms = PublicationSection(makers=HOSTILE, contact=HOSTILE, intended_use=HOSTILE, limits=HOSTILE)
+    hostile = run(
+        task=HOSTILE,
+        description=HOSTILE,
+        test_set=HOSTILE,
+        remarks=(HOSTILE,),
+        publication=terms,
+        publisher=(HOSTILE, "1a"),
+    )
+    card = render_card(hostile)
+    kinds = {token.type for block in MarkdownIt().parse(card.split("---", 2)[2]) for token in block.children or ()}
+    assert not kinds & {"link_open", "image", "em_open", "html_inline"}
+    code = [
+        token.content
+        for block in MarkdownIt().parse(card.split("---", 2)[2])
+        for token in block.children or ()
+        if token.type == "code_inline"
+    ]
+    assert {"pip install undersong", "--test FILE"} <= set(code)
+    assert "code" not in code
+    source = render_html(hostile)
+    assert "<code>pip install undersong</code>" in source
+    assert "<code>code</code>" not in source
+    assert "evil.example" not in "".join(str(attributes) for _, attributes in Page(source).elements)
+
+
+OTHER_DISTANCES = (
+    *("self_similarity", "reference_self_similarity", "distinct_bigrams", "reference_distinct_bigrams", "vendi"),
+    *("reference_vendi", "next_word_before", "next_word_after", "length"),
+)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_distances_say_which_end_is_good_and_what_they_compare(place):
+    zeros = dict.fromkeys(OTHER_DISTANCES, 0.0)
+    distances = Distances(reference="test", rows=9, frechet=0.378, mauve=0.037, **zeros)
+    measures = measures_of(EvaluationReport("x", 9, (), (distances,), None, None, ()))
+    shown = both(run(measures=measures))[place]
+    assert "Frechet distance 0.378 (0 and up, low is good: how far mean and spread" in shown
+    assert "MAUVE 0.037 (0 to 1, high is good: how far the two sets are one distribution" in shown
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_each_epsilon_of_the_promise_stands_in_words_beside_it(place):
+    privacy = replace(
+        PRIVACY, epsilon_if_all_others_collude=21.97, best_guess=0.678, best_guess_if_all_others_collude=0.99
+    )
+    shown = both(run(privacy=privacy))[place]
+    assert impact.guess(0.678, "one record") in shown
+    assert f"epsilon 21.97, as planned; on average, {impact.guess(0.99, 'one record')};" in shown
 
 
 def test_the_card_names_makers_contact_and_the_way_to_verify():
