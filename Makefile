@@ -50,11 +50,11 @@ DATA ?= ../shared/data
 test-all: check docs $(RELEASE_STAMP)
 	$(PYTEST) -m '' -o timeout=1200
 	$(BIN)/python -m tests.kernels --processes $(TEST_PROCESSES)
+	$(if $(wildcard $(DATA)),$(BIN)/python -m benchmarks.papers --data $(DATA) --check 12,@echo "no folder $(DATA): the papers' tables were not checked")
 
 # The numeric tests on every kernel of OpenBLAS and torch that this processor has, with 1, 2 and 4 library threads.
 test-kernels: $(STAMP)
 	$(BIN)/python -m tests.kernels --processes $(TEST_PROCESSES)
-	$(if $(wildcard $(DATA)),$(BIN)/python -m benchmarks.papers --data $(DATA) --check 12,@echo "no folder $(DATA): the papers' tables were not checked")
 
 # A hostile coordinator against two copies of a party, with fresh seeds: an hour, or `make soak SOAK_S=600`.
 SOAK_S ?= 3600
