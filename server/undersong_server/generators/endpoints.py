@@ -129,6 +129,9 @@ class AttemptLog:
             self._journal.exchange(dropped, entries)
 
 
+UNREPORTED = "usage not reported"  # note on an answer that counts at its worst case
+
+
 class CallBudget:
     """Tokens and dollars that one generator may spend over one run, shared by its threads.
 
@@ -144,6 +147,7 @@ class CallBudget:
         self._calls = 0
         self._changed = threading.Condition()
         self.last_loss = ""  # words of the attempt that was lost last
+        self.unreported = 0  # answers whose endpoint states no usage that can be true
 
     def reserve(self, tokens: int, price_usd: float) -> None:
         """Reserves the worst case of one call; waits if it would fit once calls in flight have settled.
@@ -180,7 +184,8 @@ class CallBudget:
         return BudgetExhausted(
             f"generator {self._name}: the next call (at most {tokens} tokens and ${price_usd:.4f}) could exceed"
             f" {limits}; spent so far: {self._spent[0]:.0f} tokens and ${self._spent[1]:.4f}"
-            + (f"; an answer was lost, and counts at its worst case: {self.last_loss}" if self.last_loss else ""),
+            + (f"; an answer was lost, and counts at its worst case: {self.last_loss}" if self.last_loss else "")
+            + (f"; {UNREPORTED}: {self.unreported}, at the worst case" if self.unreported else ""),
             "raise the budget and run the same command again (what was answered is kept), or ask for fewer samples",
             code="budget-exhausted",
         )

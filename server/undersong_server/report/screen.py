@@ -9,6 +9,7 @@ from rich.text import Text
 
 from undersong_common.printable import counted, duration, noun
 from undersong_server.evaluation.private_score import PrivateScore
+from undersong_server.generators.endpoints import UNREPORTED
 from undersong_server.report.data import PrivacyStatement, ReportData, number
 
 BAR = 12  # columns of a bar
@@ -44,6 +45,10 @@ def _written(data: ReportData) -> Text:
     words += f", {data.privacy.quorum.parties} parties" if data.privacy.quorum.parties > 1 else ""
     words += f"; {number(data.set_aside)} set aside" if data.set_aside else ""
     words += f"; {number(dropped)} dropped (no text of their own)" if dropped else ""
+    lost = sum(each.count.lost for each in data.usage)
+    words += f"; {counted(lost, 'answer')} lost on the way" if lost else ""
+    unreported = sum(each.count.notes.get(UNREPORTED, 0) for each in data.usage)
+    words += f"; {UNREPORTED}: {number(unreported)}" if unreported else ""
     spent = sum(each.count.price_usd + each.count.lost_usd for each in data.usage)
     seconds = sum(seconds for _, seconds in data.seconds)
     return Text(words + (f"; {spent:.2f} US$" if spent else "") + (f"; {duration(seconds)}" if seconds else ""))

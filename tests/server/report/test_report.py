@@ -469,6 +469,15 @@ def test_the_final_screen_has_ten_lines(generators):
     assert "[bold]" in printed(run(evil=True), width=200)
 
 
+def test_final_screen_tells_lost_answers_and_missing_usage():
+    data = run()
+    counts = Usage(30, 25, 20, 5, 5, lost=4, notes=Counter({"usage not reported": 3}))
+    shown = printed(replace(data, usage=(replace(data.usage[0], count=counts),)), width=300)
+    assert "4 answers lost on the way" in shown
+    assert "usage not reported: 3" in shown
+    assert "not reported" not in printed(data, width=300)
+
+
 def test_the_card_says_what_its_makers_say_and_where_they_say_nothing():
     silent = render_card(run())
     assert "stated no licence: ask them" in silent

@@ -565,6 +565,13 @@ def test_an_endpoint_that_refuses_every_request_ends_the_run() -> None:
         assert len(server.bodies) == 10
 
 
+def test_error_at_the_cap_counts_answers_without_usage() -> None:
+    with serving(ChatServer(lambda _: completion("Text", usage=None))) as server:
+        far = generator(server.url, token_budget=200)
+        with pytest.raises(BudgetExhausted, match=r"usage not reported: [1-9]"):
+            list(far.answer(requests(100)))
+
+
 @pytest.mark.parametrize(
     ("body", "note"),
     [

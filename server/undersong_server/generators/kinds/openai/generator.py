@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators.endpoints import AttemptLog, CallBudget, Pace, merged
+from undersong_server.generators.endpoints import UNREPORTED, AttemptLog, CallBudget, Pace, merged
 from undersong_server.generators.interface import MOST_CHARACTERS, Answer, BudgetExhausted, GenerationRequest, Loss
 from undersong_server.generators.kinds.openai import states
 from undersong_server.generators.kinds.openai.attempt import Connection, longest_body
@@ -316,6 +316,7 @@ class OpenAIGenerator:
             if answer.finish != "filter" or answer.completion_tokens:
                 self._answered, self._failed_in_a_row, self._forbidden_in_a_row = True, 0, 0
             self._overrun = max(self._overrun, answer.completion_tokens / longest)
+            self._budget.unreported += answer.note == UNREPORTED
 
     def _worst_case(self, most: tuple[int, int]) -> tuple[int, int]:
         """Returns the most tokens that a request can read and write, by what the endpoint has billed before."""
@@ -402,7 +403,7 @@ class OpenAIGenerator:
             usage.prompt,
             usage.completion,
             self._settings.price_usd(usage.prompt, usage.completion),
-            "" if usage.reported else "usage not reported",
+            "" if usage.reported else UNREPORTED,
             "overlong" if is_overlong else completion.finish,
             seconds,
             key,
