@@ -32,10 +32,9 @@ from undersong_protocol.secagg.parameters import Entropy
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.wire.public import BlockStore
 from undersong_server.journal import Journal
-from undersong_server.release.files import OUTPUT_NAMES
+from undersong_server.release.files import OUTPUT_NAMES, WORKSPACE_NAME
 from undersong_server.runs.task import Task
 
-STATE = ".undersong"
 KEYS = "keys.json"
 PARTIES = "parties.sqlite"  # encrypted journal of all parties
 # 1 divided the records by shuffles and derived the parties' data keys from the seed; 2 had prompts of another form and
@@ -56,7 +55,7 @@ class Workspace:
 
     def __init__(self, folder: Path, task: Task, arguments: dict[str, Any], *, fresh: bool) -> None:
         self.folder = folder.absolute()
-        self.state = self.folder / STATE
+        self.state = self.folder / WORKSPACE_NAME
         if fresh:
             self._clear()
         known = (self.state / "journal.sqlite").exists()

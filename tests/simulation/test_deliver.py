@@ -35,6 +35,7 @@ from undersong_server.generators.kinds.ngram import NgramGenerator, NgramSetting
 from undersong_server.operations import tasks as task_files
 from undersong_server.progress import Silent
 from undersong_server.release.files import OUTPUT_NAMES, charges
+from undersong_server.release.verify import verify
 from undersong_server.report import usefulness
 from undersong_server.report.data import are_equal
 from undersong_server.runs import task as tasks
@@ -363,6 +364,15 @@ def test_one_file_is_dealt_to_any_number_of_parties_and_one_without_records_answ
     delivered = run(task_path, tmp_path / "out", *dealt)
     assert delivered.report.privacy.quorum.parties == 8
     assert len(json.loads((tmp_path / "out" / "manifest.json").read_text())["receipts"]) == 8
+
+
+def test_the_folder_in_which_a_simulation_works_is_no_foreign_file(finished):
+    folder, _ = finished
+    verdict = verify(folder / "out")
+    assert (verdict.workspace, verdict.outside) == (True, ())
+    shown = "\n".join(verdict.lines())
+    assert "'.undersong' is this simulation's own folder" in shown
+    assert "unknown origin" not in shown
 
 
 def test_what_is_published_of_a_ledger_names_no_data_set(finished):

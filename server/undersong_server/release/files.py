@@ -56,6 +56,7 @@ LINEAGE_NAME = "lineage.jsonl"  # each text's parents and examples
 ROUNDS_NAME = "rounds.csv"  # figures by round
 DOSSIER_NAME = "dossier.html"  # of an archive only: it is written after the run's papers were signed
 ARCHIVE_NAME = "archive.json"  # hashes of what an archive has beside the published files, signed by the coordinator
+WORKSPACE_NAME = ".undersong"  # folder beside the files in which a simulation works; it is never published
 ADAPTERS_NAME = "adapters.zip"  # of a method that tunes its generators only
 CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
 # The manifest holds the hashes of these files.

@@ -12,7 +12,7 @@ signatures of all its parties under them.
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ from undersong_server.release.files import (
     HASHED_NAMES,
     MANIFEST_NAME,
     OUTPUT_NAMES,
+    WORKSPACE_NAME,
     PublisherSignature,
     check_simulation,
     participation_of,
@@ -47,6 +48,8 @@ from undersong_server.release.files import (
 )
 from undersong_server.report.data import UNIT_WORDS
 from undersong_server.runs.planning import register_named_statistics
+
+Events = tuple[accounting.Event, ...]
 
 # What a value of another type or size than expected raises, wherever it is first used.
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError, ArithmeticError, IndexError)
@@ -85,7 +88,9 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     opened = _sums(manifest, sums, faults)
     checked = _receipts(manifest, receipts, faults)
     final = {name: receipt for name, receipt in checked.items() if receipt.closed}
-    spent = _spending(manifest, opened, final, faults)
+    charged = _charged(manifest, opened, final, faults)
+    spent = {name: _price(manifest, events, manifest.plan.privacy.delta) for name, events in charged.items()}
+    left = [_left(manifest, final.get(member.name)) for member in manifest.roster]
     further: Mapping[str, str] = {}
     if (folder / ARCHIVE_NAME).exists():
         with _noted(faults, ARCHIVE_NAME):
@@ -95,9 +100,13 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     simulated = False
     with _noted(faults, "the simulation's signatures"):
         simulated = check_simulation(published, manifest.roster)
+    workspace = simulated and (folder / WORKSPACE_NAME).is_dir()
+    if workspace:
+        outside = tuple(name for name in outside if name != WORKSPACE_NAME)
     confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
     known = _known(manifest, published if confirmed else {}, parties or {}, faults)
     total = max(spent.values(), default=0.0)
+    alone = max((_price(manifest, events, manifest.plan.usable_delta) for events in left), default=0.0)
     if total > manifest.plan.privacy.epsilon * (1 + 1e-6):
         faults.append(f"the parties were charged epsilon {total:.6g}, more than the promised amount")
     names = [planned.name for planned in manifest.plan.sums]
@@ -105,7 +114,9 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         manifest=manifest,
         epsilon=total,
         spent=spent,
-        alone=max((_alone(manifest, final.get(member.name)) for member in manifest.roster), default=0.0),
+        alone=alone,
+        guess=_guess(charged.values(), total),
+        guess_alone=_guess(left, alone),
         voided=sum(len(receipt.voided) for receipt in checked.values()),
         without_receipt=tuple(name for name in spent if name not in final),
         opened=opened,
@@ -118,6 +129,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         simulated=simulated,
         unchecked=unchecked,
         outside=outside,
+        workspace=workspace,
     )
 
 
@@ -197,24 +209,24 @@ def _receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: list[str]
     return checked
 
 
-def _spending(
+def _charged(
     manifest: Manifest, opened: "Mapping[str, Opened]", final: Mapping[str, Receipt], faults: list[str]
-) -> dict[str, float]:
-    """Returns epsilon by party; every vector in an opened sum must have been charged by its party.
+) -> dict[str, Events]:
+    """Returns the charged events by party; every vector in an opened sum must have been charged by its party.
 
     Args:
         final: the receipts that end the run.
     """
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
-        return {member.name: math.inf for member in manifest.roster}
-    spent = {}
+        return {member.name: () for member in manifest.roster}
+    found: dict[str, Events] = {}
     whole = plan.charged_events()
     for member in manifest.roster:
         receipt = final.get(member.name)
         if receipt is None:
             # What is not here may have been left out: sums that were opened, and this party's part in them.
-            events = whole
+            found[member.name] = tuple(whole)
         else:
             took_part = (
                 (name, found.attempt, found.by.question.hex())
@@ -223,21 +235,33 @@ def _spending(
             )
             faults.extend(receipt.uncharged(took_part))
             charged = [plan[charge.query].event() for charge in receipt.counted]
-            events = list(charged_of(charged, whole)) if receipt.charges else []
-        spent[member.name] = accounting.epsilon(events, plan.privacy.delta) if events else 0.0
-    return spent
+            found[member.name] = tuple(charged_of(charged, whole)) if receipt.charges else ()
+    return found
 
 
-def _alone(manifest: Manifest, receipt: Receipt | None) -> float:
-    """Epsilon of one party against everyone else together; of its whole plan if it has no final receipt."""
+def _left(manifest: Manifest, receipt: Receipt | None) -> Events:
+    """Returns what everyone else together has of one party; its whole plan if it has no final receipt."""
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
-        return math.inf
+        return ()
     if receipt is None:
-        return plan.epsilon_if_all_others_collude() if plan.sums else 0.0
+        return tuple(plan.alone_events())
     left = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
-    events = charged_of(left, plan.alone_events()) if receipt.charges else ()
-    return accounting.epsilon(events, plan.usable_delta) if events else 0.0
+    return tuple(charged_of(left, plan.alone_events())) if receipt.charges else ()
+
+
+def _price(manifest: Manifest, events: Events, delta: float) -> float:
+    """Returns epsilon of events at ``delta``; inf if the run promises nothing."""
+    if not math.isfinite(manifest.plan.privacy.epsilon):
+        return math.inf
+    return accounting.epsilon(events, delta) if events else 0.0
+
+
+def _guess(charged: Iterable[Events], epsilon: float) -> float | None:
+    """Returns the chance of the best guess about one unit of any party; None if nothing bounds it."""
+    if not math.isfinite(epsilon):
+        return None
+    return max((accounting.best_guess(events) for events in set(charged) if events), default=0.5)
 
 
 def _files(
@@ -292,6 +316,7 @@ class Verdict:
             receipt does not end the run, has the price of the whole plan, for papers that are missing say nothing.
         alone: the largest epsilon of any party against everyone else together: of every vector that left it, with its
             own share of the noise. An attempt that is void counts, for whoever made the other parties signed for that.
+        guess, guess_alone: chance of a right guess about one unit, at most, at these two figures; None if unbounded.
         voided: number of vectors that left a party and count as void (nothing was opened), by the parties' word.
         faults: everything that does not hold, in words; the figures mean nothing unless this is empty.
         insecure: the noise came from a fixed seed, by the data set's own word.
@@ -301,12 +326,15 @@ class Verdict:
         known: parties whose keys are certified by that signature, or have the fingerprint that the caller has stated.
         unchecked: files of the data set that are not there.
         outside: names of files in the folder that the manifest does not list.
+        workspace: the folder in which a simulation works lies among the files.
     """
 
     manifest: Manifest
     epsilon: float
     spent: Mapping[str, float]
     alone: float
+    guess: float | None
+    guess_alone: float | None
     voided: int
     without_receipt: tuple[str, ...]
     opened: Mapping[str, Opened]
@@ -319,6 +347,7 @@ class Verdict:
     simulated: bool
     unchecked: tuple[str, ...]
     outside: tuple[str, ...]
+    workspace: bool
 
     @property
     def strangers(self) -> tuple[str, ...]:
@@ -384,6 +413,7 @@ class Verdict:
         whole = "every signature, charge and statement holds" if self.holds else "its papers fit together"
         signer = "" if self.signature is None else printable(self.signature.name, 63)
         promise = self.manifest.plan.privacy
+        questions = words.questions(self.manifest.plan)
         stated = that_hold(
             (True, f"run '{printable(self.manifest.run)}'"),
             (True, f"manifest {self.manifest.hash.hex()[:16]}...: {whole}"),
@@ -392,15 +422,19 @@ class Verdict:
                 f"epsilon {self.epsilon:.6g} at delta {promise.delta:g} for one {UNIT_WORDS[promise.unit]}"
                 f" (promised: {promise.epsilon:.6g}), add/remove neighbours",
             ),
+            (self.guess is not None, f"  in words: {self._in_words(self.guess)}"),
             (
                 math.isfinite(self.alone),
                 f"epsilon {self.alone:.6g} against the coordinator and all other parties together, {words.AS_IT_RAN}",
             ),
+            (self.guess_alone is not None, f"  in words: {self._in_words(self.guess_alone)}"),
             (
                 self.voided,
                 f"void, by the parties' word: {self.voided} vectors that had left; only the second figure counts them",
             ),
             (self.confirmed, f"signed by the coordinator '{signer}', as you stated it"),
+            (True, f"each hospital was asked {words.asked(questions, 'its')}"),
+            *((True, f"  {printable(question)}") for question in questions[words.MOST_QUESTIONS :]),
             (True, f"took part: {', '.join(self.spent)}"),
             *((True, f"  {sentence}") for sentence in self.participation.sentences),
             *((True, self._sum(name, opened.by)) for name, opened in self.opened.items()),
@@ -410,6 +444,11 @@ class Verdict:
                 f"no final receipt of {', '.join(self.without_receipt)}: priced as if the whole plan was spent",
             ),
             (self.unchecked, f"not here, so not compared: {', '.join(self.unchecked)}"),
+            (
+                self.workspace,
+                f"'{WORKSPACE_NAME}' is this simulation's own folder, with its keys and ledgers: no paper covers it,"
+                " and nobody else needs it",
+            ),
             (self.outside, f"outside the papers, so of unknown origin: {_names(self.outside)}"),
             (self.insecure, "NOT PRIVATE: by its own word the noise came from a fixed seed (tests)"),
             (
@@ -440,6 +479,9 @@ class Verdict:
             promise = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit}, {words.AS_IT_RAN}"
             promise = promise if private else "none: NOT PRIVATE"
         return [f"Files: {whole}.", f"By: {who}.", f"Promise: {promise}."]
+
+    def _in_words(self, guess: float | None) -> str:
+        return impact.guess(0.5 if guess is None else guess, f"one {UNIT_WORDS[self.manifest.plan.privacy.unit]}")
 
     def _sum(self, name: str, opened: OpenedBy) -> str:
         away = sorted(set(self.spent) - set(opened.survivors))
@@ -613,6 +655,8 @@ def _sums_section(verdict: Verdict) -> Section:
 def _guarantee_section(verdict: Verdict, unit: str) -> Section:
     plan = verdict.manifest.plan.privacy
     alone = "nothing that can be stated" if math.isinf(verdict.alone) else f"epsilon {verdict.alone:.6g}"
+    if verdict.guess_alone is not None:
+        alone += f": {impact.guess(verdict.guess_alone, f'one {unit}')}"
     promised = math.inf if verdict.insecure else plan.epsilon
     figures = [
         ("promised", f"epsilon {plan.epsilon:.6g} at delta {plan.delta:g}"),

@@ -13,9 +13,9 @@ from tests.doubles.parties import embed, identity_of, public_of
 from tests.doubles.published import federated, resigned
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal
-from undersong_common.privacy import accounting
+from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
-from undersong_protocol.agreement import receipt
+from undersong_protocol.agreement import receipt, words
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.evaluation.options import EvaluationOptions
@@ -38,8 +38,14 @@ def test_an_honest_data_set_is_priced_from_its_papers_alone(tmp_path, published)
     assert verdict.epsilon == pytest.approx(two)
     assert verdict.spent == pytest.approx({"p0": two, "p1": two, "p2": one, "p3": two, "p4": two})
     assert verdict.unopened == ("votes/3",)
+    charged = [plan.sums[0].event(), plan.sums[1].event()]
+    assert verdict.guess == pytest.approx(accounting.best_guess(charged))
+    assert verdict.guess < verdict.guess_alone
     assert [len(opened.by.survivors) for opened in verdict.opened.values()] == [5, 4]
     shown = "\n".join(verdict.lines())
+    assert f"each hospital was asked {words.asked(words.questions(plan), 'its')}" in shown
+    for guess in (verdict.guess, verdict.guess_alone):
+        assert f"  in words: {impact.guess(guess, 'one record')}" in verdict.lines()
     assert "without p2" in shown
     assert "p2 took part until sum 1 of 2 ('votes/1'); the 1 sum after it was opened without it." in shown
     assert "Opened: 1 sum of 4 hospitals, 1 sum of 5 hospitals." in shown
