@@ -553,7 +553,7 @@ def ledger(
     if facts.runs:
         print()
         _print_costs(facts)
-    show_lines([spending_words(facts.spending)])
+    show_lines([spending_words(facts.spending), *filter(None, [facts.total])])
 
 
 def _print_costs(facts: "LedgerFacts") -> None:

@@ -1,6 +1,7 @@
 """Actions on the data set and its ledger: declare the data set, restore a lost ledger, read the cost of releases."""
 
 import hashlib
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import PACKAGED
 from undersong_common.patient_ids import patient_id
-from undersong_common.privacy import accounting
+from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, RunCost, budget_json
 from undersong_common.table import Table
@@ -330,6 +331,14 @@ class LedgerFacts:
     spending: Spending
     runs: tuple[RunCost, ...]
     entries: tuple[Mapping[str, Any], ...]
+
+    @property
+    def total(self) -> str:
+        """The total beside the operator's; "" before the first run, or if nothing bounds it."""
+        spent = self.spending.spent
+        if not self.runs or spent is None or not math.isfinite(spent):
+            return ""
+        return impact.total(spent, self.spending.delta, composed=True)
 
     def to_json(self) -> dict[str, Any]:
         unset = self.spending.budget is None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import printable, that_hold
+from undersong_common.printable import number, printable, that_hold
 from undersong_common.printed_page import Section
 
 LARGEST_AUDIT_BYTES = 4 * 2**20
@@ -47,6 +47,31 @@ def guess(right: float, about: str) -> str:
     'the best guess about one patient is right in at most 68 of 100 cases, instead of 50'
     """
     return f"the best guess about {about} is right in at most {cases(right)} of 100 cases, instead of 50"
+
+
+def total(epsilon: float, delta: float, *, composed: bool) -> str:
+    """Explains a total over several runs beside the other one, as the same runs have two figures that both hold.
+
+    Args:
+        composed: True for a hospital's ledger, False for the operator's sum of promises.
+
+    >>> total(2.853, 1e-5, composed=True).partition(":")[0]
+    'Epsilon 2.853 at delta 1e-5 is what these records were charged, composed at the delta of their budget'
+    >>> total(4.5, 3e-5, composed=False).partition(":")[0]
+    'Epsilon 4.5 at delta 3e-5 adds up the promises of these runs, epsilon and delta alike'
+    """
+    figure = f"Epsilon {number(epsilon)} at delta {number(delta)}"
+    if composed:
+        return (
+            f"{figure} is what these records were charged, composed at the delta of their budget: each run draws its"
+            " noise anew, so that together they cost less than their sum. The operator, who sees no ledger, adds up the"
+            " promises of its runs, epsilon and delta alike, and states more. Both bounds hold."
+        )
+    return (
+        f"{figure} adds up the promises of these runs, epsilon and delta alike: it bounds what they cost whoever took"
+        " part in all of them. A hospital's ledger composes what its own records were charged, at the delta of their"
+        " budget, and usually states less, as each run draws its noise anew. Both bounds hold."
+    )
 
 
 def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:

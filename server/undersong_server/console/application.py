@@ -75,6 +75,7 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
     named = cache(lambda: {need.name for need in needs()})
     others = cache(lambda: [run for run in every() if run.run not in named()])  # not shown above
     enrolled = cache(lambda: [each for each in parties() if each.party.state == "enrolled"])
+    spent = cache(lambda: overview.spending(context.home, every()))
     parts: dict[str, Part] = {
         "first_steps": lambda: {"steps": beginning.first_steps(context.home, every(), parties())},
         "needs": lambda: {"needs": needs()[:MOST_NEEDS], "more": max(0, len(needs()) - MOST_NEEDS)},
@@ -83,10 +84,11 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
             "latest": others()[:5],
         },
         "figures": lambda: {
+            "total": spent().in_words,
             "enrolled": len(enrolled()),
             "connected": sum(each.connected for each in enrolled()),
             "states": Counter(run.status.state for run in every()),
-            "spent": overview.spending(context.home, every()),
+            "spent": spent(),
         },
         "coordinator": lambda: {"facts": coordinator.show(context.home)},
     }

@@ -20,6 +20,7 @@ from undersong_common.errors import UndersongError
 from undersong_common.files import file_state
 from undersong_common.machine import fault_of
 from undersong_common.printable import duration, json_text, with_iso_times
+from undersong_common.privacy import impact
 from undersong_common.version import SOFTWARE
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED
@@ -172,6 +173,13 @@ class Spending:
     charged: int
     epsilon: float
     delta: float
+
+    @property
+    def in_words(self) -> str:
+        """The total beside that of a hospital's ledger; "" if no epsilon was spent, or nothing bounds it."""
+        if not self.charged or not math.isfinite(self.epsilon):
+            return ""
+        return impact.total(self.epsilon, self.delta, composed=False)
 
 
 def spending(home: Path, runs: Sequence[RunSummary]) -> Spending:

@@ -678,10 +678,12 @@ def test_the_ledger_is_shown_verified_and_backed_up(home, tmp_path):
     shown = json.loads(command("ledger", "--verify", "--home", home, "--json"))
     assert shown["verified_entries"] == len(shown["entries"]) >= 2
     assert 0 < shown["spent_epsilon"] < 4
+    path = home / "ledger.jsonl"
+    delta = Ledger.read(path).budget.delta
+    assert impact.total(shown["spent_epsilon"], delta, composed=True) in command("ledger", "--home", home)
     command("ledger", "--backup", tmp_path / "backup.jsonl", "--home", home)
     assert Ledger.verify(tmp_path / "backup.jsonl") == shown["verified_entries"]
     command("ledger", "--backup", tmp_path / "backup.jsonl", "--home", home, code=2)
-    path = home / "ledger.jsonl"
     path.write_text(path.read_text().replace("votes/1", "votes/2"))
     assert "does not fit the chain" in command("ledger", "--verify", "--home", home, code=3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import math
 import os
@@ -24,6 +25,7 @@ from tests.doubles.stream import Credentials, make_home
 from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE
+from undersong_common.privacy import impact
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.console.application import build
@@ -186,6 +188,15 @@ def test_a_rejected_run_names_the_hospital_and_its_telephone(tmp_path, entered):
     assert "no telephone number is noted" in console.get("/runs/one/first").text
     assert "rejected by beta" in console.get("/runs").text
     assert list_runs(home.path)[0].status.words.startswith("rejected by beta, gamma: ")
+
+
+def test_home_explains_its_total_beside_that_of_a_ledger(console, monkeypatch):
+    spent = overview.Spending(3, 0.0, 3, 4.5, 3e-5)
+    monkeypatch.setattr(overview, "spending", lambda home, runs: spent)
+    assert impact.total(4.5, 3e-5, composed=False) in html.unescape(console.get("/").text)
+    for silent in (replace(spent, charged=0, epsilon=0.0), replace(spent, epsilon=math.inf)):
+        monkeypatch.setattr(overview, "spending", lambda home, runs, silent=silent: silent)
+        assert "ledger composes" not in console.get("/").text
 
 
 def test_a_hospital_is_invited_signed_by_its_fingerprint_and_revoked_by_its_name(console, home):
