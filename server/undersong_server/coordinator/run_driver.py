@@ -187,8 +187,8 @@ class RunDriver(Progress, ABC):
     def _run(self) -> None:
         try:
             with extras.named():
-                self._conduct()
-            self._end("finished")
+                summary = self._conduct()
+            self._end("finished", message=summary)
         except Interrupted:
             state = self._interrupted or "paused"
             if state == "running":  # the coordinator stops: whoever starts it again goes on
@@ -220,7 +220,8 @@ class RunDriver(Progress, ABC):
             self.folder.say(state)
         self._show(durable=True, state=state, phase="", done=0, total=0, waiting=None, error=error, **changes)
 
-    def _conduct(self) -> None:
+    def _conduct(self) -> str:
+        """Carries the run out and publishes it; returns the summary of what was published."""
         planned = self._planned = self.folder.planned()
         self.say("prepares the run; the parties are asked once it is ready, which may take minutes")
         run_plan = planned.load()
@@ -286,6 +287,7 @@ class RunDriver(Progress, ABC):
             rounds = figures_by_round(run_plan, outcome, embed, test.texts if test else (), seed=planned.seed)
             publish(self.folder.output, outcome, report, signer=self._signer, rounds=rounds)
             self.folder.share_output()
+        return report.summary
 
     def _figures(self, run_plan: RunPlan, outcome: Outcome, test: Table | None, embed: Embed) -> usefulness.Figures:
         """Figures of the corpus beside the task's public test file, for the card that is signed; none without one."""

@@ -239,6 +239,16 @@ class ReportData:
         return next((each for each in self.published_accuracy if each.ours), None)
 
     @property
+    def summary(self) -> str:
+        """The finished run in a few figures: its texts, its promise, and its panel's score if one was measured."""
+        parts = [printable.counted(len(self.samples), "text")]
+        epsilon = number(self.privacy.promise.epsilon) if self.privacy.epsilon_after else "0"
+        parts.append(f"epsilon {epsilon}" if self.privacy.is_private else "not private")
+        if self.own_accuracy is not None:
+            parts.append(f"panel {100 * self.own_accuracy.accuracy:.1f} %")
+        return ", ".join(parts)
+
+    @property
     def repeats(self) -> int:
         """Number of seeds of the task models; 1 if no interval was computed."""
         return self.seeds if any(each.interval for each in self.measures) else 1

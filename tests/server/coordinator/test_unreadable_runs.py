@@ -175,7 +175,12 @@ def test_an_action_requested_anew_replaces_one_that_cannot_be_read(home):
 
 def test_a_run_whose_plan_is_damaged_while_it_is_driven_waits_and_goes_on(home, monkeypatch):
     ended = []
-    monkeypatch.setattr(GrpcRunDriver, "_conduct", lambda driver: ended.append(driver.folder.planned().name))
+
+    def conduct(driver):
+        ended.append(driver.folder.planned().name)
+        return "2 texts, epsilon 4"
+
+    monkeypatch.setattr(GrpcRunDriver, "_conduct", conduct)
     path = home / "runs" / "first" / "plan.json"
     whole = path.read_bytes()
     path.write_bytes(b"")
@@ -184,4 +189,5 @@ def test_a_run_whose_plan_is_damaged_while_it_is_driven_waits_and_goes_on(home, 
         wait_for(lambda: any("plan.json" in step["problem"] for step in operations.health(home)["held_up"]))
         path.write_bytes(whole)
         wait_for(lambda: CoordinatorHome(home).run("first").status().state == "finished")
+    assert CoordinatorHome(home).run("first").status().message == "2 texts, epsilon 4"
     assert ended == ["first"]

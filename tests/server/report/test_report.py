@@ -385,6 +385,14 @@ def test_both_answer_the_receiver_with_the_run_s_own_figures(place):
         assert words in shown
 
 
+def test_a_summary_has_texts_promise_and_the_measured_panel_only():
+    assert run(**SCORED).summary == "60 texts, epsilon 4, panel 90.0 %"
+    assert run(1, accuracy=()).summary == "1 text, epsilon 4"
+    assert (
+        run(privacy=replace(PRIVACY, promise=Privacy(math.inf, 1e-5)), accuracy=()).summary == "60 texts, not private"
+    )
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_what_was_not_measured_says_so_in_its_place(place):
     shown = both(run(accuracy=(), measures=(), test_set="", remarks=()))[place]
