@@ -140,8 +140,10 @@ def test_pause_holds_a_run_resume_goes_on_and_stop_ends_it(unattended, tmp_path)
     time.sleep(1.0)
     assert status_of(unattended, "held")["state"] == "paused"
     unattended.operator("run", "resume", "held")
-    unattended.wait("held", ["finished"], 120.0)
+    told = unattended.wait("held", ["finished"], 120.0)["message"]
     published(unattended, "held", tmp_path / "published")
+    texts = len((tmp_path / "published" / "synthetic.jsonl").read_text(encoding="utf-8").splitlines())
+    assert told.startswith(f"{texts} texts, ")
     started(unattended, "ended")
     unattended.operator("run", "stop", "ended")
     unattended.wait("ended", ["stopped"], 30.0)
