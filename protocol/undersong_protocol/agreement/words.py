@@ -55,8 +55,20 @@ def asked(clauses: Sequence[str], whose: str = "your") -> str:
         first.append(f"and {len(clauses) - MOST_QUESTIONS} more, below")
     elif len(first) > 1:
         first[-1] = f"and {first[-1]}"
-    sentence = "; ".join(first) or "nothing about records"
-    return sentence if whose == "your" else sentence.replace("your records", f"{whose} records")
+    return _of("; ".join(first) or "nothing about records", whose)
+
+
+def further(clauses: Sequence[str], whose: str = "your") -> tuple[str, ...]:
+    """Returns the questions that :func:`asked` only counts, for the list below it.
+
+    >>> further(["a", "b", "c", "how many of your records are long"], "its"), further(["a"])
+    (('how many of its records are long',), ())
+    """
+    return tuple(_of(clause, whose) for clause in clauses[MOST_QUESTIONS:])
+
+
+def _of(clause: str, whose: str) -> str:
+    return clause if whose == "your" else clause.replace("your records", f"{whose} records")
 
 
 def first_difference(typed: Sequence[str], wanted: Sequence[str]) -> str:

@@ -434,7 +434,7 @@ class Verdict:
             ),
             (self.confirmed, f"signed by the coordinator '{signer}', as you stated it"),
             (True, f"each hospital was asked {words.asked(questions, 'its')}"),
-            *((True, f"  {printable(question)}") for question in questions[words.MOST_QUESTIONS :]),
+            *((True, f"  {printable(question)}") for question in words.further(questions, "its")),
             (True, f"took part: {', '.join(self.spent)}"),
             *((True, f"  {sentence}") for sentence in self.participation.sentences),
             *((True, self._sum(name, opened.by)) for name, opened in self.opened.items()),
@@ -616,6 +616,7 @@ def _flow_section(manifest: Manifest) -> Section:
         points=(
             "language models write candidate texts from public prompts;",
             f"each hospital's program computes on its own machine {words.asked(questions, 'its')};",
+            *(f"further: {printable(question)};" for question in words.further(questions, "its")),
             "it answers with whole numbers: bounded per record or person, with its share of the noise, under a mask;",
             f"a sum opens if {quorum.threshold} of {quorum.parties} parties or more take part;",
             "the opened sums decide what is written next, and how much of each model's texts is published.",

@@ -239,6 +239,11 @@ class ReportData:
         return next((each for each in self.published_accuracy if each.ours), None)
 
     @property
+    def further_questions(self) -> tuple[str, ...]:
+        """The questions that the first screen only counts."""
+        return words.further(self.questions, "their")
+
+    @property
     def summary(self) -> str:
         """The finished run in a few figures: its texts, its promise, and its panel's score if one was measured."""
         parts = [printable.counted(len(self.samples), "text")]

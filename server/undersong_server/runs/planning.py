@@ -389,6 +389,11 @@ class PlanFigures:
         """The end of the sentence on what each hospital is asked."""
         return sentences.asked(self.questions, "its")
 
+    @property
+    def further_questions(self) -> tuple[str, ...]:
+        """The questions that :attr:`asks` only counts."""
+        return sentences.further(self.questions, "its")
+
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``undersong plan``."""
         epsilon = self.privacy.epsilon

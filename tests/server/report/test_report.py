@@ -385,6 +385,16 @@ def test_both_answer_the_receiver_with_the_run_s_own_figures(place):
         assert words in shown
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_every_question_stands_once_and_in_the_hospitals_person(place):
+    clauses = tuple(f"how many of your records are {kind}" for kind in ("long", "short", "old", "new", "odd"))
+    shown = both(run(questions=clauses))[place]
+    assert "your records" not in shown
+    for clause in clauses:
+        assert shown.count(clause.replace("your", "their")) == 1
+    assert "What else the hospitals were asked" not in both(run(questions=clauses[:3]))[place]
+
+
 def test_a_summary_has_texts_promise_and_the_measured_panel_only():
     assert run(**SCORED).summary == "60 texts, epsilon 4, panel 90.0 %"
     assert run(1, accuracy=()).summary == "1 text, epsilon 4"
