@@ -64,7 +64,7 @@ class Service:
 
 @dataclass(frozen=True)
 class Record:
-    """What an installation did, as ``/etc/undersong/NAME.installed.json`` holds it.
+    """The record of an installation, as ``/etc/undersong/NAME.installed.json`` holds it.
 
     Attributes:
         state: "installing", "installed" or "removing".

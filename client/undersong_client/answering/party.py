@@ -91,7 +91,7 @@ class Deferral:
 
     @property
     def slot(self) -> Slot:
-        """What is computed once at a time: the vector of one attempt, whose coins are drawn for it."""
+        """A computation that runs once at a time: the vector of one attempt, whose coins are drawn for it."""
         assert self.wanted is not None
         return _slot(self.wanted)
 

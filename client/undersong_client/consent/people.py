@@ -72,7 +72,7 @@ class Person:
 
     @property
     def known_by(self) -> str:
-        """How this person was known, in words: the account, the kind of log-in, and where the role came from."""
+        """Returns in words how this person is known: the account, the kind of log-in, and where the role came from."""
         words = (
             f"account {self.account}" if self.account else "",
             LOG_INS.get(self.log_in, ""),

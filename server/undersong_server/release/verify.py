@@ -365,7 +365,7 @@ class Verdict:
 
     @property
     def participation(self) -> Participation:
-        """Who is in which opened sum, by the parties' signatures."""
+        """Returns who is in which opened sum, by the parties' signatures."""
         return participation_of(self.manifest, {name: opened.by.survivors for name, opened in self.opened.items()})
 
     def to_json(self) -> dict[str, Any]:

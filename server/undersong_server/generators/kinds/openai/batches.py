@@ -76,7 +76,7 @@ class _Submitted(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a batch says of one request, and the key of the attempt that this settles."""
+    """A batch's words on one request, and the key of the attempt that this settles."""
 
     identifier: str
     key: str
@@ -92,7 +92,7 @@ class _Gone(Exception):
 
 
 class _Line(NamedTuple):
-    """What one line of a batch's result says.
+    """The meaning of one line of a batch's result.
 
     Attributes:
         identifier: of its request; "" where the line has none.
