@@ -132,7 +132,7 @@ COMMANDS = {
 def steady(text, place):
     """What a change of the protocol changes is put the same: a plan's hash and its words. So are other days' times."""
     for number, request in enumerate(Requests(PartyHome(place / "home")).all()):
-        text = text.replace(request.manifest[:12], f"{number:012d}")
+        text = text.replace(request.manifest, f"{number:064d}").replace(request.manifest[:12], f"{number:012d}")
         # as one phrase, since a word may stand elsewhere too; where they are folded hangs on their length
         text = re.sub(r"\s+".join(request.words.split()), " ".join(FIXED_WORDS), text)
     text = re.sub(r"(?<!\d)20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b", lambda found: _dated(found[0]), text)
