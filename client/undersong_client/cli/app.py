@@ -376,8 +376,9 @@ def page(
 
     A process of its own: whatever becomes of it, the daemon goes on.
     """
-    from undersong_client.consent.people import group_duties
+    from undersong_client.consent.people import ROLES
     from undersong_client.page.application import PartyPaths, build
+    from undersong_common.pages.accounts import roles_by_group
     from undersong_common.pages.serving import Listening, is_loopback, print_link, serve
 
     folder = home_of(home)
@@ -409,7 +410,7 @@ def page(
     site = build(paths, hosts=listening.hosts(port), port=port, tls=listening.tls)
     address = listening.address(port)
     options.log_in_by_organisation(
-        site, address, issuer, client, secret_variable, claim, groups, roles or (), group_duties(duties or ())
+        site, address, issuer, client, secret_variable, claim, groups, roles or (), roles_by_group(duties or (), ROLES)
     )
     print_link(accounts, person, role, address=address)
     serve(site, listening, listener)

@@ -159,23 +159,6 @@ def person_of_terminal(home: PartyHome, name: str = "", role: str = "other", com
     )
 
 
-def group_duties(assignments: Sequence[str]) -> dict[str, str]:
-    """Parses assignments ``GROUP=ROLE`` into the role under the rule of two by group.
-
-    Raises ConfigurationError for another form or role.
-
-    >>> group_duties(["cn=DPO,dc=example=privacy officer"])
-    {'cn=DPO,dc=example': 'privacy officer'}
-    """
-    pairs = [assignment.rpartition("=")[::2] for assignment in assignments]
-    for group, duty in pairs:
-        if not group or duty not in ROLES:
-            raise ConfigurationError(
-                f"{group}={duty}: is not GROUP=ROLE", f"name one of the roles {', '.join(ROLES)}", code="no-role"
-            )
-    return dict(pairs)
-
-
 def note_decision(home: PartyHome, what: str, about: str, person: Person | None) -> None:
     """Writes a decision to the log of the page, wherever it was taken, with whoever took it and how they were known."""
     from undersong_common.pages.store import FILE_NAME, AuditLog

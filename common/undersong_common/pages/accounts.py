@@ -12,10 +12,10 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -24,6 +24,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages.duties import DAY_S, Duties
 from undersong_common.pages.store import PageStore, digest
 
+RoleName = TypeVar("RoleName", bound=str)
 Role = Literal["viewer", "operator", "administrator"]
 ROLES: tuple[Role, ...] = get_args(Role)  # each may do what the ones before it may
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
@@ -36,6 +37,24 @@ FAILURES, SOURCE_FAILURES = 5, 20  # of an account at one source; of a source
 HASHES_AT_ONCE = 2  # argon2id takes 64 MiB each
 SOURCE_TRIES_AT_ONCE, TRIES_AT_ONCE = 5, 20  # log-ins that wait for their hash: of a source; of all
 REMEDY_LINK = "ask for a new link on the terminal"
+
+
+def roles_by_group(assignments: Iterable[str], roles: Sequence[RoleName]) -> dict[str, RoleName]:
+    """Parses assignments ``GROUP=ROLE`` into one of ``roles`` by group of an identity provider.
+
+    Raises ConfigurationError for another form or role.
+
+    >>> roles_by_group(["cn=IT,dc=example=operator"], ROLES)
+    {'cn=IT,dc=example': 'operator'}
+    """
+    named: dict[str, RoleName] = {role: role for role in roles}
+    pairs = [assignment.rpartition("=")[::2] for assignment in assignments]
+    for group, role in pairs:
+        if not group or role not in named:
+            raise ConfigurationError(
+                f"{group}={role}: is not GROUP=ROLE", f"name one of the roles {', '.join(roles)}", code="no-role"
+            )
+    return {group: named[role] for group, role in pairs}
 
 
 class TooManyAttempts(PrivacyRefusal):

@@ -11,10 +11,10 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import httpx
 from authlib.common.errors import AuthlibBaseError
@@ -73,21 +73,6 @@ class Provider:
                 "the identity provider needs this page's name and secret", "see --oidc-client", code="no-client"
             )
         _origin(self.issuer)
-
-
-def group_roles(assignments: Sequence[str]) -> dict[str, Role]:
-    """Parses assignments ``GROUP=ROLE`` into a role by group. Raises ConfigurationError for another form or role.
-
-    >>> group_roles(["cn=IT,dc=example=operator"])
-    {'cn=IT,dc=example': 'operator'}
-    """
-    pairs = [each.rpartition("=")[::2] for each in assignments]
-    for group, role in pairs:
-        if not group or role not in ROLES:
-            raise ConfigurationError(
-                f"{group}={role}: is not GROUP=ROLE", f"name one of the roles {', '.join(ROLES)}", code="no-role"
-            )
-    return {group: cast(Role, role) for group, role in pairs}
 
 
 def _origin(address: str) -> tuple[str, str, int | None, str]:

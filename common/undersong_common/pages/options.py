@@ -64,9 +64,10 @@ def log_in_by_organisation(
             ``GROUP=ROLE``.
         duties: duty under the rule of two by group.
     """
-    from undersong_common.pages.oidc import Provider, group_roles, mount_oidc
+    from undersong_common.pages.accounts import ROLES, roles_by_group
+    from undersong_common.pages.oidc import Provider, mount_oidc
 
     site.accounts.duties.provider = issuer
     if issuer:
         back, secret = f"{address}/oidc/return", os.environ.get(variable, "")
-        mount_oidc(site, Provider(issuer, client, secret, claim, back, groups, group_roles(roles), duties))
+        mount_oidc(site, Provider(issuer, client, secret, claim, back, groups, roles_by_group(roles, ROLES), duties))

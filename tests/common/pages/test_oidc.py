@@ -21,7 +21,8 @@ from tests.doubles.pace import examples
 from tests.doubles.plain_browser import Browser
 from tests.doubles.processes import free_port
 from undersong_common.errors import ConfigurationError
-from undersong_common.pages.oidc import Provider, group_roles, mount_oidc
+from undersong_common.pages.accounts import ROLES, roles_by_group
+from undersong_common.pages.oidc import Provider, mount_oidc
 from undersong_common.pages.site import PageSettings, Site
 
 VERSION = "9"
@@ -490,11 +491,11 @@ def test_an_account_is_connected_from_its_own_session_while_it_lasts(fake):
 
 
 def test_roles_of_groups_are_read_from_the_command_line():
-    assert group_roles(["cn=it,dc=example=operator", "all=viewer"]) == {
+    assert roles_by_group(["cn=it,dc=example=operator", "all=viewer"], ROLES) == {
         "cn=it,dc=example": "operator",
         "all": "viewer",
     }
     for wrong in ("it", "=viewer", "it=root"):
         with pytest.raises(ConfigurationError) as refused:
-            group_roles([wrong])
+            roles_by_group([wrong], ROLES)
         assert refused.value.code == "no-role"
