@@ -89,11 +89,6 @@ def own_figures(home: PartyHome, labels: Sequence[str] | None = None) -> OwnFigu
     )
 
 
-def own_lines(home: PartyHome) -> list[str]:
-    """Returns the figures in lines for a terminal; [] without a data set."""
-    return [f"{name}: {words}" for name, words in own_figures(home).rows()] if home.settings.data else []
-
-
 def _known_share(table: Table, labels: Sequence[str] | None) -> float | None:
     if not labels or not table.labels:
         return None
