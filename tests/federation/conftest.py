@@ -49,14 +49,20 @@ def clinic(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alliance(tmp_path_factory):
-    """Four hospitals and their coordinator in this process, with embeddings that need no weights."""
+def alliance_folder(tmp_path_factory):
+    """A folder for hospitals in this process, with the heads of their ledgers, and embeddings that need no weights."""
     with pytest.MonkeyPatch.context() as patched:
         folder = tmp_path_factory.mktemp("alliance")
         patched.setenv("XDG_STATE_HOME", str(folder / "state"))
         patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-        with Alliance(folder) as made:
-            yield made
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def alliance(alliance_folder):
+    """Four hospitals and their coordinator in this process."""
+    with Alliance(alliance_folder) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

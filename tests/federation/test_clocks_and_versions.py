@@ -10,11 +10,9 @@ import time
 import pytest
 
 from tests.doubles.alliance import Alliance
-from tests.doubles.party_home import HashedEmbedder
 from undersong_client.home import PartyHome
 from undersong_client.link import checks, daemon
 from undersong_client.link.daemon import Daemon
-from undersong_common.embedding import Embedder
 from undersong_common.version import SOFTWARE
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
@@ -27,14 +25,10 @@ OFF_S = 600.0
 
 
 @pytest.fixture(scope="module")
-def alliance(tmp_path_factory):
+def alliance(alliance_folder):
     """The first party's clock is ahead, the second one's behind."""
-    with pytest.MonkeyPatch.context() as patched:
-        folder = tmp_path_factory.mktemp("clocks")
-        patched.setenv("XDG_STATE_HOME", str(folder / "state"))
-        patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-        with Alliance(folder, clocks={"alpha": OFF_S, "beta": -OFF_S}) as made:
-            yield made
+    with Alliance(alliance_folder, clocks={"alpha": OFF_S, "beta": -OFF_S}) as made:
+        yield made
 
 
 def clock_finding(each, now_s):

@@ -13,11 +13,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.doubles.alliance import Alliance
-from tests.doubles.party_home import HashedEmbedder
 from undersong_client.home import PartyHome
 from undersong_client.storage.outbox import Outbox
-from undersong_common.embedding import Embedder
 from undersong_common.machine import held_steps
 from undersong_server.runs.folder import RunFolder
 
@@ -31,16 +28,6 @@ CONTENTS = {
     "no JSON": b"\xff\xfe",
     "a list": b"[]",
 }
-
-
-@pytest.fixture(scope="module")
-def alliance(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patched:
-        folder = tmp_path_factory.mktemp("faults")
-        patched.setenv("XDG_STATE_HOME", str(folder / "state"))
-        patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-        with Alliance(folder) as made:
-            yield made
 
 
 def lacking(number, file):

@@ -11,10 +11,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.doubles.alliance import Alliance
-from tests.doubles.party_home import HashedEmbedder
 from tests.federation.faults.test_one_fault import check_books, held
 from undersong_client.home import PartyHome
-from undersong_common.embedding import Embedder
 from undersong_common.machine import held_steps
 from undersong_server.runs.folder import RunFolder
 
@@ -64,13 +62,9 @@ def without_inodes(folder):
 
 
 @pytest.fixture(scope="module")
-def alliance(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patched:
-        folder = tmp_path_factory.mktemp("disks")
-        patched.setenv("XDG_STATE_HOME", str(folder / "state"))
-        patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-        with disk(folder / "beta"), Alliance(folder) as made:
-            yield made
+def alliance(alliance_folder):
+    with disk(alliance_folder / "beta"), Alliance(alliance_folder) as made:
+        yield made
 
 
 def check_beside(alliance, run):
