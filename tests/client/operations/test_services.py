@@ -242,11 +242,11 @@ def test_heads_in_another_state_folder_are_asked_for(place):
     assert place.parties() == [place.source]
 
 
-@pytest.mark.parametrize("programs", ["/home/alice/env/bin", "/root/env/bin", "/tmp/env/bin"])
-def test_an_environment_that_units_cannot_see_is_refused(programs, monkeypatch, tmp_path):
+@pytest.mark.parametrize("hidden", ["/home", "/root", "/tmp"])
+def test_an_environment_that_units_cannot_see_is_refused(hidden, monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "exists", lambda path: True)
     with raises(ConfigurationError, "hidden-environment"):
-        machinery.check_environment(Path(programs) / "undersong-party")
+        machinery.check_environment(Path(hidden) / "env" / "bin" / "undersong-party")
 
 
 class Killed:
