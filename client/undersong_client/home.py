@@ -40,6 +40,7 @@ from undersong_common.model_files import MAX_WINDOWS
 from undersong_common.owner import account_name, check_owner
 from undersong_common.patient_ids import Choice
 from undersong_common.printable import noun, printable, shell_path
+from undersong_common.row_files import has_suffix
 
 if TYPE_CHECKING:
     from undersong_common.embedding import Embedder
@@ -162,7 +163,7 @@ class Declared:
     @property
     def is_files(self) -> bool:
         """True if reading the source starts no program and queries no database."""
-        return not (self.row_filter or self.path.suffix == ".sql" or self.exclusions.endswith(".sql"))
+        return not (self.row_filter or has_suffix(self.path, ".sql") or has_suffix(Path(self.exclusions), ".sql"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,9 +104,7 @@ def read_rows(path: Path, form: FileForm | None = None, columns: Collection[str]
         for part in _parts(path):
             yield from read_rows(part, form, columns)
         return
-    suffix = path.suffix.lower()
-    if suffix == ".gz" and path.with_suffix("").suffix.lower() in _TEXT_SUFFIXES:
-        suffix = path.with_suffix("").suffix.lower()
+    suffix = plain_suffix(path) if plain_suffix(path) in _TEXT_SUFFIXES else path.suffix.lower()
     if suffix not in SUFFIXES:
         remedy = _OTHERS.get(suffix, f"use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
         raise ConfigurationError(f"{path}: unknown file type {suffix!r}", remedy, code="unknown-file-type")
@@ -134,7 +132,7 @@ def _parts(folder: Path) -> list[Path]:
         for file in sorted(folder.rglob("*"))
         if file.is_file() and not any(name.startswith(("_", ".")) for name in file.relative_to(folder).parts)
     ]
-    kinds = {(file.with_suffix("") if file.suffix.lower() == ".gz" else file).suffix.lower() for file in files}
+    kinds = {plain_suffix(file) for file in files}
     return files if len(kinds) == 1 and kinds <= {".parquet", ".csv", ".tsv"} else []
 
 
@@ -143,6 +141,29 @@ def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
     for row in read_rows(path, FileForm(encoding)):
         return list(row.values)
     raise ConfigurationError(f"{path}: has no rows", "name a file with at least one record")
+
+
+def has_suffix(path: Path, *suffixes: str) -> bool:
+    """Returns True for a name that ends in one of the suffixes, in small or capital letters."""
+    return path.suffix.lower() in suffixes
+
+
+def plain_suffix(path: Path) -> str:
+    """Returns a name's suffix in small letters, without that of a compression.
+
+    >>> plain_suffix(Path("NOTES.CSV.GZ"))
+    '.csv'
+    """
+    return (path.with_suffix("") if has_suffix(path, ".gz") else path).suffix.lower()
+
+
+def file_lines(path: Path) -> Generator[bytes, None, None]:
+    """Yields the lines of a file, which may be compressed, line ends included. Raises OSError as :func:`gzip_lines`."""
+    if has_suffix(path, ".gz"):
+        yield from gzip_lines(path)
+    else:
+        with path.open("rb") as lines:
+            yield from lines
 
 
 def gzip_lines(path: Path) -> Generator[bytes, None, None]:
@@ -166,7 +187,7 @@ def gzip_lines(path: Path) -> Generator[bytes, None, None]:
 def read_bytes(path: Path) -> bytes:
     """Reads a file, which may be compressed. Raises ConfigurationError that names it."""
     try:
-        return b"".join(gzip_lines(path)) if path.suffix.lower() == ".gz" else path.read_bytes()
+        return b"".join(gzip_lines(path)) if has_suffix(path, ".gz") else path.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(
             f"{path}: no such file", "check the path (relative to the task file)", code="no-such-file"
@@ -334,9 +355,7 @@ def _jsonl_rows(path: Path, content: str, columns: Collection[str]) -> Iterator[
 
 
 def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]) -> Iterator[Row]:
-    delimiter = (
-        "\t" if path.with_suffix("" if path.suffix.lower() == ".gz" else path.suffix).suffix.lower() == ".tsv" else ""
-    )
+    delimiter = "\t" if plain_suffix(path) == ".tsv" else ""
     if stated := _SEPARATOR_LINE.match(content):
         delimiter, content = stated[1], content[stated.end() :]
     delimiter = delimiter or _delimiter(content)

@@ -8,7 +8,7 @@ import pytest
 from tests.doubles.coded import raises
 from undersong_client import home as state
 from undersong_client import keys
-from undersong_client.home import PartyHome, PartySettings
+from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, MachineFault
 
 
@@ -100,3 +100,16 @@ def test_reproducible_keys_are_those_of_the_simulation(tmp_path):
     keys.create(made)
     assert keys.secret(made, "identity") == insecure(7, "alpha")("identity")(32)
     assert keys.secret(made, "data") == insecure(7, "alpha")("data")(32)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_files"),
+    [
+        ({"data": "notes.csv"}, True),
+        ({"data": "query.sql"}, False),
+        ({"data": "QUERY.SQL"}, False),
+        ({"data": "notes.csv", "exclusions": "LIST.Sql"}, False),
+    ],
+)
+def test_query_is_no_file_whatever_the_case_of_its_suffix(names, is_files):
+    assert Declared(text_field="text", **names).is_files == is_files

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import Pair, PatientId
-from undersong_common.row_files import NO_GZIP, Row, gzip_lines
+from undersong_common.row_files import NO_GZIP, Row, file_lines
 
 Cause: TypeAlias = Literal["lost", "refused", "hospital", "resource"]
 
@@ -88,8 +88,8 @@ def objects(value: Any) -> list[dict[str, Any]]:
 def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yields the lines of a file, which may be compressed, with their numbers from 1; leaves out blank lines."""
     try:
-        with closing(gzip_lines(path)) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with closing(file_lines(path)) as lines:
+            for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield number, line
     except OSError as error:

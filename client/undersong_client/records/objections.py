@@ -22,7 +22,7 @@ from undersong_common.patient_ids import (
     reduced,
 )
 from undersong_common.printable import counted, that_hold
-from undersong_common.row_files import read_text
+from undersong_common.row_files import has_suffix, read_text
 from undersong_common.table import Table
 
 _SEPARATORS = ",;\t\"'`\u201c\u201d\u201e\u00ab\u00bb="
@@ -189,7 +189,7 @@ def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[PatientId]:
         has_bars: False for a source whose ids hold no bar: there, one stands before a second column of the list.
     """
     path = Path(declared.exclusions)
-    if path.suffix.lower() == ".sql":
+    if has_suffix(path, ".sql"):
         for row in select(path, declared.database):
             if len(row.values) != 1:
                 raise ConfigurationError(

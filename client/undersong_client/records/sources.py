@@ -29,7 +29,7 @@ from undersong_common.patient_ids import (
     is_missing_word,
 )
 from undersong_common.printable import counted, printable
-from undersong_common.row_files import FileForm, Row, is_folder_of_parts, read_rows
+from undersong_common.row_files import FileForm, Row, has_suffix, is_folder_of_parts, read_rows
 from undersong_common.table import EMPTY, Columns, NoText, RefusedRow, Table, TableBuilder, read_record
 
 ANY_LABEL = "*"  # in a label map: every label that it does not name
@@ -227,13 +227,13 @@ class _Reader:
     def _open(self) -> OpenedSource:
         declared, path = self._declared, self._declared.path
         columns = self._columns.names if self._filter is None else ()
-        if declared.database and path.suffix.lower() != ".sql":
+        if declared.database and not has_suffix(path, ".sql"):
             raise ConfigurationError(
                 f"{declared.data}: --database needs a query",
                 "write the query to a file that ends in .sql",
                 code="no-query",
             )
-        if path.suffix.lower() == ".sql":
+        if has_suffix(path, ".sql"):
             return OpenedSource(select(path, declared.database, columns))
         if _is_fhir(path):
             return fhir.open_export(declared, self._choice, self._skip)

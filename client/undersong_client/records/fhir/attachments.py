@@ -20,7 +20,7 @@ from undersong_client.records.fhir.resources import (
     read_address,
 )
 from undersong_client.records.fhir.unreadable import Unreadable
-from undersong_common.row_files import gzip_lines
+from undersong_common.row_files import gzip_lines, has_suffix
 
 LARGEST_BYTES = 32 * 2**20  # of an attachment; a text of 4 MiB may stand in a page of several times as many
 ELSEWHERE = "its attachment lies on another server"
@@ -164,7 +164,7 @@ def _file_key(file: Path) -> Hashable:
 
 def _file_content(file: Path) -> bytes:
     try:
-        if file.suffix.lower() != ".gz":
+        if not has_suffix(file, ".gz"):
             content = file.read_bytes() if file.stat().st_size <= LARGEST_BYTES else None
         else:
             parts, size = [], 0

@@ -23,7 +23,7 @@ from undersong_client.records.declared import Skip, objects
 from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import clean_text
 from undersong_common.printable import printable
-from undersong_common.row_files import NO_GZIP, gzip_lines
+from undersong_common.row_files import NO_GZIP, file_lines, has_suffix
 
 DOCUMENTS = ("DocumentReference", "DiagnosticReport")
 PEOPLE = ("Patient", "Person")
@@ -161,7 +161,7 @@ class Resources:
             ) from None
 
     def _line(self, entry: Entry) -> bytes:
-        if entry.file.suffix.lower() == ".gz":
+        if has_suffix(entry.file, ".gz"):
             return zlib.decompress(self.compressed[entry.file, entry.offset])
         with entry.file.open("rb", buffering=0) as file:
             file.seek(entry.offset)
@@ -278,7 +278,7 @@ class Listing:
 
     def _is_resource(self, file: Path) -> bool:
         """True for a JSON file of one resource or Bundle, which is named: only files with one a line are read."""
-        if file.suffix.lower() != ".json":
+        if not has_suffix(file, ".json"):
             return False
         try:
             with file.open("rb") as opened:
@@ -293,7 +293,7 @@ class Listing:
 
     def _is_manifest(self, file: Path) -> bool:
         """True for the manifest of a bulk export, whose base is that of its folder."""
-        if file.suffix.lower() != ".json" or file.stat().st_size > LARGEST_MANIFEST_BYTES:
+        if not has_suffix(file, ".json") or file.stat().st_size > LARGEST_MANIFEST_BYTES:
             return False
         try:
             manifest = parse(file.read_bytes())
@@ -326,7 +326,7 @@ class Listing:
     def _list_file(self, file: Path) -> None:
         system, name, offset = self._system_of(file), self._name(file), 0
         try:
-            for number, line in enumerate(_lines(file), start=1):
+            for number, line in enumerate(file_lines(file), start=1):
                 if line.strip():
                     self._list_line(Entry(file, f"{name}:{number}", offset, len(line), system), line)
                 offset += len(line)
@@ -353,7 +353,7 @@ class Listing:
             if resource["resourceType"] == "Bundle"
             else self._list_resource(resource, line)
         )
-        if line.file.suffix.lower() == ".gz" and (is_held or len(self._resources.entries) > before):
+        if has_suffix(line.file, ".gz") and (is_held or len(self._resources.entries) > before):
             # A gzip file cannot be read from the middle. Its lines stay in memory, compressed.
             self._resources.compressed[line.file, line.offset] = zlib.compress(written, 1)
         return None
@@ -470,11 +470,3 @@ def meta_of(resource: Mapping[str, Any]) -> tuple[float | None, int | None]:
     meta = meta if isinstance(meta, dict) else {}
     version = str(meta.get("versionId") or "")
     return seconds(meta.get("lastUpdated")), int(version) if re.fullmatch("[0-9]{1,18}", version) else None
-
-
-def _lines(file: Path) -> Iterator[bytes]:
-    if file.suffix.lower() == ".gz":
-        yield from gzip_lines(file)
-    else:
-        with file.open("rb") as lines:
-            yield from lines
