@@ -40,6 +40,7 @@ from undersong_protocol.statistics.classifier_votes import (
 )
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.histogram import AttributeMarginals, MetadataHistograms
+from undersong_protocol.statistics.label_words import LARGEST_DISTINCT, LabelWords
 from undersong_protocol.statistics.support import LARGEST_GENERATORS, SupportVotes
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram
@@ -119,6 +120,12 @@ def fourier_features(size: int, *, averaged: bool) -> tuple[Statistic, PublicInp
     return statistic, PublicInputs({"terms": embedded(100)}, {}, {"terms": TERMS[:100]})
 
 
+def label_words(size: int) -> tuple[Statistic, PublicInputs]:
+    listed = tuple(f"w{number}" for number in range(size))
+    public = PublicInputs({}, {"order": np.tile(np.arange(float(size)), (SMALL, 1))}, {"words": listed})
+    return LabelWords(size, SMALL, min(size, LARGEST_DISTINCT)), public
+
+
 def teacher_votes(size: int) -> tuple[Statistic, PublicInputs]:
     public = PublicInputs({"queries": embedded(size, 1), "contrast": embedded(10, 1)})
     return TeacherVotes(size, min(size, 70)), public
@@ -140,6 +147,7 @@ PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     "fourier_features": lambda size: fourier_features(size, averaged=False),
     "fourier_features, averaged": lambda size: fourier_features(size, averaged=True),
     "label_histogram": lambda size: (LabelHistogram(min(size, LARGEST_LABELS)), PublicInputs()),
+    "label_words": label_words,
     "length_histogram": lambda size: (LengthHistogram(tuple(range(min(size, 1024)))), PublicInputs()),
     "metadata_histograms": metadata,
     "scored_comparison": lambda size: corpus_comparison(size, ScoredComparison),

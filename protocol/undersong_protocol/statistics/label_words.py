@@ -1,0 +1,139 @@
+"""Counts of the words that tell most about a record's label, from a public list that each label has in its own order.
+
+The order is public: what a word tells about a label is measured on public texts. A record counts for its first few
+words in the order of its label, whatever else it holds, so that its norm does not grow with its length.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from undersong_common.arrays import Int64
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.limits import LARGEST_LABELS
+from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
+from undersong_protocol.statistics.inputs import WHOLE_NUMBERS, check_names, check_task_labels, labels_within
+from undersong_protocol.statistics.interface import (
+    Between,
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+    at_columns,
+    register,
+)
+from undersong_protocol.statistics.terms import words
+
+NOTHING = -1  # in place of a cell, behind the last one of a label's order
+LARGEST_CELLS = 2**16
+LARGEST_ORDER = 2**20  # numbers of all orders together, which a party turns into tables
+LARGEST_DISTINCT = 64
+
+
+@register
+@dataclass(frozen=True)
+class LabelWords(Statistic, question="counts"):
+    """Counts the records in which a word of their label's public list occurs, S words a record at most.
+
+    There are ``cells`` coordinates, each of which has a public word. Each label has an order of cells, the most telling
+    first, in which no word stands twice. A record of the label counts 1 in each of the first S cells of that order
+    whose word it contains, so that L1 is S, L2 sqrt(S) and Linf 1. Labels that have cells in common share a list there;
+    a word that stands in two cells is counted apart. A record without label does not count.
+
+    Attributes:
+        cells: number of coordinates.
+        labels: number of labels of the task.
+        distinct: S, words of a record that count.
+
+    Public inputs: texts "words", the word of each cell, at most ``cells`` of them; whole numbers "order", the cells of
+    each label, [``labels``, any width], filled up with -1.
+    """
+
+    name: ClassVar[str] = "label_words"
+    whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "in how many of your records of each label each word of a public list occurs, where a record counts for a few"
+        " words at most"
+    )
+    cells: Annotated[int, Between(1, LARGEST_CELLS)]
+    labels: Annotated[int, Between(1, LARGEST_LABELS)]
+    distinct: Annotated[int, Between(1, LARGEST_DISTINCT)]
+
+    @property
+    def dimension(self) -> int:
+        return self.cells
+
+    @property
+    def most(self) -> int:
+        """Largest number of a record's words that count."""
+        return min(self.distinct, self.cells)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The norms of a record that has S of its label's words, which is the longest row.
+
+        >>> LabelWords(cells=400, labels=10, distinct=4).sensitivity
+        Sensitivity(l1=4.0, l2=2.0, linf=1.0)
+        """
+        return Sensitivity(float(self.most), math.sqrt(self.most), 1.0)
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[LabelWords, Inputs]":
+        terms = dict.fromkeys(part for term in choose.terms(choose.integer(1, 12)) for part in term.split())
+        listed, labels = tuple(terms), max(1, facts.labels)
+        order = np.stack([choose.rng.permutation(len(listed)) for _ in range(labels)])
+        order[:, choose.integer(0, len(listed)) :] = NOTHING
+        statistic = cls(len(listed) + choose.integer(0, 3), labels, choose.integer(1, 6))
+        return statistic, (("words", listed), ("order", GridNumbers(order.astype(np.float64), WHOLE_NUMBERS)))
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, texts=("words",), numbers=("order",))
+        check_task_labels(self.name, self.labels, facts)
+        listed, order = public.texts_of("words"), public.numbers_of("order")
+        if not len(listed) <= self.cells:
+            raise ConfigurationError(
+                f"{len(listed)} words were published, the plan has {self.cells}", "publish fewer", code="term-count"
+            )
+        if wrong := [word for word in listed if words(word) != [word]]:
+            raise ConfigurationError(
+                f"the published word {wrong[0][:80]!r} is not one word in lower case",
+                "publish words as texts have them",
+            )
+        if order.ndim != 2 or len(order) != self.labels or order.size > LARGEST_ORDER:
+            raise ConfigurationError(
+                f'public numbers "order" of shape {order.shape} are not {self.labels} rows of at most'
+                f" {LARGEST_ORDER} numbers in all",
+                "publish the cells of each label",
+                code="number-shape",
+            )
+        WHOLE_NUMBERS.check("order", order)
+        if order.size and not (order.min() >= NOTHING and order.max() < len(listed)):
+            raise ConfigurationError('public numbers "order" name a cell without a word', "publish its word")
+        if any(len(ranks) < int((row >= 0).sum()) for ranks, row in zip(_ranks(public), order, strict=True)):
+            raise ConfigurationError("a word stands twice in the order of a label", "publish it once")
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        ranks, order = _ranks(public), public.numbers_of("order").astype(np.int64)
+        texts, labels = records.texts, labels_within(records.labels, self.labels)
+
+        def compute(asked: Int64) -> sp.csr_array[Any]:
+            columns = np.full((len(asked), self.most), NOTHING)
+            for row, record in enumerate(asked):
+                if (label := labels[record]) >= 0:
+                    first = sorted({ranks[label][word] for word in words(texts[record]) if word in ranks[label]})
+                    counted = order[label, first[: self.most]]
+                    columns[row, : len(counted)] = counted
+            return at_columns(columns, np.ones(self.most), self.dimension)
+
+        return Rows(compute, records.units, width=self.most)
+
+
+def _ranks(public: PublicInputs) -> list[dict[str, int]]:
+    """The place of each word in each label's order."""
+    listed, orders = public.texts_of("words"), public.numbers_of("order").astype(np.int64)
+    return [{listed[cell]: place for place, cell in enumerate(order) if cell != NOTHING} for order in orders]
