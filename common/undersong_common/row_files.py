@@ -88,6 +88,41 @@ class FileForm:
             raise ConfigurationError("there is no such quoting", "choose csv or none", code="unknown-quoting")
 
 
+class DottedColumns:
+    """Reads the declared columns with a dot in their names: ``a.b`` is a key of that name, or else ``b`` inside ``a``.
+
+    A source that has both is refused, because nobody could say which of them was meant.
+    """
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        self._columns = [column for column in columns if "." in column]
+        self._keys: dict[str, tuple[str, ...]] = {}  # on the way to the column, in the rows before
+
+    def read(self, row: Row) -> Row:
+        """Returns the row with its nested values under their dotted names. Raises ConfigurationError.
+
+        A value is None where the row has the first key of the path alone.
+        """
+        named = {
+            column: self._value(row, column)
+            for column in self._columns
+            if any(key in row.values for key in _first_keys(column))
+        }
+        return row._replace(values={**row.values, **named}) if named else row
+
+    def _value(self, row: Row, column: str) -> Any:
+        values = _values_at(row.values, column.split("."))
+        ways = [self._keys.setdefault(column, keys) for keys in values][:1] + list(values)
+        if len(set(ways)) > 1:
+            words = " and as ".join(" in ".join(map(repr, reversed(keys))) for keys in dict.fromkeys(ways))
+            raise ConfigurationError(
+                f"{row.place}: the column {column!r} stands there as {words}",
+                "rename or leave out the one that does not count",
+                code="name-twice",
+            )
+        return next(iter(values.values()), None)
+
+
 def read_rows(path: Path, form: FileForm | None = None, columns: Collection[str] = ()) -> Iterator[Row]:
     """Yields the rows of a file, or of a folder of parts of one table; blank rows are left out.
 
@@ -99,11 +134,12 @@ def read_rows(path: Path, form: FileForm | None = None, columns: Collection[str]
 
     Raises ConfigurationError that names the file, the row, and the column where the fault lies in one.
     """
-    form = form or FileForm()
-    if path.is_dir():
-        for part in _parts(path):
-            yield from read_rows(part, form, columns)
-        return
+    dotted = DottedColumns(columns)
+    for part in _parts(path) if path.is_dir() else [path]:
+        yield from _file_rows(part, form or FileForm(), columns, dotted)
+
+
+def _file_rows(path: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns) -> Iterator[Row]:
     suffix = plain_suffix(path) if plain_suffix(path) in _TEXT_SUFFIXES else path.suffix.lower()
     if suffix not in SUFFIXES:
         remedy = _OTHERS.get(suffix, f"use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
@@ -111,11 +147,11 @@ def read_rows(path: Path, form: FileForm | None = None, columns: Collection[str]
     with extras.named(str(path), "save the file as CSV"):
         match suffix:
             case ".parquet":
-                yield from _parquet_rows(path, columns)
+                yield from _parquet_rows(path, columns, dotted)
             case ".xlsx":
                 yield from _workbook_rows(path, form.sheet, columns)
             case ".jsonl" | ".ndjson":
-                yield from _jsonl_rows(path, read_text(path, form.encoding), columns)
+                yield from _jsonl_rows(path, read_text(path, form.encoding), columns, dotted)
             case _:
                 yield from _csv_rows(path, read_text(path, form.encoding), form, columns)
 
@@ -241,6 +277,45 @@ def check_names(names: Sequence[str], columns: Collection[str], source: str) -> 
             )
 
 
+def value_at(node: Any, path: Sequence[str]) -> Any:
+    """Returns the value at a dotted path in nested JSON; None if there is none.
+
+    In a list it takes the element whose number the path names, or else the first element with such a value.
+
+    >>> value_at({"type": {"coding": [{}, {"code": "x"}]}}, ["type", "coding", "code"])
+    'x'
+    """
+    return next(iter(_values_at(node, path).values()), None)
+
+
+def _values_at(node: Any, path: Sequence[str], keys: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """The values at a path by the keys on the way, since a key may itself hold a dot; the longest key comes first."""
+    if not path:
+        return {keys: node}
+    if isinstance(node, list):
+        if path[0].isdigit():
+            return _values_at(node[int(path[0])], path[1:], keys) if int(path[0]) < len(node) else {}
+        members = (_values_at(member, path, keys) for member in node)
+        return next((values for values in members if any(value is not None for value in values.values())), {})
+    if not isinstance(node, Mapping):
+        return {}
+    values: dict[tuple[str, ...], Any] = {}
+    for key, rest in _splits(path):
+        if key in node:
+            values |= _values_at(node[key], rest, (*keys, key))
+    return values
+
+
+def _splits(path: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Each key with which a path may begin, and the rest of the path; the longest key comes first."""
+    return ((".".join(path[:length]), path[length:]) for length in range(len(path), 0, -1))
+
+
+def _first_keys(column: str) -> list[str]:
+    """The keys of a row with which the path of a column may begin, the column's own name first."""
+    return [key for key, _ in _splits(column.split("."))]
+
+
 def absent_column(where: str, columns: Mapping[str, str], names: Collection[str]) -> ConfigurationError:
     """Returns the error for columns that a source does not have.
 
@@ -292,15 +367,17 @@ class _Object(dict[str, Any]):
             value.repeated = frozenset(name for name in names if names.count(name) > 1)
         return value
 
-    def repeats(self, column: str) -> str:
-        """The key on the way to a column that stands twice; "" for none."""
-        if column in self.repeated:
-            return column
-        first, dot, rest = column.partition(".")
-        if first in self.repeated:
-            return first
-        inner = self.get(first)
-        return inner.repeats(rest) if dot and isinstance(inner, _Object) else ""
+
+def _repeated_key(node: Any, path: Sequence[str]) -> str:
+    """The key on the way to a column that stands twice in its object; "" for none."""
+    if isinstance(node, list):
+        return next(filter(None, (_repeated_key(member, path) for member in node)), "")
+    if not isinstance(node, _Object):
+        return ""
+    splits = list(_splits(path))
+    repeated = (key for key, _ in splits if key in node.repeated)
+    inner = (_repeated_key(node.get(key), rest) for key, rest in splits if rest)
+    return next(repeated, "") or next(filter(None, inner), "")
 
 
 def json_object(line: str | bytes, place: str, columns: Collection[str] = ()) -> dict[str, Any]:
@@ -311,7 +388,7 @@ def json_object(line: str | bytes, place: str, columns: Collection[str] = ()) ->
         raise ConfigurationError(f"{place} is not JSON", "write one JSON object a line", code="no-json") from None
     if not isinstance(row, _Object):
         raise ConfigurationError(f"{place} is not a JSON object", "write one JSON object a line", code="no-json")
-    for name in filter(None, map(row.repeats, columns)):
+    for name in filter(None, (_repeated_key(row, column.split(".")) for column in columns)):
         raise ConfigurationError(
             f"{place}: the key {name!r} stands twice", "remove the one that does not count", code="name-twice"
         )
@@ -331,22 +408,22 @@ def _speaks_of(content: str, key: str) -> bool:
     return "\\u" in content or json.dumps(key, ensure_ascii=False) in content
 
 
-def _jsonl_rows(path: Path, content: str, columns: Collection[str]) -> Iterator[Row]:
+def _jsonl_rows(path: Path, content: str, columns: Collection[str], dotted: DottedColumns) -> Iterator[Row]:
     """The rows of JSON lines. A key that is left out is a missing value, but a column must stand in some row."""
     absent = dict.fromkeys(columns)
     # A column of which the file never speaks is missing, and the first row that lacks it is named.
-    optional = dict.fromkeys(name for name in columns if _speaks_of(content, name.partition(".")[0]))
+    optional = dict.fromkeys(name for name in columns if any(_speaks_of(content, key) for key in _first_keys(name)))
     rows, names = 0, dict[str, None]()
     for number, line in enumerate(content.split("\n"), start=1):
         if not line.strip():
             continue
-        row = json_object(line, f"{path}: line {number}", columns)
+        row = dotted.read(Row(f"{path}:{number}", json_object(line, f"{path}: line {number}", columns)))
         rows += 1
         if absent:
-            names.update(dict.fromkeys(row))
-            for column in [name for name in absent if name in row or name.partition(".")[0] in row]:
+            names.update(dict.fromkeys(row.values))
+            for column in [name for name in absent if name in row.values]:
                 del absent[column]
-        yield Row(f"{path}:{number}", {**optional, **row} if columns else row)
+        yield row._replace(values={**optional, **row.values}) if columns else row
     if rows and absent:
         raise absent_column(str(path), dict.fromkeys(absent, ""), names)
 
@@ -551,7 +628,7 @@ def _no_workbook(path: Path) -> ConfigurationError:
 # Parquet
 
 
-def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
+def _parquet_rows(path: Path, columns: Collection[str], dotted: DottedColumns) -> Iterator[Row]:
     import pyarrow
     import pyarrow.parquet
 
@@ -561,8 +638,9 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
     try:
         file = pyarrow.parquet.ParquetFile(path)
         names = list(file.schema_arrow.names)
-        declared = {name if name in names else name.partition(".")[0] for name in columns}
         check_names(names, columns, str(path))
+        nested = {field.name for field in file.schema_arrow if pyarrow.types.is_nested(field.type)}
+        declared = {key for column in columns for key in _first_keys(column) if key == column or key in nested}
         chosen = [name for name in names if name in declared or not columns]
         if not chosen:
             yield from _rows_without_columns(path, names, columns, file.metadata.num_rows)
@@ -574,7 +652,7 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
             ]
             for fields in zip(*values, strict=True):
                 number += 1
-                yield Row(f"{path}: row {number}", dict(zip(batch.schema.names, fields, strict=True)))
+                yield dotted.read(Row(f"{path}: row {number}", dict(zip(batch.schema.names, fields, strict=True))))
     except ConfigurationError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, MemoryError):

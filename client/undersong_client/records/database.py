@@ -9,7 +9,7 @@ from typing import Any
 
 from undersong_client.home import VARIABLE
 from undersong_common.errors import ConfigurationError
-from undersong_common.row_files import Row, check_names, read_text
+from undersong_common.row_files import DottedColumns, Row, check_names, read_text
 
 ROWS_AT_ONCE = 1000
 # The end of a statement: semicolons and the comments behind them.
@@ -61,9 +61,10 @@ def select(query: Path, database: str, columns: Collection[str] = ()) -> Iterato
             result = _execute(opened, statement)
             names = [str(name) for name in result.keys()]  # noqa: SIM118 - a result is no mapping
             check_names(names, columns, str(query))
+            dotted = DottedColumns(columns)
             for values in result:
                 number += 1
-                yield Row(f"{query}: row {number}", dict(zip(names, values, strict=True)))
+                yield dotted.read(Row(f"{query}: row {number}", dict(zip(names, values, strict=True))))
             opened.rollback()
             return
     except ConfigurationError:

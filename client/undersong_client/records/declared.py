@@ -1,6 +1,6 @@
 """Helpers that the readers of all kinds of sources use."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,23 +61,6 @@ class OpenedSource:
     pairs: Callable[[], Iterable[Pair]] = tuple
     aliases: Callable[[], Iterable[tuple[PatientId, PatientId]]] = tuple
     has_identifiers: bool = False
-
-
-def value_at(node: Any, parts: list[str]) -> Any:
-    """Returns the value at a dotted path in nested JSON; None if there is none.
-
-    In a list it takes the element whose number the path names, or else the first element with such a value.
-
-    >>> value_at({"type": {"coding": [{}, {"code": "x"}]}}, ["type", "coding", "code"])
-    'x'
-    """
-    if not parts:
-        return node
-    if isinstance(node, list):
-        if parts[0].isdigit():
-            return value_at(node[int(parts[0])], parts[1:]) if int(parts[0]) < len(node) else None
-        return next((found for each in node if (found := value_at(each, parts)) is not None), None)
-    return value_at(node.get(parts[0]), parts[1:]) if isinstance(node, Mapping) else None
 
 
 def objects(value: Any) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import PatientId
-from undersong_common.row_files import Row, json_object
+from undersong_common.row_files import DottedColumns, Row, json_object
 
 
 class RowFilter:
@@ -46,13 +46,15 @@ class RowFilter:
             raise ConfigurationError(
                 f"the filter ended with code {done.returncode}", "run it by hand with one row", code="filter"
             )
+        dotted = DottedColumns(columns)
         for number, line in enumerate(done.stdout.splitlines(), start=1):
             try:
                 values = json_object(line, f"the filter's line {number}", columns)
             except ConfigurationError as error:
                 raise ConfigurationError(error.problem, "one object a line, in UTF-8", code="filter") from None
             self.rows_out += 1
-            yield Row(f"the filter's row {number}", {**dict.fromkeys(columns), **values})
+            row = dotted.read(Row(f"the filter's row {number}", values))
+            yield row._replace(values={**dict.fromkeys(columns), **row.values})
 
     def _line(self, row: Row) -> bytes:
         self.rows_in += 1

@@ -16,7 +16,7 @@ from typing import Any
 from undersong_client.home import Declared
 from undersong_client.records import fhir
 from undersong_client.records.database import select
-from undersong_client.records.declared import Cause, OpenedSource, Skipped, json_lines, value_at
+from undersong_client.records.declared import Cause, OpenedSource, Skipped, json_lines
 from undersong_client.records.objections import Objections, SealedObjections, without_objectors
 from undersong_client.records.row_filter import RowFilter
 from undersong_common import extras
@@ -275,15 +275,12 @@ def _is_fhir(path: Path) -> bool:
 
 
 def _shaped(row: Row, declared: Declared) -> Row:
-    """The row with its nested values under their dotted names, and its label as the map has it."""
+    """The row with its label as the map has it, and without objects that stand where a further value should."""
     shaped = dict(row.values)
-    for column in declared.columns:
-        first, dot, _ = column.partition(".")
-        if dot and shaped.get(column) is None and first in shaped:
-            value = value_at(shaped, column.split("."))
-            is_nested = isinstance(value, dict | list)
-            # An object is no further value. As an id, a text or a label it is refused with its place.
-            shaped[column] = None if is_nested and column in declared.attribute_fields.values() else value
+    for column in declared.attribute_fields.values():
+        # As an id, a text or a label an object is refused with its place.
+        if "." in column and isinstance(shaped.get(column), dict | list):
+            shaped[column] = None
     if declared.label_map and declared.label_field in shaped:
         name = _label_name(shaped[declared.label_field])
         label = declared.label_map.get(name, declared.label_map.get(ANY_LABEL) if name else None)

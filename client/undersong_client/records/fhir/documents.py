@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from undersong_client.home import Declared
-from undersong_client.records.declared import Cause, Skip, objects, value_at
+from undersong_client.records.declared import Cause, Skip, objects
 from undersong_client.records.fhir.attachments import Attachments
 from undersong_client.records.fhir.patients import NoPatient, Patients, Subject, read_subject
 from undersong_client.records.fhir.resources import DOCUMENTS, Conflict, Entry, Resources
@@ -21,7 +21,7 @@ from undersong_client.records.fhir.text import plain_text
 from undersong_client.records.fhir.unreadable import Unreadable
 from undersong_common.patient_ids import PatientId
 from undersong_common.printable import printable
-from undersong_common.row_files import Row
+from undersong_common.row_files import Row, value_at
 
 FINISHED = frozenset(("final", "amended", "corrected", "appended"))
 IN_ERROR = "entered-in-error"
