@@ -4,6 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def select(query: Path, database: str, columns: Collection[str] = ()) -> Iterato
         _check_sqlite_file(query, engine.url.database)
     number = 0
     try:
-        with engine.connect() as opened:
+        with _connection(engine) as opened:
             result = _execute(opened, statement)
             names = [str(name) for name in result.keys()]  # noqa: SIM118 - a result is no mapping
             check_names(names, columns, str(query))
@@ -84,6 +85,19 @@ def select(query: Path, database: str, columns: Collection[str] = ()) -> Iterato
     raise ConfigurationError(
         said, "run the query with the database's own program, with the same account", code="database"
     )
+
+
+@contextmanager
+def _connection(engine: Any) -> Iterator[Any]:
+    """A connection whose end raises nothing, because a reader that stops early is closed wherever it is collected."""
+    import sqlalchemy
+
+    opened = engine.connect()
+    try:
+        yield opened
+    finally:
+        with suppress(sqlalchemy.exc.SQLAlchemyError):  # SQLite closes in the thread that has opened alone
+            opened.close()
 
 
 def _execute(opened: Any, statement: str) -> Any:

@@ -1,6 +1,7 @@
 """Sources of a hospital: every row is read or named with its reason, and nothing of a record is shown or leaves."""
 
 import base64
+import gc
 import gzip
 import json
 import shutil
@@ -16,6 +17,7 @@ from tests.doubles.party_home import command, write_notes
 from tests.doubles.postgres import PORT, PostgresServer
 from undersong_client.home import Declared, PartyHome
 from undersong_client.records import sources
+from undersong_client.records.database import select
 from undersong_client.records.private import unit_count
 from undersong_client.storage import datasets
 from undersong_common.chain import HashChain
@@ -291,6 +293,18 @@ def test_a_query_cannot_write_and_its_url_is_guarded(omop, tmp_path):
         sources.read(declared(OMOP, database=omop))
     with raises(ConfigurationError, "database-url"):
         sources.read(declared(OMOP, database="env:NOT_SET_HERE"))
+
+
+def test_a_query_that_is_not_read_to_its_end_warns_of_nothing(omop, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(sys, "unraisablehook", warnings.append)
+    rows = select(OMOP, omop)
+    next(rows)
+    circle = [rows]
+    circle.append(circle)
+    del rows, circle
+    gc.collect()
+    assert warnings == []
 
 
 def test_an_error_of_the_database_shows_nothing_of_it(tmp_path):
