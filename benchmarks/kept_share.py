@@ -5,8 +5,9 @@
     PYTHONPATH=OTHER/server:OTHER/common python OTHER-COPY/kept_share.py raw.jsonl
 
 The first command asks for what the file lacks (``--texts`` for each of four tasks, 160 tokens at temperature 1, by the
-prompts of this version) and appends every answer as it comes. All commands then read the file's answers and print what
-was kept, by task, and the faults. A model is served by ``benchmarks.live_model``.
+prompts of this version, their kinds in turn) and appends every answer as it comes. All commands then read the file's
+answers and print what was kept, by task and by kind of prompt, and the faults. A model is served by
+``benchmarks.live_model``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,43 @@ TASKS = {
         ("cardiaque", "traumatisme", "respiratoire", "neurologique"),
     ),
 }
-KINDS = ("zero_shot", "random", "persona")
+EXAMPLES = {
+    "banking": ("My card has not arrived yet. It was sent nine days ago.", "Why was I charged for taking out cash?"),
+    "triage": (
+        "54M, chest tightness since breakfast, pale, BP 150/90. Seen at once.",
+        "Fell from a ladder, left wrist swollen. Pain 6 of 10. Splint, x-ray ordered.",
+    ),
+    "german": (
+        "Patientin, 71, seit dem Morgen Druck auf der Brust, blass. Arzt gerufen.",
+        "Junge, 9, vom Rad gestürzt. Platzwunde an der Stirn, wach, klagt über Übelkeit.",
+    ),
+    "french": (
+        "Homme de 60 ans, essoufflé depuis hier soir, lèvres bleutées. Oxygène mis en route.",
+        "Chute dans l'escalier, cheville droite gonflée. Douleur 5 sur 10. Radio demandée.",
+    ),
+}
+TERMS = {
+    "banking": ("fee", "last Friday"),
+    "triage": ("pulse", "daughter"),
+    "german": ("Puls", "Tochter"),
+    "french": ("pouls", "fille"),
+}
+# Kinds of prompts that ask for one text, and the texts or terms that they show
+KINDS: dict[str, tuple[str, ...]] = {
+    "zero_shot": (),
+    "random": (),
+    "persona": (),
+    "author": (),
+    "examples": ("good",),
+    "contrast": ("good", "bad"),
+    "paraphrase": ("parents",),
+    "rewrite": ("parents",),
+    "fill_in": ("parents",),
+    "cross": ("parents",),
+    "keyphrases": ("terms", "good"),
+    "metadata": ("terms",),
+}
+SHOWN = ("good", "bad", "parents", "terms")
 TOKENS, PARALLEL, TIMEOUT_S = 160, 4, 600.0
 
 
@@ -52,10 +89,16 @@ def orders(texts: int, seed: int) -> Iterator[dict[str, Any]]:
     for place in range(texts):
         for task, (language, description, labels) in TASKS.items():
             number = len(TASKS) * place + list(TASKS).index(task)
-            label, kind = labels[place % len(labels)], KINDS[place % len(KINDS)]
+            label = labels[(place + place // len(KINDS)) % len(labels)]  # of every kind in turn
+            kind = list(KINDS)[place % len(KINDS)]
+            shown: dict[str, Any] = {name: TERMS[task] if name == "terms" else EXAMPLES[task] for name in KINDS[kind]}
+            if "bad" in shown:
+                shown["good"], shown["bad"] = EXAMPLES[task][:1], EXAMPLES[task][1:]
+            if kind in ("paraphrase", "rewrite", "fill_in"):
+                shown["parents"] = EXAMPLES[task][:1]
             prompts = Prompts(TaskWords(description=description, labels=labels, language=language))
-            prompt = prompts.render(kind, label=label, number=100_000 * seed + number)
-            fields = {"task": task, "kind": kind, "label": label, "system": prompt.system, "user": prompt.user}
+            prompt = prompts.render(kind, label=label, number=100_000 * seed + number, **shown)
+            fields = {"task": task, "kind": kind, "label": label, "system": prompt.system, "user": prompt.user, **shown}
             yield {"n": number, "seed": 100_000 * seed + number, **fields}
 
 
@@ -91,18 +134,22 @@ def main() -> None:
     given = parser.parse_args()
     if given.url:
         collect(given.file, given.url, given.texts, given.seed)
+    shown_texts = 0
     options = {"line_breaks": False} if "line_breaks" in inspect.signature(read).parameters else {}
-    kept, total, faults = Counter[str](), Counter[str](), Counter[str]()
+    kept, total, faults = Counter[str](), Counter[str](), Counter[str]()  # by task and by kind
     for row in map(json.loads, given.file.read_text(encoding="utf-8").splitlines()):
         choice = row["body"]["choices"][0]
         text, is_cut = choice["message"]["content"] or "", choice["finish_reason"] == "length"
         answer = Answer(text, finish="length" if is_cut else "")
-        request = GenerationRequest(row["kind"], row["label"], row["user"], 1, system=row["system"])
+        shown: dict[str, Any] = {name: tuple(row.get(name, ())) for name in SHOWN}
+        request = GenerationRequest(row["kind"], row["label"], row["user"], 1, system=row["system"], **shown)
         reading = read(answer, request, language=TASKS[row["task"]][0], **options)
-        total[row["task"]] += 1
-        kept[row["task"]] += not reading.fault
+        for part in (row["task"], row["kind"]):
+            total[part] += 1
+            kept[part] += not reading.fault
         faults[reading.fault] += bool(reading.fault)
-        if not reading.fault and kept.total() <= given.show:
+        if not reading.fault and shown_texts < given.show:
+            shown_texts += 1
             print(row["task"], "|", reading.text)
     print(json.dumps({"kept": dict(kept), "of": dict(total), "faults": {name: n for name, n in faults.items() if n}}))
 
