@@ -106,6 +106,13 @@ def generator(server: BatchServer, journal: Journal, **fields: Any) -> OpenAIGen
     return OpenAIGenerator(OpenAISettings(**{**table, **prices, **fields}), environment={}, journal=journal)
 
 
+def capped(server: BatchServer, journal: Journal, token_budget: int) -> OpenAIGenerator:
+    """A generator whose endpoint has answered before, so that it is seen what an answer is billed."""
+    far = generator(server, journal, token_budget=token_budget)
+    far.observe([GenerationRequest("zero_shot", "x", "before", 0)], [Answer("a text")])
+    return far
+
+
 def requests(count: int) -> list[GenerationRequest]:
     return [GenerationRequest("zero_shot", "x", f"text {n}", n) for n in range(count)]
 
@@ -217,6 +224,15 @@ def test_half_a_batch_is_used_and_a_budget_without_room_submits_none(journal: Jo
     assert [isinstance(answers[n], Answer) for n in range(3)] == [True, False, True]
 
 
+@pytest.mark.parametrize(("cap", "sizes"), [({}, [5]), ({"token_budget": 10_000}, [1, 4])])
+def test_under_a_cap_the_first_batch_shows_what_an_answer_is_billed(
+    journal: Journal, cap: dict[str, Any], sizes: list[int]
+) -> None:
+    with serving(BatchServer()) as server:
+        assert len(dict(generator(server, journal, **cap).answer(requests(5)))) == 5
+    assert [len(file.split("\n")) for file in server.files.values()] == sizes
+
+
 NOT_THERE = json.dumps({"error": {"message": "No batch is here under our retention policy."}})
 CAP = 1500  # tokens
 WORST = 90  # tokens of one of the five requests of the tests below
@@ -234,7 +250,7 @@ def whole_processes(server: BatchServer, journal: Journal, count: int) -> list[G
     errors = []
     for _ in range(count):
         try:
-            taken(generator(server, journal, token_budget=CAP), journal)
+            taken(capped(server, journal, CAP), journal)
         except GenerationError as error:
             errors.append(error)
         else:
@@ -268,7 +284,7 @@ def test_caps_hold_over_processes_whose_batches_were_accepted_and_lost(journal: 
         assert lost.attempts == submitted
         assert lost.tokens == submitted * WORST
         server.spoils = {}
-        assert len(taken(generator(server, journal, token_budget=10 * CAP), journal)) >= 4  # the fourth line is refused
+        assert len(taken(capped(server, journal, 10 * CAP), journal)) >= 4  # the fourth line is refused
 
 
 @pytest.mark.parametrize("what", ["batch 1", "file 1"])
@@ -282,6 +298,24 @@ def test_a_batch_that_is_gone_for_ever_is_passed_by_the_second_process(journal: 
         assert "correct model" not in error.remedy
         assert len(server.batches) == 2
         assert generator(server, journal).lost.attempts == 5
+
+
+@pytest.mark.parametrize("what", ["batch 1", "file 1"])
+def test_a_later_process_that_finds_no_batch_stops_before_it_pays_anew(journal: Journal, what: str) -> None:
+    """It may have been started with another key or address: the next one with the right ones reads the batch."""
+    with serving(BatchServer()) as server:
+        server.fails_after = 2  # the file and the batch
+        with pytest.raises(GenerationError):
+            dict(generator(server, journal).answer(requests(3)))
+        server.fails_after, server.spoils = None, {what: (404, NOT_THERE)}
+        with pytest.raises(GenerationError) as stopped:
+            dict(generator(server, journal).answer(requests(3)))
+        assert stopped.value.code == "batch-gone"
+        assert len(server.batches) == 1
+        server.spoils = {}
+        answers = dict(generator(server, journal).answer(requests(3)))
+    assert [answers[n].text for n in range(3)] == [f"Answer to text {n}" for n in range(3)]  # type: ignore[union-attr]
+    assert len(server.batches) == 1
 
 
 def test_a_batch_that_is_there_again_is_read_and_lost_no_longer(journal: Journal) -> None:

@@ -37,6 +37,7 @@ _PAGES = 20
 _FILE_TIMEOUT_S = 900.0  # at least, for a file of up to 200 MB
 _SMALL_BYTES = 10_000_000  # bound of an answer that is no file
 _FIRST_PAUSE_S = 0.5
+_NOT_THERE = "what it accepted cannot be found"
 
 Path = Literal["/v1/chat/completions", "/v1/completions"]
 
@@ -138,18 +139,26 @@ class Batches:
         """Yields what batches that were submitted before say of the requests; of one, several batches may speak.
 
         A batch that can no longer be found has lost its requests: the endpoint may have answered and billed them.
-        Raises GenerationError if the endpoint cannot be asked.
+        Raises GenerationError if the endpoint cannot be asked, or a batch is found missing for the first time: another
+        key or address has no batches either, and what was paid would be asked for again.
         """
         answered: set[str] = set()
+        missing: Verdict | None = None
         for batch in self._noted(asked):
             open_ = [name for name in batch.identifiers if name in asked and name not in answered]
             if not open_:
                 continue
-            verdicts, _, _ = self._verdicts(batch, asked)
+            verdicts, _, gone = self._verdicts(batch, asked)
+            is_first = gone is not None and self._note_gone(batch)
+            missing = gone if is_first else missing
             for name in open_:
+                if is_first and verdicts[name].kind == "gone":
+                    continue
                 if verdicts[name].completion is not None:
                     answered.add(name)
                 yield Result(name, self._log.batch_key(batch.stem, name), verdicts[name])
+        if missing is not None:
+            raise self._stopped(missing, _NOT_THERE)
 
     def results(self, asked: Mapping[str, BatchRequest], endpoint: Path) -> Iterator[Result]:
         """Yields one result per request, from new batches.
@@ -179,7 +188,8 @@ class Batches:
         while True:
             verdicts, came_back, gone = self._verdicts(batch, asked)
             if gone is not None:
-                raise self._stopped(gone, "what it accepted cannot be found")
+                self._note_gone(batch)
+                raise self._stopped(gone, _NOT_THERE)
             last = next(iter(verdicts.values()))
             if came_back or last.state is not State.WAIT or last.billed:
                 break
@@ -267,6 +277,13 @@ class Batches:
         worst = asked[identifier].worst if identifier in asked else (0, 0)
         verdict = self._judge(Exchange(status, body=content.encode("utf-8", "surrogatepass")), worst)
         return _Line(identifier, verdict, is_exchange)
+
+    def _note_gone(self, batch: _Submitted) -> bool:
+        """Notes that a batch cannot be found; returns whether it is the first time."""
+        key = f"{batch_prefix(self._name)}{batch.stem}/gone"
+        is_first = not self._journal.items(key)
+        self._journal.put(key, b"")
+        return is_first
 
     # Submission
 

@@ -86,6 +86,15 @@ class _Patience:
         return max(announced, min(_FIRST_PAUSE_S, settings.max_wait_s)) * random.uniform(1.0, 1.1)
 
 
+@dataclass
+class _Health:
+    """What one address has done in this process: whether it has answered, and its failures since."""
+
+    answered: bool = False
+    failed_in_a_row: int = 0
+    forbidden_in_a_row: int = 0
+
+
 class OpenAIGenerator:
     """Answers requests in ``concurrency`` threads and yields the answers in the order in which they arrive."""
 
@@ -138,8 +147,8 @@ class OpenAIGenerator:
         self._tally: Counter[str] = Counter(calls=0, retries=0, lost_attempts=0, failed=0)
         self._lock = threading.Lock()
         self._answered = False
+        self._healths = [_Health() for _ in self._connections]
         self._first_call = threading.Lock()  # held by one call at a time until the first answer shows what is billed
-        self._failed_in_a_row = self._forbidden_in_a_row = 0
         self._overrun = 1.0  # largest number of tokens that an answer took, in multiples of those that it was allowed
         self._pace = Pace(
             concurrency=settings.concurrency,
@@ -154,6 +163,10 @@ class OpenAIGenerator:
             self._instead = OpenAIGenerator(settings.of_fallback, environment=environment, folder=folder)
             self._instead._budget = self._budget
             self._instead._log = self._log
+
+    @property
+    def _is_capped(self) -> bool:
+        return self._settings.token_budget is not None or self._settings.price_budget_usd is not None
 
     def _key(self, variable: str, environment: Mapping[str, str]) -> str:
         key = environment.get(variable, "").strip() if variable else "none"
@@ -190,10 +203,12 @@ class OpenAIGenerator:
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
         """Counts the tokens and dollars of journaled answers towards the budgets."""
+        # Which of several addresses an earlier process's answer came from is not known.
+        health = self._healths[0] if len(self._healths) == 1 else _Health()
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Answer):
                 self._budget.charge(answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
-                self._note_answer(request, answer)
+                self._note_answer(request, answer, health)
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         """Yields answers as the interface says. At most ``concurrency`` answers are under way or not yet yielded, so
@@ -276,16 +291,17 @@ class OpenAIGenerator:
             return Answer(verdict.words, note=f"refused by the endpoint ({verdict.words})", finish="filter")
         words = f"{said} ({verdict.words})" if said else verdict.words
         is_fatal = verdict.state is State.ACCOUNT or verdict.kind == "unreachable"
-        if verdict.kind == "forbidden" and self._answered:
+        health = self._healths[self._connections.index(connection)]
+        if verdict.kind == "forbidden" and health.answered:
             with self._lock:
-                self._forbidden_in_a_row += 1
-                is_fatal = self._forbidden_in_a_row >= states.FORBIDDEN_IN_A_ROW
+                health.forbidden_in_a_row += 1
+                is_fatal = health.forbidden_in_a_row >= states.FORBIDDEN_IN_A_ROW
         if is_fatal:
             raise self._stopped(verdict, connection, words)
         self._count("failed")
         with self._lock:
-            self._failed_in_a_row += verdict.state is not State.REQUEST and verdict.kind != "forbidden"
-            failures = self._failed_in_a_row
+            health.failed_in_a_row += verdict.state is not State.REQUEST and verdict.kind != "forbidden"
+            failures = health.failed_in_a_row
         if failures >= states.FAILURES_IN_A_ROW:
             raise GenerationError(
                 f"generator {self.name}: {failures} requests in a row have failed, the last one: {words}",
@@ -309,12 +325,13 @@ class OpenAIGenerator:
         with self._lock:
             self._tally[what] += number
 
-    def _note_answer(self, request: GenerationRequest, answer: Answer) -> None:
-        """Notes that the endpoint answers, and how much of what a request was allowed its answer took."""
+    def _note_answer(self, request: GenerationRequest, answer: Answer, health: _Health) -> None:
+        """Notes that an address answers, and how much of what a request was allowed its answer took."""
         _, (_, longest) = self._settings.body_of(request)
         with self._lock:
             if answer.finish != "filter" or answer.completion_tokens:
-                self._answered, self._failed_in_a_row, self._forbidden_in_a_row = True, 0, 0
+                self._answered = health.answered = True
+                health.failed_in_a_row = health.forbidden_in_a_row = 0
             self._overrun = max(self._overrun, answer.completion_tokens / longest)
             self._budget.unreported += answer.note == UNREPORTED
 
@@ -332,9 +349,7 @@ class OpenAIGenerator:
         Under a cap the calls before the first answer are made one at a time: what an endpoint bills beyond what it was
         allowed is then seen before several calls take it at once.
         """
-        settings = self._settings
-        is_capped = settings.token_budget is not None or settings.price_budget_usd is not None
-        with nullcontext() if self._answered or not is_capped else self._first_call:
+        with nullcontext() if self._answered or not self._is_capped else self._first_call:
             return self._attempt_within_limits(request, patience, stop)
 
     def _attempt_within_limits(
@@ -364,7 +379,7 @@ class OpenAIGenerator:
                 return verdict, connection
             answer = self._answer_of(completion, key, most[1], time.monotonic() - patience.begun_s)
             took = (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
-            self._note_answer(request, answer)
+            self._note_answer(request, answer, self._healths[self._connections.index(connection)])
             return answer
         finally:
             self._pace.end(throttled=throttled, tokens=reserved[0], took=took[0])
@@ -434,17 +449,11 @@ class OpenAIGenerator:
         self, requests: Sequence[GenerationRequest], batches: Batches
     ) -> Iterator[tuple[int, Answer | GenerationError]]:
         """Yields answers from batch files. The worst cases of new ones are reserved before anything is submitted."""
-        settings = self._settings
-        asked: dict[str, BatchRequest] = {}
         indices: dict[str, int] = {}
         for index, request in enumerate(requests):
-            body, most = settings.body_of(request)
-            content = json.dumps([body, request.seed], sort_keys=True)
-            identifier = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-            worst = self._worst_case(most)
-            asked[identifier] = BatchRequest(body, worst, settings.price_usd(*worst))
-            indices[identifier] = index
-        for result in batches.earlier_results(dict(asked)):
+            content = json.dumps([self._settings.body_of(request)[0], request.seed], sort_keys=True)
+            indices[hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]] = index
+        for result in batches.earlier_results(self._asked_in_batches(requests, indices)):
             # It was charged when this process began, if not settled before: now it counts as what became of it.
             charged = self._log.take_over(result.key)
             self._budget.charge(-charged.tokens, -charged.price_usd)
@@ -452,10 +461,27 @@ class OpenAIGenerator:
             answer, took = self._batch_result(requests[indices[result.identifier]], result, charge)
             self._budget.charge(*took)
             if answer is not None:
-                del asked[result.identifier]
-                yield indices[result.identifier], answer
-        if not asked:
-            return
+                yield indices.pop(result.identifier), answer
+        while indices:
+            # As with single calls: what the first answer is billed beyond what it was allowed is seen before many are.
+            part = dict(list(indices.items())[:1]) if self._is_capped and not self._answered else indices
+            yield from self._newly_batched(requests, part, batches)
+            indices = {name: index for name, index in indices.items() if name not in part}
+
+    def _asked_in_batches(
+        self, requests: Sequence[GenerationRequest], indices: Mapping[str, int]
+    ) -> dict[str, BatchRequest]:
+        asked = {}
+        for identifier, index in indices.items():
+            body, most = self._settings.body_of(requests[index])
+            worst = self._worst_case(most)
+            asked[identifier] = BatchRequest(body, worst, self._settings.price_usd(*worst))
+        return asked
+
+    def _newly_batched(
+        self, requests: Sequence[GenerationRequest], indices: Mapping[str, int], batches: Batches
+    ) -> Iterator[tuple[int, Answer | GenerationError]]:
+        asked = self._asked_in_batches(requests, indices)
         reserved = (sum(sum(each.worst) for each in asked.values()), sum(each.price_usd for each in asked.values()))
         self._budget.reserve(*reserved)
         spent = (0, 0.0)
@@ -486,7 +512,7 @@ class OpenAIGenerator:
         _, (_, allowed) = self._settings.body_of(request)
         answer = self._answer_of(verdict.completion, result.key, allowed)
         self._log.settle(result.key)
-        self._note_answer(request, answer)
+        self._note_answer(request, answer, self._healths[0])
         return answer, (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
 
     def _batch_failure(self, verdict: Verdict) -> Answer | GenerationError:
