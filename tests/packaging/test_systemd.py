@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -22,9 +23,18 @@ HIDDEN = ("home", "root", "tmp", "run")  # folders of the machine that the units
 SITE = sysconfig.get_paths()["purelib"]
 TMPFS = [f"--tmpfs={folder}:notmpcopyup" for folder in ("/tmp", "/run", "/run/lock")]
 COORDINATOR, PARTY = "/var/lib/undersong/coordinator", "/var/lib/undersong-party/home"
+LIMIT = 4096  # open files, and processes, of the container
 SERVICES = ("undersong-coordinator", "undersong-console", "undersong-party", "undersong-page")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def limits():
+    """Options that lower the numbers of open files and processes: podman asks for more than a container may have."""
+    for name, kind in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
+        _, most = resource.getrlimit(kind)
+        number = LIMIT if most == resource.RLIM_INFINITY else min(LIMIT, most)
+        yield f"--ulimit={name}={number}:{number}"
 
 
 class Machine:
@@ -39,8 +49,8 @@ class Machine:
         if version.split()[-1:] == [] or version.split()[1].split(".")[:2] != [str(n) for n in sys.version_info[:2]]:
             pytest.skip(f"{PYTHON} is of another version than this one")
         self.name = f"undersong-units-{os.getpid()}"
-        options = ["--systemd=always", "--network=none", "--cap-add=SYS_ADMIN", *TMPFS, "--rootfs", "/:O"]
-        command = ["podman", "run", "-d", "--name", self.name, *options, "/lib/systemd/systemd"]
+        options = ["--systemd=always", "--network=none", "--cap-add=SYS_ADMIN", *TMPFS, *limits()]
+        command = ["podman", "run", "-d", "--name", self.name, *options, "--rootfs", "/:O", "/lib/systemd/systemd"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             self.close()
