@@ -21,7 +21,7 @@ from undersong_client.records.private import PrivateRecords
 from undersong_common.arrays import Float64
 from undersong_common.table import Table, concatenate
 from undersong_protocol.agreement.plan import PlannedSum, Privacy
-from undersong_protocol.statistics import PublicInputs, Rows
+from undersong_protocol.statistics import PublicInputs, RecordView, Rows, Statistic
 
 NEIGHBOURS = 500  # records of a party among which units come and go, at most
 CROWDS = (41, 47, 54, 62, 71, 82, 94, 108, 124, 143, 164, 189, 200)  # units of a data set, steps of 15 % at most
@@ -103,13 +103,13 @@ def aligned_neighbours(labels: Sequence[str], privacy: Privacy) -> list[Neighbou
     return [*found, *(crowd(up, down, size) for size in CROWDS)]
 
 
-def aligned_rows(planned: PlannedSum, records: PrivateRecords) -> Rows:
-    """Returns rows that reach the bound in the first coordinate, down for the texts that begin with ``DOWN``."""
-    bound = planned.build().sensitivity
-    size = min(bound.l1, bound.l2, bound.linf)
+def aligned_rows(statistic: Statistic, records: RecordView, length: float = 1.0) -> Rows:
+    """Returns rows of ``length`` bounds in the first coordinate, down for the texts that begin with ``DOWN``."""
+    bound = statistic.sensitivity
+    size = min(bound.l1, bound.l2, bound.linf) * length
     signs = [-size if text.startswith(DOWN) else size for text in records.texts]
     places = np.arange(len(signs)), np.zeros(len(signs), dtype=np.int64)
-    return Rows(sp.csr_array((signs, places), shape=(len(signs), planned.dimension)), records.units)
+    return Rows(sp.csr_array((signs, places), shape=(len(signs), statistic.dimension)), records.units)
 
 
 def moves(

@@ -652,7 +652,7 @@ def _attack_sums(
             [
                 *(audit_units.moves(whole, group, public, privacy) for group in real),
                 *(
-                    audit_units.moves(whole, group, public, roomy, partial(audit_units.aligned_rows, whole))
+                    audit_units.moves(whole, group, public, roomy, partial(audit_units.aligned_rows, whole.build()))
                     for group in aligned
                 ),
             ]

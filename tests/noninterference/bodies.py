@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -9,14 +11,28 @@ from hypothesis import strategies as st
 from tests.noninterference import coordinator as hostile
 from tests.noninterference.coordinator import Course
 from tests.noninterference.hospital import DIMENSION, Interference, MakePair, Pair
-from tests.noninterference.play import OPEN, Draw, Play, check_neighbours, neighbours, policies, privacies, tables
+from tests.noninterference.play import (
+    MOST_FEW,
+    OPEN,
+    ROOM,
+    Draw,
+    Play,
+    check_neighbours,
+    neighbours,
+    policies,
+    privacies,
+    tables,
+)
 from tests.noninterference.public_examples import malformed, well_formed
 from tests.noninterference.questions import LABELS, Asked, facts_of, spoilt
+from undersong import audit_units
 from undersong_common.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy
+from undersong_protocol.statistics import Statistic
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 
+FAR = 1_000.0  # length of a row that must be clipped, in multiples of its bound
 RATES = (1.0, 1.0, 1.0, 0.6)  # of a Poisson subsample
 QUIET = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
@@ -33,7 +49,7 @@ def conversation(make: MakePair, draw: Draw) -> Counter[str]:
 def one_sum(make: MakePair, draw: Draw, name: str, *, good: bool = False) -> Counter[str]:
     """Any two data sets and one sum of a statistic, its inputs well formed or not."""
     first, second = draw(tables()), draw(tables())
-    manifest_for, asked = _asked(draw, name, draw(privacies), good)
+    manifest_for, asked, _ = _asked(draw, name, draw(privacies), good)
     with make(first, second, OPEN, draw(st.integers(0, 99))) as pair:
         course = _through(pair, manifest_for(pair), asked)
         _check_came(pair, name, good)
@@ -46,7 +62,8 @@ def one_unit(
     """Two data sets that differ in one unit: their masked vectors differ by no more than the plan declares."""
     privacy = draw(privacies)
     first, second = draw(neighbours(privacy.unit))
-    manifest_for, asked = _asked(draw, name, privacy, good, rates)
+    privacy = replace(privacy, max_records=ROOM if len(first) > MOST_FEW else privacy.max_records)
+    manifest_for, asked, _ = _asked(draw, name, privacy, good, rates)
     with make(first, second, OPEN, draw(st.integers(0, 99))) as pair:
         course = _through(pair, manifest_for(pair), asked)
         _check_came(pair, name, good)
@@ -54,6 +71,30 @@ def one_unit(
         for number in range(len(pair.pairs)):
             counted[f"{name}: moved by a unit"] += check_neighbours(pair, course, number)
         return counted
+
+
+def one_aligned_unit(make: MakePair, draw: Draw, name: str) -> Counter[str]:
+    """Neighbours whose rows all lie in one coordinate, at the bound or far beyond it, in the unit's own direction.
+
+    What becomes of rows shows whole here: the unit is of two records, of more than count, of records that alternate
+    with others', or the opposite of 40 to 199 equal units.
+    """
+    privacy = draw(privacies.filter(lambda privacy: privacy.unit != "party"))
+    length = draw(st.sampled_from([1.0, FAR]))
+    pairs = audit_units.aligned_neighbours(LABELS, privacy)
+    few, crowds = ([pair for pair in pairs if (len(pair[0]) > MOST_FEW) == many] for many in (False, True))
+    whole, *without = draw(st.sampled_from(few) | st.sampled_from(crowds))
+    privacy = replace(privacy, max_records=ROOM)
+    manifest_for, asked, statistic = _asked(draw, name, privacy, True, (1.0,))
+    with (
+        make(whole, without[0], OPEN, draw(st.integers(0, 99))) as pair,
+        patch.object(
+            type(statistic), "rows", lambda self, records, *_: audit_units.aligned_rows(self, records, length)
+        ),
+    ):
+        course = _through(pair, manifest_for(pair), asked)
+        _check_came(pair, name, good=True)
+        return _counted(pair) + Counter({f"{name}: moved by a unit": check_neighbours(pair, course)})
 
 
 def one_subsample(make: MakePair, draw: Draw) -> Counter[str]:
@@ -75,14 +116,14 @@ def one_subsample(make: MakePair, draw: Draw) -> Counter[str]:
 
 def _asked(
     draw: Draw, name: str, privacy: Privacy, good: bool, rates: Sequence[float] = RATES
-) -> tuple[Callable[[Pair], Manifest], Asked]:
+) -> tuple[Callable[[Pair], Manifest], Asked, Statistic]:
     parties, rate = draw(st.integers(1, 4)), draw(st.sampled_from(rates))
     labels = draw(st.sampled_from([LABELS, LABELS, (), (*LABELS, "x", "y", "z"), LABELS[:1]]))
     kind = "well formed" if good else draw(st.sampled_from(["well formed", "malformed", "spoilt"]))
     example = draw((malformed if kind == "malformed" else well_formed)(name, facts_of(labels)))
     asked = draw(spoilt(Asked.of(example))) if kind == "spoilt" else Asked.of(example)
     plan = hostile.plan((example.statistic,), privacy, parties, rate)
-    return lambda pair: hostile.manifest_of(plan, pair.identity, labels=labels), asked
+    return lambda pair: hostile.manifest_of(plan, pair.identity, labels=labels), asked, example.statistic
 
 
 def _check_came(pair: Pair, name: str, good: bool) -> None:

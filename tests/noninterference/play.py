@@ -12,6 +12,7 @@ from tests.noninterference.coordinator import Course, request
 from tests.noninterference.hospital import NAME, Interference, Pair
 from tests.noninterference.public_examples import Example, well_formed
 from tests.noninterference.questions import LABELS, NAMES, Asked, facts_of, spoilt
+from undersong.audit_units import CROWDS, crowd
 from undersong_client.consent import policy
 from undersong_common.table import Table
 from undersong_protocol import statistics
@@ -35,6 +36,9 @@ TEXTS = (
 )
 ORDINARY = tuple(" ".join(WORDS[number : number + 3]) for number in range(len(WORDS) - 2))
 RECORD_LABELS = (*LABELS, "elsewhere", "Good", "\u202e")
+MOST_FEW = 12  # records of a small data set
+ROOM = 400  # largest number of records where there is a crowd
+ONE_CROWD_IN = 6  # neighbours; the copies of a crowd take longer
 USERS = ("1", "2", "3", "ÿ")
 
 
@@ -73,9 +77,24 @@ def _one_odd(draw: st.DrawFn) -> Table:
 
 
 @st.composite
+def _crowds(draw: st.DrawFn) -> Table:
+    """Many nearly equal units and one opposite: what begins at some number of units shows here."""
+    texts = draw(st.sampled_from(ORDINARY)), draw(st.sampled_from(TEXTS))
+    labels = draw(st.permutations(LABELS))
+    equal, odd = (
+        Table((text,), (label,), (user,), _columns((text,)))
+        for text, label, user in zip(texts, labels, "eo", strict=False)
+    )
+    whole, _ = crowd(equal, odd, draw(st.sampled_from(CROWDS)))
+    assert whole.users is not None
+    return replace(whole, users=tuple("odd" if user == "opposite" else user for user in whole.users))
+
+
+@st.composite
 def neighbours(draw: st.DrawFn, unit: str) -> tuple[Table, Table]:
     """A data set, and the same without one of its units; sometimes that one is the only odd one."""
-    whole = draw(_one_odd() if draw(st.booleans()) else tables((True, True)).filter(len))
+    few = st.one_of(_one_odd(), tables((True, True)).filter(len))
+    whole = draw(_crowds() if draw(st.integers(0, ONE_CROWD_IN - 1)) == 0 else few)
     assert whole.users is not None
     odd = "odd" in whole.users
     if unit == "party":

@@ -42,7 +42,11 @@ LONGEST_FINDING = 600  # characters; a difference quotes both replies
 def bodies_of(asked: Sequence[str]) -> list[str]:
     """Bodies that :func:`play` plays for a plan with sums of these statistics, by name."""
     names = [name for name in dict.fromkeys(asked) if name in NAMES]
-    return [CONVERSATION, SUBSAMPLE, *(f"{kind} of {name}" for name in names for kind in ("one sum", "one unit"))]
+    return [
+        CONVERSATION,
+        SUBSAMPLE,
+        *(f"{kind} of {name}" for name in names for kind in ("one sum", "one unit", "one aligned unit")),
+    ]
 
 
 def play(body: str, *, examples: int, seed: int) -> Played:
@@ -88,6 +92,7 @@ def all_bodies(names: Sequence[str] = NAMES) -> dict[str, Body]:
         found[f"conversation before {name}"] = bodies.conversation
         found[f"one sum of {name}"] = partial(bodies.one_sum, name=name)
         found[f"one unit of {name}"] = partial(bodies.one_unit, name=name)
+        found[f"one aligned unit of {name}"] = partial(bodies.one_aligned_unit, name=name)
     return found
 
 

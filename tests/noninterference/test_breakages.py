@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.noninterference import bodies, hospital
 from tests.noninterference.hospital import Interference, MakePair
+from tests.planted.privacy import MISTAKES
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.computation import RecordComputation
 from undersong_client.answering.party import Party
@@ -131,9 +132,9 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
 
-    def answer(original: Any, self: Party, *given: Any) -> Any:
+    def answer(original: Any, self: Party, *given: Any, **named: Any) -> Any:
         counted.append(_size(self))
-        return original(self, *given)
+        return original(self, *given, **named)
 
     wrapped(monkeypatch, Party, "answer", answer)
 
@@ -191,13 +192,18 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @broken("a vector leaves at once, at no rung")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrapped(monkeypatch, Party, "answer", lambda f, *given: dataclasses.replace(f(*given), first_rung_s=0.0))
+    wrapped(
+        monkeypatch,
+        Party,
+        "answer",
+        lambda f, *given, **named: dataclasses.replace(f(*given, **named), first_rung_s=0.0),
+    )
 
 
 @broken("a vector of many records leaves on another ladder")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(original: Any, self: Party, *given: Any) -> Any:
-        found = original(self, *given)
+    def answer(original: Any, self: Party, *given: Any, **named: Any) -> Any:
+        found = original(self, *given, **named)
         return dataclasses.replace(found, first_rung_s=found.first_rung_s * (1 + (_size(self) > 4)))
 
     wrapped(monkeypatch, Party, "answer", answer)
@@ -231,8 +237,8 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     left: dict[Party, set[bytes]] = {}
 
-    def answer(original: Any, self: Party, *given: Any) -> Any:
-        sent, found = left.setdefault(self, set()), original(self, *given)
+    def answer(original: Any, self: Party, *given: Any, **named: Any) -> Any:
+        sent, found = left.setdefault(self, set()), original(self, *given, **named)
         reply = wire.Reply.FromString(found.reply)
         inner = secagg.Reply.FromString(reply.sum_reply.payload)
         if reply.WhichOneof("body") == "sum_reply" and inner.stage == secagg.MASK:
@@ -260,12 +266,17 @@ WATCHED = (
 )
 
 
+for name, mistake in MISTAKES.items():
+    if "H" in mistake.noticed_by:
+        broken(name, mistake.body, mistake.statistic)(mistake.change)
+
+
 @pytest.mark.parametrize("name", list(BROKEN))
 def test_a_breakage_is_found(make_pair: MakePair, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    body, statistic, patch = BROKEN[name]
+    body, statistic, change = BROKEN[name]
     if name not in WATCHED:
         monkeypatch.setattr(hospital.Read, "__call__", lambda self, what: None)
-    patch(monkeypatch)
+    change(monkeypatch)
     arguments = () if body.func in (bodies.conversation, bodies.one_subsample) else (statistic,)
     if body.func is bodies.one_unit:
         body = partial(body, good=True)  # what is refused shows no vector
@@ -277,3 +288,17 @@ def test_a_breakage_is_found(make_pair: MakePair, monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(Interference):
         played()
+
+
+@pytest.mark.parametrize("name", [name for name, mistake in MISTAKES.items() if not mistake.noticed_by])
+def test_a_harmless_change_is_accused_by_nobody(
+    make_pair: MakePair, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    MISTAKES[name].change(monkeypatch)
+
+    @settings(bodies.QUIET, max_examples=20, phases=[Phase.generate])
+    @given(data=st.data())
+    def played(data: st.DataObject) -> None:
+        bodies.one_aligned_unit(make_pair, data.draw, "label_histogram")
+
+    played()

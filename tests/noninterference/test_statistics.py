@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.pace import examples
-from tests.noninterference.bodies import QUIET, one_sum, one_unit
+from tests.noninterference.bodies import QUIET, one_aligned_unit, one_sum, one_unit
 from tests.noninterference.hospital import MakePair
 from undersong_protocol import statistics
 
@@ -60,3 +60,9 @@ def test_one_unit_moves_the_vector_by_no_more_than_is_declared(make_pair: MakePa
     good = partial(one_unit, good=True)
     counted = played(good, make_pair, name, lambda so_far: so_far["examples"] >= EXAMPLES and so_far[moved] > 0, 60)
     assert counted[moved] >= 1, "no unit moved the vector, so that its bound was never tried"
+
+
+@every
+def test_an_aligned_unit_moves_the_vector_by_no_more_than_declared(make_pair: MakePair, name: str) -> None:
+    counted = played(one_aligned_unit, make_pair, name, lambda so_far: so_far["examples"] >= EXAMPLES, EXAMPLES)
+    assert counted[f"{name}: moved by a unit"] == EXAMPLES

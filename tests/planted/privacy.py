@@ -37,24 +37,25 @@ class Mistake:
     Attributes:
         change: plants it.
         noticed_by: of "A", "B" and "H", who must notice it.
-        task: kind of task under which it is a loss: "records", "patients", "sums of patients" or "subsamples".
-        body: the harness' conversation that finds it.
+        task: kind of task under which it is a loss (``audits.TASKS``).
+        body, statistic: the harness' conversation that finds it, and about which statistic.
     """
 
     change: Patch
     noticed_by: str
     task: str = "records"
-    body: str = "one_unit"
+    body: str = "one_aligned_unit"
+    statistic: str = "label_histogram"
 
 
 MISTAKES: dict[str, Mistake] = {}
 
 
-def mistake(name: str, noticed_by: str, task: str = "records", body: str = "one_unit") -> Callable[[Patch], Patch]:
+def mistake(name: str, noticed_by: str, task: str = "records", **harness: str) -> Callable[[Patch], Patch]:
     """Lists the change that follows under ``name``."""
 
     def register(change: Patch) -> Patch:
-        MISTAKES[name] = Mistake(change, noticed_by, task, body)
+        MISTAKES[name] = Mistake(change, noticed_by, task, **harness)
         return change
 
     return register
@@ -192,7 +193,7 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
     doubled_bound(monkeypatch)
 
 
-@mistake("rows are clamped at 2", "AH", body="one_far_row")
+@mistake("rows are clamped at 2", "AH")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     clipped = contribution._clipped
 
@@ -267,7 +268,18 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
     doubled_bound(monkeypatch)
 
 
-@mistake("a row mixes in the record before it", "AH", "patients")
+@mistake("a mean is a sum for units of two records", "AH", "means of patients")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = contribution._unit_sums
+
+    def unit_sums(*given: Any) -> Any:
+        return ((sums, np.where(sizes == 2, 1, sizes)) for sums, sizes in sound(*given))
+
+    monkeypatch.setattr(contribution, "_unit_sums", unit_sums)
+    doubled_bound(monkeypatch)
+
+
+@mistake("a row mixes in the record before it", "AH", "patients", body="one_unit", statistic="embedding_sum")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     rows_become(monkeypatch, lambda rows, asked: rows.take(asked) + rows.take(np.maximum(asked - 1, 0)))
 
