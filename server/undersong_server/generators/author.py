@@ -28,7 +28,7 @@ from undersong_server.generators.interface import (
     Tuning,
 )
 from undersong_server.generators.orders import DrawWords, Order, Requests
-from undersong_server.generators.reading import CUT, FAILED, REFUSED, Reading, read
+from undersong_server.generators.reading import CUT, FAILED, MISSED_LENGTH, REFUSED, Reading, misses_length, read
 from undersong_server.journal import Journal, json_bytes
 from undersong_server.pool import Origin, Sample
 from undersong_server.progress import Progress
@@ -457,6 +457,8 @@ class Author:
         for index in trimmed:
             self.usage[orders[index].generator].fewer_examples += 1
         readings = [self._read(answers[i], requests[i], name) for i, name in zip(remaining, names, strict=True)]
+        if step.endswith("/0"):  # a length that was missed is asked for once more; the next text is taken as it is
+            readings = [_judged_by_length(each, requests[i]) for each, i in zip(readings, remaining, strict=True)]
         faults = self._faults(known, [orders[index] for index in remaining], readings, screening)
         for name in dict.fromkeys(names):
             generator = self._generators[name]
@@ -626,8 +628,13 @@ class Author:
             usage.notes.update([answer.note] if answer.note else ())
 
 
+def _judged_by_length(reading: Reading, request: GenerationRequest) -> Reading:
+    missed = not reading.fault and misses_length(reading.text, request)
+    return Reading(reading.text, MISSED_LENGTH) if missed else reading
+
+
 def _is_useless(reading: Reading) -> bool:
-    return reading.fault not in ("", CUT)
+    return reading.fault not in ("", CUT, MISSED_LENGTH)
 
 
 def _stops(ordered: int, useless: int) -> bool:

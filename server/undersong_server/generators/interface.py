@@ -39,6 +39,7 @@ class GenerationRequest:
         parents: the texts that are rewritten, filled in or crossed.
         terms: words or phrases that the text contains.
         words: the wanted length in words; None leaves it to the generator.
+        bounded: the length is to be kept: a continued text ends near it, and one that misses it is asked for again.
         system: instructions on how the model is to behave; "" for none.
         style: the prompt asks for a text ("chat"), or is one to be continued ("completion").
         stop: strings that end the answer.
@@ -56,6 +57,7 @@ class GenerationRequest:
     parents: tuple[str, ...] = ()
     terms: tuple[str, ...] = ()
     words: int | None = None
+    bounded: bool = False
     system: str = ""
     style: Literal["chat", "completion"] = "chat"
     stop: tuple[str, ...] = ()
@@ -370,6 +372,11 @@ class GeneratorSettings(BaseModel):
     def steerable(self) -> str:
         """Folder of the model whose hidden states a request can steer; "" if there is none."""
         return ""
+
+    @property
+    def recorded(self) -> bool:
+        """True if its texts were written before: no order changes what they say."""
+        return False
 
     @property
     def in_batches(self) -> bool:

@@ -21,7 +21,7 @@ class Order:
 
     Attributes:
         generator: its name.
-        kind, label, good, bad, parents, terms, words, steering: as of a GenerationRequest.
+        kind, label, good, bad, parents, terms, words, bounded, steering: as of a GenerationRequest.
         good_terms: the terms that each of the good examples contains, in their order; () if they are not known.
         named: False hides the label from the generator: the sample has it, the prompt and the request do not.
         bad_reason: fault of the bad examples: far from real texts, or of another label than they bear.
@@ -40,6 +40,7 @@ class Order:
     parents: tuple[str, ...] = ()
     terms: tuple[str, ...] = ()
     words: int | None = None
+    bounded: bool = False
     named: bool = True
     good_terms: tuple[tuple[str, ...], ...] = ()
     bad_reason: Literal["far", "mislabelled"] = "far"
@@ -125,6 +126,7 @@ class Requests:
             parents=shown.parents,
             terms=order.terms,
             words=words,
+            bounded=order.bounded,
             system=prompt.system,
             style=form.style,
             stop=prompt.stop,

@@ -21,7 +21,7 @@ from undersong_server.generators.cleaning import (
 )
 from undersong_server.generators.interface import Answer, End, GenerationRequest
 from undersong_server.generators.languages import is_other_language, is_refusal
-from undersong_server.prompts.rendering import LIST_KINDS, MASK, QUOTE
+from undersong_server.prompts.rendering import LIST_KINDS, MASK, QUOTE, VOCABULARY
 from undersong_server.prompts.scripts import COLONS, ITEM, NUMBER, SENTENCE_END, SEPARATORS
 
 REFUSED = "refused"
@@ -39,9 +39,12 @@ OTHER_LANGUAGE = "wrong language"
 NO_LIST = "no list"
 TOO_LONG = "longer than it was allowed to be"
 FAILED = "failed"
+MISSED_LENGTH = "another length than ordered"
 
 REPEATED_SHARE = 0.4  # of its runs of three words that a text has had before; of 6 604 real texts, two have as many
 FEWEST_WORDS = 12  # of a text that repetition is judged by
+LENGTH_SLACK = 0.5  # of an ordered length, by which a text may miss it
+LEAST_SLACK = 3  # words
 KEPT_SHARE = 0.6  # of a cut answer, that whole sentences must make up for it to be kept
 _ECHOED_WORDS = 6  # of an instruction's line, that no text has by chance
 
@@ -100,6 +103,8 @@ def read(
     if not whole:
         return _read_unprompted(answer.text, answer.end, request.kind, language)
     raw = answer.text if request.style == "chat" else _until_stop(answer.text, request.stop)
+    if request.style == "completion" and request.bounded and request.words:
+        raw = until_length(raw, request.words)
     end = "good" if raw not in (answer.text, answer.text.lstrip()) else answer.end  # a stop that no server obeyed
     return _read(raw, end, request, language, line_breaks=line_breaks)
 
@@ -127,7 +132,8 @@ def _read(
     if QUOTE in request.stop and raw[-1:].isspace() and end != "cut":
         return Reading(answer, CUT)  # the quotation mark that ended it opened a quotation inside the text
     if request.kind in LIST_KINDS:
-        return Reading(answer, REFUSED if is_refusal(wrapped) else NO_LIST if whole and not listed(answer) else "")
+        is_list = not whole or request.kind == VOCABULARY or listed(answer)  # any text has a vocabulary
+        return Reading(answer, REFUSED if is_refusal(wrapped) else "" if is_list else NO_LIST)
     text = unpacked(wrapped, tagged=bool(tagged))
     is_asked = request.style == "chat" and "<text>" in request.prompt
     is_marked = bool(tagged) or text != wrapped
@@ -216,6 +222,30 @@ def whole_sentences(text: str) -> str:
     """
     ends = [found.end() for found in SENTENCE_END.finditer(text)]
     return text[: ends[-1]].strip() if ends else ""
+
+
+def until_length(text: str, words: int) -> str:
+    """Returns the text up to the end of the sentence that reaches ``words``: a model that only continues counts none.
+
+    >>> until_length("It hurts. Since Monday, I think. And so on. And on.", 6)
+    'It hurts. Since Monday, I think.'
+    """
+    ends = (found.end() for found in SENTENCE_END.finditer(text))
+    end = next((end for end in ends if len(text[:end].split()) >= words), len(text))
+    return text[:end].rstrip() if text[end:].strip() else text
+
+
+def misses_length(text: str, request: GenerationRequest) -> bool:
+    """Returns True if the text is much shorter or longer than its request wants, where that is bounded.
+
+    >>> misses_length("a b c d e f", GenerationRequest("zero_shot", "", "", 0, words=3, bounded=True))
+    False
+    >>> misses_length("a b c d e f g", GenerationRequest("zero_shot", "", "", 0, words=3, bounded=True))
+    True
+    """
+    if not request.bounded or request.words is None:
+        return False
+    return abs(len(text.split()) - request.words) > max(LEAST_SLACK, LENGTH_SLACK * request.words)
 
 
 def _until_stop(text: str, stop: tuple[str, ...]) -> str:

@@ -605,7 +605,7 @@ METHOD = Method(
     generator_calls=generator_calls,
     run=run,
     asks_first=lambda options, _setting: options.asks_length or not options.asks_keywords,
-    measures_lengths=True,
+    measures_lengths=lambda _options: True,
     notes=notes,
     paper_figures=paper_figures,
 )

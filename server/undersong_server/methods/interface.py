@@ -13,7 +13,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import Embed, publishable
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
-from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.public import Input, Segment, decode_block, encode_embeddings, encode_numbers, encode_texts
 from undersong_server.federation.driver import Federation, PublicBlocks
@@ -83,6 +83,7 @@ class Setting:
             hold together, as somebody declared, never read from data.
         attributes: the task's attributes, those without a column first.
         steerable: for each generator, the folder of the model that it can steer, or "".
+        recorded: names of the generators whose texts were written before, whatever an order asks for.
     """
 
     labels: tuple[str, ...]
@@ -94,6 +95,7 @@ class Setting:
     expected_records: int = EXPECTED_RECORDS
     attributes: tuple[Attribute, ...] = ()
     steerable: tuple[str, ...] = ()
+    recorded: frozenset[str] = frozenset()
 
 
 class MethodOptions(BaseModel):
@@ -133,7 +135,7 @@ class Method(Generic[_Options]):
             default.
         makes_private_sums: False where its plan is empty whatever its options are; neither epsilon nor the number of
             parties then changes its corpus, and ``undersong compare`` runs it once for all of them.
-        measures_lengths: True if its own plan measures the lengths of texts, whatever the task asks.
+        measures_lengths: True if its own plan measures the lengths of texts, whatever the task asks; no by default.
         packages: top-level modules that a run needs at the coordinator and that its install may lack; none by default.
         notes: sentences for whoever plans a run of it; none by default.
         warnings: choices of the options that promise little, a sentence each without its full stop; none by default.
@@ -152,7 +154,7 @@ class Method(Generic[_Options]):
     asks_first: Callable[[_Options, Setting], bool] = lambda _options, _setting: False
     hides_labels: Callable[[_Options, Setting], bool] = lambda _options, _setting: False
     makes_private_sums: bool = True
-    measures_lengths: bool = False
+    measures_lengths: Callable[[_Options], bool] = lambda _options: False
     packages: Callable[[_Options], Sequence[str]] = lambda _options: ()
     notes: Callable[[_Options, Setting], Sequence[str]] = lambda _options, _setting: ()
     warnings: Callable[[_Options, Setting, PublicTexts], Sequence[str]] = lambda _options, _setting, _texts: ()
@@ -275,13 +277,17 @@ class RunContext:
 
         Natural units: one full vote is 1; without furthest votes in the plan those are zero.
         """
-        planned = self._federation.manifest.plan[name]
+        planned = self.planned(name)
         natural = self.private_sum(name, [self.publish_pool()]).natural
         # The plan fixes the dimension; where duplicates were dropped the last coordinates hold noise only.
         if not planned.parameters["furthest"]:
             return natural[: len(self.pool)], np.zeros(len(self.pool))
         half = planned.dimension // 2
         return natural[: len(self.pool)], natural[half : half + len(self.pool)]
+
+    def planned(self, name: str) -> PlannedSum:
+        """Returns the sum ``name`` as it is planned."""
+        return self._federation.manifest.plan[name]
 
     def sigma(self, name: str) -> float:
         """Standard deviation of the noise of the opened sum ``name``, natural units."""

@@ -8,9 +8,10 @@ judge the labels of the texts, by where those of each label lie. The verdict's s
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import partial
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -42,7 +43,7 @@ from undersong_server.methods.interface import (
     Setting,
     SumRequest,
 )
-from undersong_server.methods.parts import shares, support
+from undersong_server.methods.parts import constants, form, shares, support
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import (
     highest,
@@ -63,6 +64,10 @@ class Options(MethodOptions):
         score: measures on the records how good the corpus is, in the verdict's sum.
         label_shares: of the corpus: half-way between equal shares and the records' ("half"), the "records"' own,
             "even", or a table with a number for each label.
+        lengths: orders texts as long as the records' are, by a histogram beside that of the labels.
+        words: orders texts with words that the records of their label have, of those that public texts name.
+        voted_examples: texts of its label in a prompt, which the records vote for; 0 for none. Without labels, 0 means
+            four.
     """
 
     samples: Annotated[int, Field(ge=1)] = 6000
@@ -70,10 +75,19 @@ class Options(MethodOptions):
     rounds: Annotated[int, Field(ge=2)] = 3
     score: bool = True
     label_shares: shares.LabelShares = "half"
+    lengths: bool = False
+    words: bool = False
+    voted_examples: Annotated[int, Field(ge=0, le=16)] = 0
 
-    def per_round(self) -> list[int]:
-        """Number of texts to order in each round."""
-        return [int(n) for n in largest_remainder(np.ones(self.rounds), self.samples * self.written)]
+    @property
+    def examples(self) -> int:
+        """Most texts in a prompt, by which a plan estimates what prompts cost."""
+        return self.voted_examples
+
+    def per_round(self, growing: bool = False) -> list[int]:
+        """Number of texts to order in each round; ``growing`` if the first ones serve to choose words."""
+        parts = np.arange(1.0, self.rounds + 1) if growing else np.ones(self.rounds)
+        return [int(n) for n in largest_remainder(parts, self.samples * self.written)]
 
     def most_anew(self, generators: int) -> int:
         """Largest number of texts to order in place of those that are set aside, dropped or never came."""
@@ -82,23 +96,42 @@ class Options(MethodOptions):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """Returns the sums of a run, with their parts of the budget; the expected number of records changes nothing."""
+    """Returns the sums of a run, with their parts of the budget.
+
+    The expected number of records decides only if words and examples are asked for: an answer that would be noise is
+    not.
+    """
     shares.check_named(options.label_shares, setting.labels)
+    return list(form.heard(partial(requests, options, setting), options, setting))
+
+
+def requests(options: Options, setting: Setting, wanted: Collection[str]) -> list[SumRequest]:
+    """Returns the sums of a run that asks the ``wanted`` questions about form."""
     generators, labels = len(setting.generators), len(setting.labels)
     asked: list[SumRequest] = []
-    if labels or setting.attributes:
+    if form.LENGTHS in wanted:
+        part = TUNING.part_labels * bool(labels) + form.FORM.part_lengths
+        asked.append(SumRequest("labels", form.counted(setting), part))
+    elif labels or setting.attributes:
         counted = attribute_marginals(setting) if setting.attributes else LabelHistogram(labels)
         asked.append(SumRequest("labels", counted, TUNING.part_labels))
     several = labels > 1 and generators > 1
     if labels > 1 and (generators == 1 or options.written > 1):
         located = EmbeddingSum(embedders.dimension(setting.embedder), labels)
         asked.append(SumRequest("centres", located, TUNING.part_centres))
-    for t, size in enumerate(np.cumsum(options.per_round())[:-1].tolist()):
+    sizes = options.per_round(form.WORDS in wanted)
+    before = sizes[0] * (form.WORDS in wanted)  # texts without the records' words
+    shown = range(form.WORDS in wanted, options.rounds - 1) if form.EXAMPLES in wanted else range(0)
+    for t, size in enumerate(np.cumsum(sizes)[:-1].tolist()):
         if not t and generators > 1:
             asked.append(SumRequest("support", support.statistic(setting, size), TUNING.part_support))
         if several and size >= TUNING.texts_judged * generators * labels:
             judged = ClassifierVotesInBlocks(generators, labels)
             asked.append(SumRequest(f"who/{t + 1}", judged, TUNING.part_who / (options.rounds - 1)))
+        if form.WORDS in wanted and not t:
+            asked.append(form.words_request(setting))
+        if t in shown:
+            asked.append(form.votes_request(setting, f"votes/{t + 1}", size - before, len(shown)))
         if labels < 2:
             part = TUNING.part_examples / (options.rounds - 1)
             q = max(1, min(TUNING.votes, size // TUNING.texts_per_vote))
@@ -115,7 +148,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     # 1. What: the labels' shares, those of the attributes' values, and where the records of each label lie.
     state.count_labels()
     state.open_centres()
-    for t, count in enumerate(options.per_round()):
+    for t, count in enumerate(options.per_round(form.WORDS in state.asked)):
         # 2. Write: all generators alike first, later the chosen ones, with examples where votes were asked.
         run.record("weights", t, (state.weights @ state.shares).tolist())
         state.write(f"round {t + 1}", t, count)
@@ -125,7 +158,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         # 3. Who: the generators that the records cannot tell from the best.
         if f"who/{t + 1}" in state.asked:
             state.choose_generators(f"who/{t + 1}")
-        # 4. Which, for the next round: examples that the records vote for, where there are no labels.
+        # 4. What it looks like: words of the records, and examples among the texts that have them.
+        if not t and form.WORDS in state.asked:
+            state.count_words()
         if f"votes/{t + 1}" in state.asked:
             state.choose_examples(f"votes/{t + 1}")
     # 5., 6. Which, for the corpus: the chosen generators' texts, under the labels that the records' centres find
@@ -162,6 +197,7 @@ class State:
 
     def __init__(self, options: Options, run: RunContext, asked: Sequence[str]) -> None:
         self.options, self.run, self.asked = options, run, asked
+        self.form = form.wanted(options, run.setting)
         generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
         self.shares, self.records = np.full(labels, 1.0 / labels), np.ones(labels)
         self.rare: Bools = np.zeros(labels, dtype=np.bool_)
@@ -171,6 +207,8 @@ class State:
         self.by_label = True  # until the records have said that generators differ alike on all labels
         self.spent: Bools = np.zeros((generators, labels), dtype=np.bool_)
         self.examples: list[list[str]] = [[] for _ in range(labels)]
+        self.frequent = [form.Frequent()] * labels  # words of each label, which the records have
+        self.draw_length: Callable[[np.random.Generator], int] | None = None
         self.centres: NoisySum | None = None
         self.support: support.Support | None = None
         self._reasons: list[str] = []  # of the texts of the pool when they were last judged
@@ -181,8 +219,12 @@ class State:
         if "labels" not in self.asked:
             return
         labels = len(self.run.setting.labels)
-        opened = self.run.private_sum("labels", attribute_inputs(self.run))
-        self.values = attribute_shares(self.run, opened.natural[labels:])
+        if form.LENGTHS in self.form:
+            opened = self.run.private_sum("labels", [form.length_edges(self.run)])
+            self.draw_length = form.length_drawer(opened, labels)
+        else:
+            opened = self.run.private_sum("labels", attribute_inputs(self.run))
+            self.values = attribute_shares(self.run, opened.natural[labels:])
         if labels:
             counts = replace(opened, values=opened.values[:labels])
             half = shares.label_shares(counts)
@@ -217,16 +259,30 @@ class State:
         return found.clip(min=0.0)
 
     def _orders(self, wanted: Int64, rng: np.random.Generator) -> list[Order]:
-        setting, orders = self.run.setting, []
-        for k, generator in enumerate(setting.generators):
-            for label in np.repeat(np.arange(wanted.shape[1]), wanted[k]):
-                named = drawn_attributes(setting, self.values, rng)
-                terms = attribute_terms(setting, named)
-                good = sample_without_replacement(rng, self.examples[label], TUNING.examples)
-                kind = "contrast" if good else "metadata" if terms else "zero_shot"
-                name = (setting.labels or ("",))[label]
-                orders.append(Order(generator, kind, name, good=good, terms=terms, attributes=named))
-        return orders
+        return [
+            self._order(generator, label, rng)
+            for k, generator in enumerate(self.run.setting.generators)
+            for label in np.repeat(np.arange(wanted.shape[1]), wanted[k]).tolist()
+        ]
+
+    def _order(self, generator: str, label: int, rng: np.random.Generator) -> Order:
+        setting, recorded = self.run.setting, generator in self.run.setting.recorded
+        name, worded = (setting.labels or ("",))[label], bool(self.form) and len(setting.labels) > 1
+        if worded and recorded:
+            return Order(generator, "zero_shot", name)
+        named = drawn_attributes(setting, self.values, rng)
+        terms = attribute_terms(setting, named) or self.frequent[label].draw(rng)
+        good = sample_without_replacement(rng, self.examples[label], self.options.voted_examples or TUNING.examples)
+        kind = "worded" if worded else "contrast" if good else "metadata"
+        words = None if self.draw_length is None or recorded else self.draw_length(rng)
+        return Order(
+            *(generator, kind if terms or good else "zero_shot", name),
+            good=good,
+            terms=terms,
+            attributes=named,
+            words=words,
+            bounded=words is not None,
+        )
 
     def ask_support(self) -> None:
         """Opens the votes for each generator's texts; those of whom the records support nothing write no more."""
@@ -291,8 +347,18 @@ class State:
         self.by_label = found.by_label
         self._drop(found.chosen(self.chosen))
 
+    def count_words(self) -> None:
+        """Opens the counts of the public words of each label; what is no noise enters prompts."""
+        samples = [self.run.pool.samples[row] for row in self.not_aside()]
+        self.frequent = form.counted_words(self.run, samples, self.chosen, self.records)
+
     def choose_examples(self, name: str) -> None:
-        """Opens votes for all texts so far and chooses examples by them, and weights of generators."""
+        """Opens votes for texts so far and chooses examples by them; without labels, weights of generators too."""
+        if len(self.shares) > 1:
+            samples = [self.run.pool.samples[row] for row in self.not_aside()]
+            first = int(form.WORDS in self.asked)
+            self.examples = form.voted_examples(self.run, name, [each for each in samples if each.round >= first])
+            return
         correction, author = hubness_correction(*self._texts()[:2]), self.run.pool.generator_of
         inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]
         opened = self.run.private_sum(name, inputs)
@@ -413,15 +479,22 @@ class State:
         return shares.table(pool.generator_of[rows], pool.label_of[rows], *self.chosen.shape)
 
 
+def generator_calls(options: Options, setting: Setting) -> int:
+    """Returns how many texts are ordered at most, one request for words of each label among them."""
+    asks_words = form.WORDS in {request.name for request in plan(options, setting)}
+    texts = options.samples * options.written + options.most_anew(len(setting.generators))
+    return texts + asks_words * len(setting.labels)
+
+
 METHOD = Method(
     Options=Options,
     plan=plan,
-    generator_calls=lambda options, setting: (
-        options.samples * options.written + options.most_anew(len(setting.generators))
-    ),
+    generator_calls=generator_calls,
     run=run,
     reads_attributes=True,
-    asks_first=lambda _options, setting: bool(setting.labels),
+    asks_first=lambda options, setting: bool(setting.labels) or options.lengths,
+    measures_lengths=lambda options: options.lengths,
+    notes=lambda options, setting: form.notes(partial(requests, options, setting), options, setting),
 )
 
 
@@ -474,8 +547,7 @@ def attribute_terms(setting: Setting, chosen: Sequence[tuple[str, str]]) -> tupl
 # Choices of the method, and their constants.
 
 
-def _constant(value: Any, unit: str, reason: str) -> Any:
-    return field(default=value, metadata={"unit": unit, "reason": reason})
+_constant = constants.constant
 
 
 @dataclass(frozen=True)
@@ -524,8 +596,7 @@ TUNING = Tuning()
 
 def constants_table() -> str:
     """The constants as a Markdown table, which docs/method.md prints."""
-    rows = (f"| `{n.name}` | {n.default:g} | {n.metadata['unit']} | {n.metadata['reason']} |" for n in fields(Tuning))
-    return "\n".join(["| constant | value | unit | reason |", "|---|---|---|---|", *rows])
+    return constants.table(Tuning)
 
 
 # Choice of generators by how well the classifiers of their texts label the records; docs/method.md, step 3.

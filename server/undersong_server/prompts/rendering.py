@@ -45,7 +45,8 @@ OTHER_LABELS = 8  # number of labels that a prompt names besides its own
 _TEMPLATES = resources.files("undersong_server.prompts").joinpath("templates")
 # every kind of prompt that a method may order
 KINDS = frozenset(name.removesuffix(".toml") for file in _TEMPLATES.iterdir() if (name := file.name).endswith(".toml"))
-LIST_KINDS = frozenset({"keywords", "keywords_by_label"})  # whose answer is a list, which its reader parses
+VOCABULARY = "vocabulary"
+LIST_KINDS = frozenset({"keywords", "keywords_by_label", VOCABULARY})  # whose answer is a list, which its reader parses
 QUOTE = '"'  # around the texts of a completion prompt: a base model that sees one opened writes a text and closes it
 _RULE = "###"  # after each of them, if texts have several lines
 MASK = "_"  # replaces a hidden word in ``{{ masked }}``

@@ -34,6 +34,7 @@ from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.distance import with_distance
 from undersong_server.methods.parts.metadata import NAME, with_lengths
+from undersong_server.methods.parts.signal import MEASURED, expected_signal
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts
 from undersong_server.runs.task import Task
@@ -100,6 +101,7 @@ def _requests(task: Task) -> tuple[Setting, list[SumRequest]]:
             for each in sorted(task.attributes, key=lambda each: each.column is not None)
         ),
         steerable=tuple(generator.steerable for generator in task.generators),
+        recorded=frozenset(generator.name for generator in task.generators if generator.recorded),
     )
     if task.attributes and not method.reads_attributes:
         raise ConfigurationError(
@@ -112,7 +114,7 @@ def _requests(task: Task) -> tuple[Setting, list[SumRequest]]:
     if requests and not method.makes_private_sums:
         raise InternalError(f"the method {task.method.name!r} plans private sums and states that it makes none")
     # A baseline that asks no party anything keeps to that.
-    if task.privacy.lengths and method.makes_private_sums and not method.measures_lengths:
+    if task.privacy.lengths and method.makes_private_sums and not method.measures_lengths(task.options):
         requests = with_lengths(requests, task.privacy.lengths_share)
     if task.privacy.distance and method.makes_private_sums:
         if "expected_records" not in task.privacy.model_fields_set:
@@ -452,7 +454,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         trial_calls=run.trial_calls
         * sum(generator.prompt_format(run.task.locate("")).reads for generator in run.task.generators),
         cost=_expected_cost(run),
-        method_notes=(*method.notes(run.task.options, run.setting), *batch_notes(run)),
+        method_notes=(*method.notes(run.task.options, run.setting), *signal_notes(run), *batch_notes(run)),
         paper=paper or None,
         weak=(
             *bounds.weak_plan(run.plan),
@@ -488,6 +490,22 @@ def cap_warnings(run: RunPlan) -> Iterator[str]:
                 f"generator {name}: {key} is {cap:g}, and the plan may take up to {most:.12g} ({expected:.12g} is"
                 " expected): the run may stop early, and has spent epsilon by then"
             )
+
+
+def signal_notes(run: RunPlan) -> Iterator[str]:
+    """Yields a note on each kind of counts and votes: what so many records are expected to answer, beside its noise.
+
+    Only where somebody declared how many records there are: the default is a guess that serves to divide a budget.
+    """
+    if "expected_records" not in run.task.privacy.model_fields_set:
+        return
+    records = run.setting.expected_records
+    for group, _ in _groups(run.plan):
+        statistic = group[0].build()
+        if statistic.question in MEASURED:
+            signal = expected_signal(statistic, group[0].sigma, records)
+            noise = " THE ANSWER WILL BE NOISE." if signal.is_noise else ""
+            yield f"{group[0].name}: {signal}, of {records} records.{noise}"
 
 
 def batch_notes(run: RunPlan) -> Iterator[str]:

@@ -358,6 +358,23 @@ def test_an_answer_that_was_cut_is_asked_for_with_more_room(journal):
     assert writer.usage["g"].cut == 2
 
 
+def test_a_text_that_misses_a_bounded_length_is_asked_for_once_more(journal):
+    texts = ["one two three four five six seven eight", "a b c", "again far too long a text for that", "one two"]
+    generator = Scripted("g", texts)
+    writer = author(journal, generator)
+    orders = [Order("g", "worded", "x", words=3, bounded=True)] * 2 + [Order("g", "worded", "x", words=40)]
+    samples = writer.write("one", 0, orders)
+    assert [sample.text for sample in samples] == ["one two", "a b c", texts[2]]
+    assert writer.usage["g"].faults == {"another length than ordered": 1}
+    assert [request.words for request in generator.asked] == [3, 3, 40, 3]
+
+
+def test_a_second_text_is_taken_whatever_its_length(journal):
+    long, longer = "one two three four five six seven eight", "a b c d e f g h i j k l"
+    writer = author(journal, Scripted("g", [long, longer]))
+    assert writer.write("one", 0, [Order("g", "worded", "x", words=3, bounded=True)])[0].text == longer
+
+
 def test_near_duplicates_of_a_label_are_no_samples_and_rewritten_texts_may_be_near(journal):
     vectors = {"pain": [1.0, 0.0], "pains": [0.999, 0.0447], "other": [0.0, 1.0]}
 

@@ -28,6 +28,19 @@ def fault(text: str, finish: str = "", **options: str) -> str:
     return read(Answer(text, finish=finish), REQUEST, **options).fault  # type: ignore[arg-type]
 
 
+def test_a_continued_text_ends_with_the_sentence_that_reaches_its_length():
+    bounded = GenerationRequest("worded", "card", "Text:", 1, style="completion", words=4, bounded=True)
+    said = Answer("My card is gone. I saw it on Monday. And then I went to", finish="length")
+    assert read(said, bounded) == Reading("My card is gone.")
+    assert read(said, CONTINUED).text == "My card is gone. I saw it on Monday."
+
+
+def test_any_text_has_a_vocabulary():
+    request = GenerationRequest("vocabulary", "card", "Words:", 1)
+    assert read(Answer("I lost my card"), request) == Reading("I lost my card")
+    assert read(Answer("I cannot help with that request."), request).fault == "refused"
+
+
 def test_at_least_95_of_100_refusals_are_told_that_the_rules_were_not_written_from() -> None:
     phrasings = [(language, said) for language, each in REFUSALS.items() for said in each]
     assert len(REFUSALS) >= 8

@@ -225,19 +225,24 @@ CASES = [
         ("rounds=3", "plan"),
         ("written=2", "plan"),
         ("score=false", "plan"),
-        ("label_shares={a = 3, b = 1}", "prompts"),
+        ("label_shares={kitchen = 3, garden = 1}", "prompts"),
+        *(
+            (f"{option}", kind)
+            for option in ("lengths=true", "words=true", "voted_examples=2")
+            for kind in ("plan", "prompts")
+        ),
     ),
     *cases(
         "vector",
         ("samples=50", "prompts"),
-        ("label_shares={a = 3, b = 1}", "prompts"),
+        ("label_shares={kitchen = 3, garden = 1}", "prompts"),
         ("strength=2.0", "steering"),
         ("embedding_size=24", "plan"),
     ),
     *cases(
         "tuned",
         ("samples=30", "prompts"),
-        ("label_shares={a = 3, b = 1}", "prompts"),
+        ("label_shares={kitchen = 3, garden = 1}", "prompts"),
         ("keep=1", "plan"),
         ("keep=0.2", "corpus"),
         ("rounds=1", "prompts"),

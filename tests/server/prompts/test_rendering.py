@@ -29,7 +29,10 @@ KINDS = (
     "random",
     "zero_shot",
     "persona",
+    "vocabulary",
+    "worded",
 )
+LIST_ENDS = dict.fromkeys(("keywords", "vocabulary"), 'category "cardiac":') | {"keywords_by_label": "ECG:"}
 FULL: dict[str, Any] = {
     "label": "cardiac",
     "good": ("good one", "good two"),
@@ -68,7 +71,7 @@ def test_a_long_text_is_ordered_as_a_document_with_sections_and_an_end(prompts: 
 def test_every_kind_has_a_form_that_a_base_model_continues(prompts: Prompts, kind: str) -> None:
     prompt = prompts.render(kind, style="completion", **FULL)
     assert not prompt.system
-    assert prompt.user.endswith({"keywords": 'category "cardiac":', "keywords_by_label": "ECG:"}.get(kind, ': "'))
+    assert prompt.user.endswith(LIST_ENDS.get(kind, ': "'))
     assert prompt.stop == (("\n",) if kind in rendering.LIST_KINDS else ('"', "\n"))
     assert "a nurse's triage note" in prompt.user.casefold()
     assert "\n\n" not in prompt.user

@@ -64,6 +64,10 @@ class ReplaySettings(GeneratorSettings):
     def writer(self) -> str:
         return "texts that were written before"
 
+    @property
+    def recorded(self) -> bool:
+        return True
+
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Estimates no price, and under 1 ms per text after up to a minute for embedding the file."""
         return Estimate(calls, (0, 0), (0.0, 0.0), (0.0001 * calls, 60.0 + 0.001 * calls))

@@ -1,0 +1,40 @@
+"""Expected signal of a private sum beside its noise: what so many records would answer, before anybody is asked."""
+
+import math
+from typing import NamedTuple
+
+from undersong_protocol.statistics import Statistic
+from undersong_protocol.statistics.label_words import LabelWords
+
+MEASURED = ("counts", "nearest")  # questions whose coordinates are counts or votes, which a number of records tells of
+TELLING = 0.25  # of a label's records, which its most telling words stand in
+
+
+class Signal(NamedTuple):
+    """An expected answer in natural units, and the size from which on it is told from noise."""
+
+    expected: float
+    noise: float
+
+    @property
+    def is_noise(self) -> bool:
+        return self.expected < self.noise
+
+    def __str__(self) -> str:
+        return f"{self.expected:.3g} expected, noise up to {self.noise:.3g}"
+
+
+def least_count(sigma: float, counted: int) -> float:
+    """Returns the count from which on a word counts: noise alone reaches it once among ``counted`` words."""
+    return sigma * math.sqrt(2.0 * math.log(max(2, counted)))
+
+
+def expected_signal(statistic: Statistic, sigma: float, records: float) -> Signal:
+    """Returns what ``records`` records are expected to answer, and the noise of ``sigma`` that hides less.
+
+    Of counted words it is the count of a telling word. Of any other sum it is what each coordinate gets where every
+    record adds all that it may, spread evenly.
+    """
+    if isinstance(statistic, LabelWords):
+        return Signal(TELLING * records, least_count(sigma, statistic.cells))
+    return Signal(records * statistic.sensitivity.l1 / statistic.dimension, sigma)

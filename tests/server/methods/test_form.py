@@ -1,0 +1,313 @@
+"""Form of the records' texts: what is asked and refused, which words are counted, and what enters a prompt."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.doubles import bench
+from tests.doubles.tasks import make_replay_task, make_task
+from tests.doubles.word_embedding import DIMENSION, embed
+from undersong_common.embedding import quantise
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.agreement.plan import Privacy
+from undersong_protocol.statistics import MetadataHistograms
+from undersong_protocol.statistics.label_words import LabelWords
+from undersong_protocol.statistics.terms import words
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_protocol.statistics.votes import EqualVotes
+from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.kinds.ngram import NgramGenerator
+from undersong_server.methods.interface import Attribute, Setting
+from undersong_server.methods.parts import constants, form
+from undersong_server.methods.parts.signal import Signal, expected_signal, least_count
+from undersong_server.methods.undersong import METHOD, Options, plan
+from undersong_server.runs.planning import plan_run
+from undersong_server.runs.task import load
+
+LABELS = ("a", "b")
+# Of each label's words the records use the first four; a generator by itself uses all of them alike.
+WORDS = {
+    "a": ("apple", "bread", "cheese", "plum", "honey", "flour", "butter", "pear", "yeast", "cream", "salt", "mint"),
+    "b": ("piston", "gear", "axle", "brake", "clutch", "valve", "pump", "rotor", "wheel", "cable", "hose", "bolt"),
+}
+OF_RECORDS = 4
+RECORD_WORDS = 6
+
+
+@pytest.fixture(autouse=True)
+def near_words_are_near(monkeypatch):
+    monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
+    monkeypatch.setattr("undersong_common.embedders.dimension", lambda model: DIMENSION)
+
+
+def setting(labels=4, generators=1, **facts):
+    names = tuple(f"label {n}" for n in range(labels)), tuple(f"generator {n}" for n in range(generators))
+    return Setting(*names, privacy=Privacy(4.0, 1e-5), **facts)
+
+
+def asked(given, **options):
+    return {request.name: request for request in plan(Options(samples=120, **options), given)}
+
+
+def opened(values, sigma=0.001):
+    return NoisySum(np.rint(np.array(values, dtype=float) * 256).astype(np.int64), 256, sigma, ("p",))
+
+
+def test_the_page_has_the_constants():
+    page = (Path(__file__).parents[3] / "docs" / "form.md").read_text(encoding="utf-8")
+    assert f"<!-- begin constants -->\n{constants.table(form.Form)}\n<!-- end -->" in page
+
+
+def test_the_plan_asks_what_the_options_name():
+    every = asked(setting(), lengths=True, words=True, voted_examples=3)
+    assert list(every) == ["labels", "centres", "words", "votes/2", "verdict"]
+    assert every["labels"].statistic == MetadataHistograms(4, form.BINS)
+    assert every["words"].statistic == LabelWords(160, 4, 4)
+    assert every["votes/2"].statistic == EqualVotes(4, 40, 4)  # of the texts that were written with words
+    assert list(asked(setting(), voted_examples=3)) == ["labels", "centres", "votes/1", "votes/2", "verdict"]
+    assert list(asked(setting(), lengths=True)) == list(asked(setting()))
+    # The labels have the noise that they have alone, beside the other sums of the run.
+    alone, beside = asked(setting()), asked(setting(), lengths=True)
+    assert beside["labels"].budget_share == 2 * alone["labels"].budget_share
+    assert beside["labels"].statistic.sensitivity.l2 ** 2 == pytest.approx(2.0)
+    lengths_alone = asked(setting(labels=0), lengths=True)["labels"].statistic
+    assert lengths_alone.asks == "how many of your records have each length"
+
+
+def test_words_and_examples_are_not_asked_where_the_answer_would_be_noise():
+    few = setting(labels=10, expected_records=20)
+    assert not {"words", "votes/2"} & set(asked(few, words=True, voted_examples=3))
+    told = METHOD.notes(Options(samples=120, words=True, voted_examples=3), few)
+    assert [note.partition(":")[0] for note in told] == ["method.words", "method.voted_examples"]
+    assert all("would be noise" in note for note in told)
+    many = setting(labels=10, expected_records=2000)
+    assert {"words", "votes/2"} <= set(asked(many, words=True, voted_examples=3))
+    assert METHOD.notes(Options(samples=120, words=True, voted_examples=3), many) == METHOD.notes(Options(), few) == []
+
+
+def test_a_generator_of_recorded_texts_is_asked_for_no_form():
+    recorded = setting(generators=2, recorded=frozenset({"generator 0", "generator 1"}))
+    assert list(asked(recorded, lengths=True, words=True, voted_examples=3)) == list(asked(recorded))
+    (note,) = METHOD.notes(Options(words=True), recorded)
+    assert "written before" in note
+    assert "words" in asked(setting(generators=2, recorded=frozenset({"generator 0"})), words=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "code"),
+    [
+        ({"attributes": (Attribute("tone", ("x", "y"), column=False),)}, {"lengths": True}, "form-with-attributes"),
+        ({"labels": 0}, {"words": True}, "form-without-labels"),
+        ({"labels": 1}, {"voted_examples": 2}, "form-without-labels"),
+        ({}, {"words": True, "voted_examples": 3, "rounds": 2}, "form-rounds"),
+    ],
+)
+def test_an_option_that_cannot_hold_is_refused_by_the_plan(facts, options, code):
+    with pytest.raises(ConfigurationError) as raised:
+        plan(Options(**options), setting(**facts))
+    assert raised.value.code == code
+    assert raised.value.remedy
+
+
+def test_one_request_of_each_label_counts_among_the_calls():
+    calls = METHOD.generator_calls(Options(samples=100, words=True), setting())
+    assert calls == METHOD.generator_calls(Options(samples=100), setting()) + 4
+
+
+def test_a_signal_grows_with_the_records_and_noise_hides_less_than_its_bound():
+    counted = LabelWords(400, 10, 4)
+    assert expected_signal(counted, 2.0, 400) == Signal(100.0, least_count(2.0, 400))
+    assert expected_signal(EqualVotes(4, 40, 4), 3.0, 100) == Signal(10.0, 3.0)
+    assert Signal(1.0, 2.0).is_noise
+    assert not Signal(2.0, 2.0).is_noise
+
+
+def test_noise_alone_passes_the_bound_of_words_in_few_sums():
+    rng = np.random.default_rng(0)
+    passed = (rng.normal(0.0, 3.0, (2000, 400)) >= least_count(3.0, 400)).sum()
+    assert passed / 2000 < 0.3  # words that are noise, of 400; by the law of maxima 0.21
+
+
+def test_the_words_of_a_label_are_those_that_tell_most_about_it():
+    texts = ["my card is lost", "the card is late", "my fee is high", "the fee is low"]
+    vocabulary, scores = form.telling(texts, np.array([0, 0, 1, 1]), 2)
+    best = [vocabulary[n] for n in scores.argmax(axis=0)]
+    assert best == ["card", "fee"]
+    assert "my" not in vocabulary  # two letters
+    assert scores[vocabulary.index("the")].tolist() == [0.0, 0.0]
+    assert scores[vocabulary.index("fee"), 0] == -np.inf
+
+
+def listed(apart, cells=6):
+    texts = ["card lost bank", "card late bank", "fee high bank", "fee low bank", "fee rate", "rate bank"]
+    return form.word_lists(texts, np.array([0, 0, 1, 1, 2, 2]), np.array(apart), cells)
+
+
+def test_labels_with_enough_records_have_a_list_of_their_own_and_others_share_one():
+    own = listed([True, True, True])
+    cells = [[own.listed[cell] for cell in row if cell >= 0] for row in own.order]
+    assert [words_of_label[0] for words_of_label in cells] == ["card", "fee", "rate"]
+    assert len({cell for row in own.order for cell in row if cell >= 0}) == sum(map(len, cells)) == len(own.listed)
+    assert max(map(len, cells)) == 2
+    shared = listed([False, False, False])
+    assert len(set(shared.listed)) == len(shared.listed)  # one cell a word, whoever reads it
+    assert [shared.listed[row[0]] for row in shared.order] == ["card", "fee", "rate"]
+    mixed = listed([True, False, False])
+    assert not set(mixed.order[0]) & set(mixed.order[1:].ravel()) - {-1}
+    assert form.labels_apart(np.array([400.0, 10.0]), 4.0, 80).tolist() == [True, False]
+
+
+def test_lists_are_what_the_statistic_accepts():
+    from undersong_protocol.statistics import PublicFacts, PublicInputs
+
+    for apart in ([True] * 3, [False] * 3, [True, False, True]):
+        found = listed(apart)
+        public = PublicInputs(texts={"words": found.listed}, numbers={"order": found.order.astype(np.float64)})
+        LabelWords(6, 3, 4).check_inputs(public, PublicFacts(4, 3))
+
+
+def test_words_below_the_noise_enter_no_prompt():
+    lists = form.WordLists(("card", "lost", "fee"), np.array([[0, 1], [2, -1]]))
+    first, second = lists.frequent(opened([50, 2, 2, 99], 2.0))  # the last coordinate has no word
+    assert (first.terms, second.terms) == (("card",), ())
+    rng = np.random.default_rng(0)
+    assert first.draw(rng) == ("card",)
+    assert second.draw(rng) == ()
+    many = form.Frequent(("u", "v", "w", "x"), np.array([90.0, 5.0, 4.0, 1.0]))
+    drawn = Counter(term for _ in range(200) for term in many.draw(rng))
+    assert drawn["u"] > 190
+    assert sum(drawn.values()) == 200 * form.FORM.terms
+
+
+def test_without_noise_a_word_counts_that_a_record_has():
+    lists = form.WordLists(("card", "lost"), np.array([[0, 1]]))
+    assert lists.frequent(opened([1, 0], 0.0))[0].terms == ("card",)
+
+
+# A writer that does what its prompt asks for, and by itself uses all words of a label alike.
+
+
+def written(request):
+    rng = np.random.default_rng(request.seed)
+    own = WORDS[request.label]
+    if request.kind == "vocabulary":
+        return ", ".join(own)
+    known = [word for text in request.good for word in words(text) if word in own] + list(own)
+    fillers = [f"x{rng.integers(400)}" for _ in range(request.words or 20)]
+    there = [*request.terms, *rng.choice(known, 3)]
+    return " ".join([*there, *fillers][: max(len(request.terms) + 1, request.words or 23)])
+
+
+def answers(self, requests):
+    for index, request in enumerate(requests):
+        SEEN.append(request)
+        yield index, Answer(written(request))
+
+
+SEEN: list[GenerationRequest] = []
+
+
+def record(rng, label):
+    own = WORDS[label][:OF_RECORDS]
+    return " ".join([*rng.choice(own, 3), *(f"y{rng.integers(400)}" for _ in range(RECORD_WORDS - 3))])
+
+
+def ran(tmp_path, monkeypatch, *options, records=400, epsilon="inf", seed=3):
+    rng = np.random.default_rng(5)
+    rows = [{"text": record(rng, label), "label": label} for label in LABELS * (records // 2)]
+    path = make_replay_task(
+        tmp_path,
+        rows,
+        privacy={"epsilon": 4.0},
+        federation={"parties": 1},
+        method={"name": "undersong", "samples": 120},
+    )
+    content = path.read_text(encoding="utf-8")
+    path.write_text(
+        content.replace('kind = "replay"\npath = "private.jsonl"', 'kind = "ngram"\ncorpus = "public.jsonl"'),
+        encoding="utf-8",
+    )
+    public = [f'{{"text": "{" ".join(WORDS[label])}", "label": "{label}"}}\n' for label in LABELS]
+    (tmp_path / "public.jsonl").write_text("".join(public), encoding="utf-8")
+    SEEN.clear()
+    monkeypatch.setattr(NgramGenerator, "answer", answers)
+    task = load(path, [f"privacy.epsilon={epsilon}", f"privacy.expected_records={records}", *options])
+    samples, run = bench.run_method(task, plan_run(task), seed=seed)
+    return samples, run, [row["text"] for row in rows], [row["label"] for row in rows]
+
+
+ALL = ("method.lengths=true", "method.words=true", "method.voted_examples=3")
+
+
+def test_the_opened_counts_are_those_of_a_plain_count(tmp_path, monkeypatch):
+    seen = {}
+    original = form.WordLists.frequent
+    monkeypatch.setattr(
+        form.WordLists,
+        "frequent",
+        lambda self, opened: seen.update(lists=self, opened=opened) or original(self, opened),
+    )
+    _, run, texts, labels = ran(tmp_path, monkeypatch, *ALL)
+    lists, counts = seen["lists"], seen["opened"].natural
+    expected = np.zeros(len(counts))
+    for text, label in zip(texts, labels, strict=True):
+        order = [cell for cell in lists.order[LABELS.index(label)] if cell >= 0]
+        expected[[cell for cell in order if lists.listed[cell] in text.split()][: form.FORM.distinct]] += 1
+    assert counts == pytest.approx(expected)
+    assert run.asked == ["labels", "centres", "words", "votes/2", "verdict"]
+    assert set(run.records["words"][0][1]["a"]) == set(WORDS["a"][:OF_RECORDS])
+
+
+def test_prompts_carry_lengths_words_and_examples(tmp_path, monkeypatch):
+    ran(tmp_path, monkeypatch, *ALL)
+    asked_for = [request for request in SEEN if request.kind != "vocabulary"]
+    assert Counter(request.kind for request in SEEN)["vocabulary"] == 2
+    first, last = asked_for[:20], asked_for[70:]
+    assert {request.kind for request in first} == {"zero_shot"}
+    assert {request.kind for request in last} == {"worded"}
+    assert all(request.words in (6, 7) and request.bounded for request in asked_for)  # the bin of the records' lengths
+    for request in last:
+        assert set(request.terms) <= set(WORDS[request.label][:OF_RECORDS])
+        assert len(request.terms) == len(request.good) == 3
+        assert all(term in request.prompt for term in (*request.terms, *request.good)) or not request.prompt
+
+
+def test_a_reader_of_words_gains_by_the_records_words(tmp_path, monkeypatch):
+    shares = []
+    for options in ((), ALL):
+        samples, *_ = ran(tmp_path / str(len(options)), monkeypatch, *options, epsilon="4.0")
+        own = [words(sample.text) for sample in samples]
+        used = sum(word in WORDS[s.label][:OF_RECORDS] for s, text in zip(samples, own, strict=True) for word in text)
+        shares.append(used / sum(word in WORDS[s.label] for s, text in zip(samples, own, strict=True) for word in text))
+        assert len(samples) == 120
+    assert shares[0] < 0.45  # a third of the words are the records'
+    assert shares[1] > 0.7
+
+
+def test_texts_that_were_written_before_are_chosen_by_no_form(tmp_path):
+    rng = np.random.default_rng(5)
+    rows = [{"text": record(rng, label), "label": label} for label in LABELS * 60]
+    path = make_replay_task(
+        tmp_path, rows, federation={"parties": 1}, method={"name": "undersong", "samples": 30}, privacy={"epsilon": 8.0}
+    )
+    texts = []
+    for options in ((), ALL):
+        task = load(path, list(options))
+        samples, run = bench.run_method(task, plan_run(task), seed=3)
+        texts.append([sample.text for sample in samples])
+        assert run.asked == ["labels", "centres", "verdict"]
+    assert texts[0] == texts[1]
+
+
+def test_a_mixed_pool_asks_only_those_who_write(tmp_path):
+    path = make_task(tmp_path, parties=1, records=200, samples=60)
+    content = path.read_text(encoding="utf-8")
+    path.write_text(content.replace('kind = "ngram"\ncorpus = "poor.jsonl"', 'kind = "replay"\npath = "poor.jsonl"'))
+    task = load(path, ["method={name='undersong',samples=60,words=true,lengths=true}", "privacy.epsilon=8.0"])
+    samples, run = bench.run_method(task, plan_run(task), seed=3)
+    kinds = {name: {each.kind for each in run.pool.samples if each.generator == name} for name in ("good", "poor")}
+    assert kinds["poor"] <= {"zero_shot"}
+    assert "worded" in kinds["good"]
+    assert len(samples) > 40
