@@ -81,7 +81,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "metadata": ("terms",),
 }
 SHOWN = ("good", "bad", "parents", "terms")
-TOKENS, PARALLEL, TIMEOUT_S = 160, 4, 600.0
+TOKENS, PARALLEL, TIMEOUT_S = 160, 4, 3600.0  # a model beside busy programs writes a token in seconds
 
 
 def orders(texts: int, seed: int) -> Iterator[dict[str, Any]]:

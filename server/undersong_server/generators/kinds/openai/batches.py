@@ -24,7 +24,9 @@ from undersong_server.generators.kinds.openai.attempt import Connection, longest
 from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, parsed
 from undersong_server.journal import Journal
 
-ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+_WHOLE = frozenset({"completed", "success", "succeeded", "ended"})
+ENDED = _WHOLE | {"failed", "expired", "cancelled", "canceled", "error", "timeout_exceeded"}
+"""States of a batch that nothing changes any more, in any case; vendors have names of their own."""
 MARK = "undersong"  # of a batch's metadata
 MOST_LINES, MOST_BYTES = 50_000, 200_000_000  # of a batch's file
 EMPTY_IN_A_ROW = 2
@@ -231,8 +233,8 @@ class Batches:
     def _ended(self, number: str) -> Mapping[str, Any]:
         """Waits until a batch has ended, and returns it."""
         while True:
-            batch = _object(self._look(f"/batches/{number}"))
-            if batch.get("status") in ENDED:
+            batch = self._looked_up(f"/batches/{number}", "status", str)
+            if batch["status"].casefold() in ENDED:
                 return batch
             time.sleep(self._settings.poll_s)
 
@@ -253,12 +255,24 @@ class Batches:
             if not isinstance(ended.get(key), str):
                 continue
             try:
-                content = self._look(f"/files/{ended[key]}/content", most_bytes=most_bytes, timeout_s=_FILE_TIMEOUT_S)
+                lines += self._lines(ended[key], batch, asked, most_bytes)
             except _Gone as error:
                 gone = error.verdict
-                continue
-            lines += [self._read_line(line, asked) for line in content.split(b"\n") if line.strip()]
         return lines, gone
+
+    def _lines(self, file: str, batch: _Submitted, asked: Mapping[str, BatchRequest], most_bytes: int) -> list[_Line]:
+        """Returns the lines of a file; looks again while none of them is of this batch: that was another page.
+
+        Raises _Gone if there is no such file.
+        """
+        lines: list[_Line] = []
+        for look in range(LOOKS):
+            time.sleep(min(_FIRST_PAUSE_S, self._settings.max_wait_s) if look else 0.0)
+            content = self._look(f"/files/{file}/content", most_bytes=most_bytes, timeout_s=_FILE_TIMEOUT_S)
+            lines = [self._read_line(line, asked) for line in content.split(b"\n") if line.strip()]
+            if any(line.identifier in batch.identifiers for line in lines):
+                break
+        return lines
 
     def _read_line(self, line: bytes, asked: Mapping[str, BatchRequest]) -> _Line:
         entry = parsed(line)
@@ -341,11 +355,10 @@ class Batches:
         after = ""
         for _ in range(_PAGES):
             try:
-                page = _object(self._look(f"/batches?limit={_LISTED}{after}"))
+                page = self._looked_up(f"/batches?limit={_LISTED}{after}", "data", list)
             except _Gone:  # an endpoint that lists no batches
                 return None
-            listed = page.get("data")
-            batches = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+            batches = [each for each in page["data"] if isinstance(each, dict)]
             for batch in batches:
                 metadata, number = batch.get("metadata"), batch.get("id")
                 if isinstance(metadata, dict) and metadata.get(MARK) == stem and isinstance(number, str) and number:
@@ -372,6 +385,22 @@ class Batches:
             time.sleep(min(pause, self._settings.max_wait_s))
             pause *= 2.0
         raise AssertionError
+
+    def _looked_up(self, path: str, key: str, kind: type) -> Mapping[str, Any]:
+        """Returns the object at a path that has ``key``, of that kind; looks again while another body comes.
+
+        Raises GenerationError if it stays so.
+        """
+        begun, pause = time.monotonic(), _FIRST_PAUSE_S
+        while True:
+            value = _object(self._look(path))
+            if isinstance(value.get(key), kind):
+                return value
+            pause = min(pause, self._settings.max_wait_s)
+            if time.monotonic() + pause > begun + self._settings.patience_s:
+                raise self._unreachable(f"an answer about its batch has no {key}")
+            time.sleep(pause)
+            pause *= 2.0
 
     def _text(self, value: Mapping[str, Any], key: str) -> str:
         if isinstance(value.get(key), str) and value[key]:
@@ -451,7 +480,7 @@ def _may_bill_the_rest(ended: Mapping[str, Any], exchanged: Sequence[Verdict]) -
     completed = counts.get("completed") if isinstance(counts, dict) else None
     if isinstance(completed, int) and completed >= len(read):
         return completed > len(read)
-    return ended.get("status") == "completed" or bool(exchanged)
+    return ended["status"].casefold() in _WHOLE or bool(exchanged)
 
 
 def _line(identifier: str, request: BatchRequest, endpoint: Path) -> bytes:
