@@ -46,7 +46,7 @@ FEWEST_WORDS = 12  # of a text that repetition is judged by
 LENGTH_SLACK = 0.5  # of an ordered length, by which a text may miss it
 LEAST_SLACK = 3  # words
 KEPT_SHARE = 0.6  # of a cut answer, that whole sentences must make up for it to be kept
-_ECHOED_WORDS = 6  # of an instruction's line, that no text has by chance
+_ECHOED_WORDS = 7  # of an instruction in a row, that no text has by chance
 
 _HEADED = re.compile(
     r"^\W{0,4}(?:text|note|message|example|review|question|query|sentence|paragraph|response|sample|record|version|answer"
@@ -255,17 +255,21 @@ def _until_stop(text: str, stop: tuple[str, ...]) -> str:
 
 
 def _is_echo(text: str, request: GenerationRequest) -> bool:
-    """Returns True if the text has a whole line of the instructions, or its hints, that is not an example's."""
-    if "<text>" in text or "</text>" in text:
-        return True
-    shown = " ".join(duplicate_key(each) for each in (*request.good, *request.bad, *request.parents))
-    key = f" {duplicate_key(text)} "
-    lines = f"{request.system}\n{request.prompt}".splitlines()
-    # Weak models answer with the hints of their prompt, which stand behind a colon with semicolons between them.
-    lines += [line.partition(": ")[2] for line in lines if ";" in line]
-    return any(
-        len(line.split()) >= _ECHOED_WORDS and f" {line} " in key and line not in shown
-        for line in map(duplicate_key, lines)
+    """Returns True if the text is its label, or has words of the instructions in a row that no example has.
+
+    Weak models speak of their task in its words, or answer with the hints of their prompt. What stands in parentheses
+    says what a label means, and a text may say so too.
+    """
+    words = duplicate_key(text).split()
+    shown = " ".join(duplicate_key(each) for each in (*request.good, *request.bad, *request.parents, *request.terms))
+    length = _ECHOED_WORDS * (2 if request.is_long else 1)  # a document may well have its description as a title
+    runs = {row for start in range(len(words)) if (row := " ".join(words[start : start + length])) not in shown}
+    asked = re.sub(r"\([^()\n]*\)", "\n", f"{request.system}\n{request.prompt}")
+    lines = [f" {duplicate_key(line)} " for line in asked.splitlines()]
+    return (
+        bool(TAG.search(text))
+        or words == duplicate_key(request.label).split()
+        or any(f" {row} " in line for row in runs if row.count(" ") == length - 1 for line in lines)
     )
 
 
