@@ -63,15 +63,22 @@ def opener_for(address: str) -> urllib.request.OpenerDirector:
 
 
 def check_target(target: str) -> None:
-    """Raises ConfigurationError for another machine's ``http://`` address, and for an empty or malformed command."""
-    if target.startswith("http://") and urlsplit(target).hostname not in LOCAL:
-        raise ConfigurationError(f"{target}: is not encrypted", "use https", code="notice-target")
+    """Raises ConfigurationError for another machine's address without TLS, and for a malformed target."""
     try:
-        empty = not shlex.split(target)
+        words = shlex.split(target)
     except ValueError:
-        empty = True
-    if empty:
+        words = []
+    if not words:
         raise ConfigurationError("the notice's command cannot be read", "check its quotes", code="notice-target")
+    scheme, is_address, _ = words[0].partition("://")
+    if is_address and scheme not in ("https", "http"):
+        remedy = "write the address with https://, in small letters"
+        raise ConfigurationError(f"{target}: a notice goes to no such address", remedy, code="notice-target")
+    if scheme == "http" and is_address and urlsplit(words[0]).hostname not in LOCAL:
+        raise ConfigurationError(f"{target}: is not encrypted", "use https", code="notice-target")
+    if is_address and target != words[0]:
+        remedy = "write the address alone, without spaces or quotes around it"
+        raise ConfigurationError(f"{target}: is no address alone", remedy, code="notice-target")
 
 
 def shown(target: str, name: str, *, test: bool) -> tuple[dict[str, Any], str, bool]:

@@ -64,7 +64,24 @@ def test_each_event_is_told_once(tmp_path):
     assert said.read_text().count("run-ended") == 1
 
 
-@pytest.mark.parametrize("target", ["http://example.org/hook", "", "'unclosed"])
+NO_TARGETS = (
+    *("http://example.org/hook", "HTTP://example.org/hook", " http://example.org/hook", "'http://example.org/hook'"),
+    *("http://localhost@example.org/", "http://127.0.0.1.example.org/", "http://localhost:1\\@example.org/"),
+    *("ftp://example.org/hook", "file:///etc/passwd", "https://example.org/hook and more"),
+    *("", " ", "'unclosed"),
+)
+TARGETS = (
+    *("https://example.org/hook", "http://[::1]:80/hook", "http://localhost/hook", "http://127.0.0.1:8080/"),
+    *("mail -s 'a request waits' officer@example.org", "curl -T - https://example.org/hook"),
+)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_encrypted_or_own_address_and_a_command_are_targets(target):
+    check_target(target)
+
+
+@pytest.mark.parametrize("target", NO_TARGETS)
 def test_a_target_in_clear_or_unreadable_is_refused(target):
     with raises(ConfigurationError, "notice-target"):
         check_target(target)
