@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,7 +84,7 @@ def make_party(
         blocks=blocks if blocks is not None else MemoryBlocks(),
         embedder=SimpleNamespace(fingerprint=EMBEDDER, dimension=DIMENSION),
         entropy=from_system if noise_seed is None else insecure(noise_seed, name),
-        clock=lambda: 0.0,
+        clock=time.time,
         teacher_model=lambda: teacher_model,
         consent=consent,
         address=address,
