@@ -25,6 +25,8 @@ TMPFS = [f"--tmpfs={folder}:notmpcopyup" for folder in ("/tmp", "/run", "/run/lo
 COORDINATOR, PARTY = "/var/lib/undersong/coordinator", "/var/lib/undersong-party/home"
 LIMIT = 4096  # open files, and processes, of the container
 SERVICES = ("undersong-coordinator", "undersong-console", "undersong-party", "undersong-page")
+ACCOUNTS = ("undersong", "undersong-party")
+TRY_AGAIN, TO_BE_CORRECTED = 75, 2  # exit codes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -73,11 +75,43 @@ class Machine:
         subprocess.run(["podman", "rm", "-f", "-t", "2", self.name], capture_output=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def machine():
+    """The machine with the units installed and their accounts."""
     found = Machine()
-    yield found
-    found.close()
+    try:
+        found(f"cp {shlex.quote(str(UNITS))}/* /etc/systemd/system/ && systemctl daemon-reload")
+        for account in ACCOUNTS:
+            home = f"--home-dir /var/lib/{account} --create-home"
+            found(f"useradd --system {home} --shell /usr/sbin/nologin {account}")
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_unit_is_started_again_after_75_and_not_after_2(machine, name):
+    folder = f"/run/systemd/system/{name}.service.d"
+
+    def end_with(code):
+        """Starts the unit with all its settings but the program, which ends with ``code``."""
+        lines = f"[Service]\nExecStart=\nExecStart=/bin/sh -c 'exit {code}'\nRestartSec=200ms\n"
+        machine(f"mkdir -p {folder} && cat > {folder}/ends.conf && systemctl daemon-reload", given=lines)
+        machine(f"systemctl reset-failed {name}; systemctl start {name}", check=False)
+
+    def shown(key):
+        return machine(f"systemctl show -P {key} {name}").strip()
+
+    try:
+        end_with(TRY_AGAIN)
+        wait_for(lambda: int(shown("NRestarts")) >= 2, 60.0, said=lambda: shown("Result"), every_s=0.2)
+        machine(f"systemctl stop {name}")
+        end_with(TO_BE_CORRECTED)
+        wait_for(lambda: shown("ActiveState") == "failed", 60.0, said=lambda: shown("ActiveState"), every_s=0.2)
+        time.sleep(2.0)  # ten times the pause before a restart
+        assert (shown("ActiveState"), shown("NRestarts"), shown("ExecMainStatus")) == ("failed", "0", "2")
+    finally:
+        machine(f"rm -r {folder}; systemctl daemon-reload; systemctl reset-failed {name}", check=False)
 
 
 def test_the_units_run_both_sides_confined(machine):
@@ -86,10 +120,6 @@ def test_the_units_run_both_sides_confined(machine):
     for name, module in (("undersong", OPERATOR), ("undersong-party", HOSPITAL)):
         script = f'#!/bin/sh\nexport PYTHONPATH={path}\nexec {PYTHON} -m {module} "$@"\n'
         machine(f"cat > /opt/undersong/bin/{name}; chmod +x /opt/undersong/bin/{name}", given=script)
-    machine(f"cp {shlex.quote(str(UNITS))}/* /etc/systemd/system/ && systemctl daemon-reload")
-    for account in ("undersong", "undersong-party"):
-        home = f"--home-dir /var/lib/{account} --create-home"
-        machine(f"useradd --system {home} --shell /usr/sbin/nologin {account}")
 
     def operator(words):
         return machine(
