@@ -127,7 +127,7 @@ class HashChain:
             raise PrivacyRefusal(
                 f"{self.path} was replaced by another file while it was in use",
                 "put back the one that was there, or start the program again",
-                code="replaced",
+                code="other-entries",
             )
 
     def _take(self, data: bytes) -> None:

@@ -45,6 +45,14 @@ REMEDIES: Mapping[int, str] = {
 REMEDIES_OF_PATHS: Mapping[int, str] = dict.fromkeys(
     (errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENODEV, errno.ENXIO), "mount that folder again"
 )
+# Codes of what is wrong with a file that a program has written itself. It is no decision: while serving, the step that
+# needs the file is held up until somebody has put the file right.
+FAULTS_OF_FILES = frozenset(
+    {
+        *("file-missing", "file-damaged", "unreadable", "damaged", "key-missing", "no-sealed-data", "other-version"),
+        *("policy-not-signed", "shorter", "other-entries", "broken-chain"),
+    }
+)
 NO_INODES = "no free inodes on its disk"
 INODES_REMEDY = "remove files there: the disk has room, but no entries for further files"
 FIRST_PAUSE_S = 0.5

@@ -677,7 +677,7 @@ def test_another_ledger_in_the_place_of_an_open_one_is_noticed_where_it_is_as_lo
     assert other.path.stat().st_size == path.stat().st_size
     other.path.replace(path)
     for used in (lambda: ledger.state(vote(1)), lambda: ledger.charge(vote(4))):
-        with refuses("replaced"):
+        with refuses("other-entries"):
             used()
 
 

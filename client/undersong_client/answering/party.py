@@ -26,6 +26,7 @@ from undersong_client.storage.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal, UndersongError
 from undersong_common.logs import place_of
+from undersong_common.machine import FAULTS_OF_FILES
 from undersong_common.printable import printable
 from undersong_common.privacy.accounting import Event
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Ledger
@@ -318,7 +319,8 @@ class Party:
             DroppedRequest: nobody asks for the reply any more.
             UnheardStream: raised by ``is_asked``; nothing is charged.
             DeferredVector: the reply needs the vector that ``deferral`` names now.
-            MachineFault, ConfigurationError, OSError, sqlite3.Error: a fault of this machine, which is no refusal.
+            MachineFault, OSError, sqlite3.Error: a fault of this machine, which is no refusal.
+            ConfigurationError, PrivacyRefusal: a file of this party is missing or damaged, which is no refusal either.
         """
         with self._lock:
             answer = Answer(begun=time.monotonic() if begun is None else begun, is_asked=is_asked, deferral=deferral)
@@ -328,6 +330,8 @@ class Party:
             except (DroppedRequest, UnheardStream, DeferredVector, MachineFault, OSError, sqlite3.Error):
                 raise
             except UndersongError as error:
+                if error.code in FAULTS_OF_FILES:
+                    raise
                 problem = printable(error.problem)  # it may name what the request named
                 log.warning("%s refused a request: %s", self.name, problem)
                 self.refusals.pop(problem, None)

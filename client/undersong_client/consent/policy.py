@@ -11,6 +11,7 @@ from undersong_client import keys
 from undersong_client.home import PartyHome, WrittenByAnotherVersion, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.printable import shell_path
 from undersong_protocol.agreement import bounds, enrolment
 from undersong_protocol.agreement.bounds import MinimumColluders, Policy, RequirePostQuantum
 from undersong_protocol.agreement.manifest import Manifest
@@ -178,8 +179,10 @@ def read(home: PartyHome) -> HospitalPolicy:
     except (KeyError, TypeError, ValueError, InvalidSignature):
         raise PrivacyRefusal(
             f"{home.policy}: is not signed by this party's key",
-            "change it by `undersong-party policy set` and `undersong-party budget set` only, or restore it",
-            code="not-signed",
+            "put back the file of the last backup; without one, go on in a new folder: `undersong-party enroll PACKAGE"
+            f" --home NEW`, then `undersong-party data add FILE --restore-ledger {shell_path(home.ledger)} --home NEW`."
+            " Only `undersong-party policy set` and `budget set` may change it",
+            code="policy-not-signed",
         ) from None
     try:
         fields: dict[str, Any] = {

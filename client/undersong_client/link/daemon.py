@@ -32,7 +32,7 @@ from undersong_client.storage import datasets
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, MachineFault, TransportError, UndersongError
 from undersong_common.files import FileState, file_state, replace_file
-from undersong_common.machine import HeldSteps
+from undersong_common.machine import FAULTS_OF_FILES, HeldSteps
 from undersong_common.notices import EXPIRES_SOON_S, Notices
 from undersong_common.printable import printable
 from undersong_common.version import SOFTWARE
@@ -41,7 +41,6 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 
 log = logging.getLogger(__name__)
 
-FAULTS_OF_FILES = ("file-missing", "file-damaged", "unreadable", "not-signed")  # codes
 CONNECTING = "connecting"  # the step that a fault before or in a stream holds up
 LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
 AWAY_TOLD_S = 3600.0  # between two lines of the log while nothing connects

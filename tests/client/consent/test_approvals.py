@@ -370,7 +370,7 @@ def test_a_policy_that_was_changed_by_hand_is_refused(home):
     value = json.loads(home.policy.read_text())
     value["policy"]["run_epsilon"] = 100
     home.policy.write_text(json.dumps(value))
-    with raises(PrivacyRefusal, "not-signed"):
+    with raises(PrivacyRefusal, "policy-not-signed"):
         policy.read(home)
 
 

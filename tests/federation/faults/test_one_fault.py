@@ -10,10 +10,11 @@ import errno
 import os
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from undersong_client.home import PartyHome
+from undersong_client.home import SETTINGS, PartyHome
 from undersong_client.storage.outbox import Outbox
 from undersong_common.machine import held_steps
 from undersong_server.runs.folder import RunFolder
@@ -60,9 +61,10 @@ def foreign(file, content):
     kept = file.with_name(f".{file.name}.kept")
     os.rename(file, kept)
     if content is None:
-        file.mkdir()
+        file.mkdir(mode=0o700)
     else:
         file.write_bytes(content)
+        file.chmod(kept.stat().st_mode)
     try:
         yield
     finally:
@@ -151,6 +153,35 @@ def test_what_the_coordinator_lacks_for_a_run_holds_that_run_up(alliance, number
         check_the_others(alliance, f"other {run}")
     alliance.watch(run)
     check_books(alliance, run, f"other {run}")
+
+
+# Files that a request needs, whose fault is no refusal: the run of all waits, and nobody else learns of a path here.
+@pytest.mark.parametrize(
+    ("name", "content"),
+    first_quickly(
+        ("ledger.jsonl", "NUL-filled"),
+        *(("ledger.jsonl", content) for content in ("a folder", *CONTENTS) if content != "NUL-filled"),
+        *(("keys/identity.key", content) for content in ("a folder", *CONTENTS)),
+        *(("settings.json", content) for content in ("a folder", *CONTENTS)),
+    ),
+)
+def test_a_file_that_answers_need_holds_them_up_and_refuses_nothing(alliance, name, content):
+    run, hospital = f"{name.replace('/', ' ')} {content} in an answer", alliance.hospitals["delta"]
+    others = ",".join(sorted({*alliance.hospitals} - {"delta"}))
+    party = PartyHome(hospital.home)
+    alliance.start(run, "--patience", 60)
+    with foreign(hospital.home / name, CONTENTS.get(content)):
+        alliance.until(lambda: any(Path(name).name in step.problem for step in held_steps(party.held_steps_file)))
+        assert name in hospital("status", code=2 if name == SETTINGS else 75)  # without settings there is no party
+        alliance.start(f"beside {run}", "--set", "federation.parties=3", "--parties", others)
+        alliance.watch(f"beside {run}")
+        shown = alliance.shown(run)["status"]
+        assert shown["state"] not in ("failed", "finished")
+        assert str(hospital.home) not in str(shown)
+    alliance.watch(run)
+    assert hospital.error is None
+    alliance.until(lambda: not held_steps(party.held_steps_file))
+    check_books(alliance, run)
 
 
 @pytest.mark.parametrize(
