@@ -65,4 +65,4 @@ def test_one_unit_moves_the_vector_by_no_more_than_is_declared(make_pair: MakePa
 @every
 def test_an_aligned_unit_moves_the_vector_by_no_more_than_declared(make_pair: MakePair, name: str) -> None:
     counted = played(one_aligned_unit, make_pair, name, lambda so_far: so_far["examples"] >= EXAMPLES, EXAMPLES)
-    assert counted[f"{name}: moved by a unit"] == EXAMPLES
+    assert counted[f"{name}: moved by a unit"] == counted["examples"] >= EXAMPLES
