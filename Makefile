@@ -1,4 +1,4 @@
-# make demo | make demo-console | make quick | make test | make test-all | make test-kernels | make soak | make check | make docs |
+# make demo | make demo-console | make quick | make test | make test-all | make test-kernels | make planted | make soak | make check | make docs |
 # make release | make test-images | make env |
 # make test-versions | make constraints | make bench | make clean
 PYTHON := python3
@@ -23,7 +23,7 @@ export TOKENIZERS_PARALLELISM := false
 # Without compiled files every program that a test starts compiles the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-console quick test test-all test-kernels soak test-without-torch test-versions check check-light docs release test-images env constraints resolve bench clean
+.PHONY: demo demo-console quick test test-all test-kernels planted soak test-without-torch test-versions check check-light docs release test-images env constraints resolve bench clean
 
 env: $(STAMP)
 
@@ -50,11 +50,16 @@ DATA ?= ../shared/data
 test-all: check docs $(RELEASE_STAMP)
 	$(PYTEST) -m '' -o timeout=1200
 	$(BIN)/python -m tests.kernels --processes $(TEST_PROCESSES)
+	$(BIN)/python -m tests.planted --processes $(TEST_PROCESSES)
 	$(if $(wildcard $(DATA)),$(BIN)/python -m benchmarks.papers --data $(DATA) --check 12,@echo "no folder $(DATA): the papers' tables were not checked")
 
 # The numeric tests on every kernel of OpenBLAS and torch that this processor has, with 1, 2 and 4 library threads.
 test-kernels: $(STAMP)
 	$(BIN)/python -m tests.kernels --processes $(TEST_PROCESSES)
+
+# Plants each listed mistake in a copy of the tree, and runs the tests that should notice; goes on where it ended.
+planted: $(STAMP)
+	$(BIN)/python -m tests.planted --processes $(TEST_PROCESSES)
 
 # A hostile coordinator against two copies of a party, with fresh seeds: an hour, or `make soak SOAK_S=600`.
 SOAK_S ?= 3600

@@ -1,0 +1,43 @@
+"""The list of mistakes stays whole: each text stands once in its file, and each test that should notice exists."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.planted.texts import LEAST, TextMistake, read_mistakes
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MISTAKES = read_mistakes()
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_text_of_a_mistake_stands_once_in_its_file(mistake: TextMistake) -> None:
+    assert (ROOT / mistake.file).read_text("utf-8").count(mistake.text) == 1
+    assert mistake.text != mistake.wrong
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_tests_that_should_notice_a_mistake_exist(mistake: TextMistake) -> None:
+    for test in mistake.tests:
+        file, _, name = test.partition("::")
+        path = ROOT / file
+        assert path.exists(), test
+        if name:
+            assert re.search(rf"def {re.escape(name.partition('[')[0])}\(", path.read_text("utf-8")), test
+
+
+def test_each_room_has_its_number_of_mistakes() -> None:
+    rooms = Counter(mistake.room for mistake in MISTAKES)
+    assert rooms.keys() == LEAST.keys()
+    assert all(rooms[room] >= least for room, least in LEAST.items()), rooms
+
+
+def test_a_stale_entry_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    mistake = TextMistake("pages", "a stale one", "file.py", "old", "new", ())
+    for content in ("other", "old old"):
+        (tmp_path / "file.py").write_text(content, "utf-8")
+        with pytest.raises(ValueError, match="not once"):
+            mistake.plant(tmp_path)
+        assert (tmp_path / "file.py").read_text("utf-8") == content
