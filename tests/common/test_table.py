@@ -190,6 +190,7 @@ def test_a_workbook_that_inflates_too_far_is_refused_by_name(tmp_path, monkeypat
         ("deep.jsonl", b'{"text": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "line 1 is not JSON"),
         ("zeros.jsonl.gz", gzip.compress(bytes(200_000)), "100 times its size"),
     ],
+    ids=["deep", "inflating"],  # a test's name with the time in gzip's header would differ between pytest's processes
 )
 def test_a_file_that_nests_or_inflates_too_far_is_refused_by_name(tmp_path, monkeypatch, name, content, words):
     monkeypatch.setattr("undersong_common.row_files.INFLATED_BYTES", 1000)
