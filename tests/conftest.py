@@ -83,11 +83,18 @@ PROCESSES_NEED_TORCH = (
 NEED_TORCH = ("torch", "sentence_transformers", "accelerate", "peft", "opacus")
 
 
-class SkipsTorch(MetaPathFinder):
-    """Skips the test, or the file of tests, that imports torch or what is built on it."""
+# Their exact versions hold others below the newest ones, which `make test-versions` installs without them.
+HOLD_OTHERS = ("flwr", "ray")
+
+
+class Skips(MetaPathFinder):
+    """Skips the test, or the file of tests, that imports one of some packages."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> None:
-        if fullname in NEED_TORCH:
+        if fullname in self._names:
             pytest.skip(f"needs {fullname}", allow_module_level=True)
 
 
@@ -104,7 +111,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile(QUICK, settings.get_profile("some"), max_examples=QUICK_EXAMPLES)
     settings.load_profile(QUICK if "not heavy" in chosen else "some" if chosen else ALL)
     if config.getoption("--without-torch"):
-        sys.meta_path.insert(0, SkipsTorch())
+        sys.meta_path.insert(0, Skips(NEED_TORCH))
+        sys.meta_path.append(Skips(HOLD_OTHERS))  # behind all finders: only what is not installed
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
