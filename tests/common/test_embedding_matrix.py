@@ -38,9 +38,10 @@ def test_some_texts_have_the_same_bits_in_every_company():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("threads", ["1", "2", "3", "6"])
-def test_500_texts_have_the_same_bits_in_every_company(threads):
-    assert not any(changed(500, threads=threads).values())
+@pytest.mark.parametrize("threads", ["1", "2", "3", "4", "5", "6"])
+@pytest.mark.parametrize("kernel", kernels.kernels())
+def test_500_texts_have_the_same_bits_in_every_company(kernel, threads):
+    assert not any(changed(500, kernel=kernel, threads=threads).values())
 
 
 @pytest.mark.parametrize("kernel", sorted(KERNELS_WITH_PLACES & set(kernels.kernels())))
