@@ -135,7 +135,7 @@ def _pip(*arguments: object) -> None:
         env={**os.environ, "PYTHONPATH": ""},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, f"pip {arguments[0]}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -19,6 +19,7 @@ from undersong_common.version import SOFTWARE, VERSION
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(2400),  # seconds: 45 000 files are unpacked and compiled
     pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="bundle and package are for Python 3.11"),
 ]
 

@@ -212,7 +212,7 @@ def installs():
 def run(*words, **options):
     own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return subprocess.run(
-        list(map(str, words)), capture_output=True, text=True, check=False, timeout=900, env=own, **options
+        list(map(str, words)), capture_output=True, text=True, check=False, timeout=1800, env=own, **options
     )
 
 
@@ -271,7 +271,7 @@ def library_example():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("extras", installs(), ids=",".join)
 def test_a_documented_install_without_constraints_starts(extras, wheel, tmp_path):
     programs = tmp_path / "empty" / "bin"
