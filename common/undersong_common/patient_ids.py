@@ -199,8 +199,9 @@ _QUOTES = "\"'`´‘’‚‛“”„‟‹›«»＂＇"
 _PAIRS = {"{": "}", "[": "]", "(": ")", "<": ">"}
 _ZEROS = re.compile(r"(?<![\d.,])0+(?=\d)")
 _DECIMALS = re.compile(r"(?<=\d)(?:\.0*|,0+)$")
-_SIGNED = re.compile(r"\+(\d+(?:[.,]\d*)?)")
-_EXPONENT = re.compile(r"\+?(\d+)(?:[.,](\d*))?[eE]\+?(\d{1,3})")
+_SIGN = "[+\\-\u2010-\u2015\u2212]"  # a minus sign is also written as a hyphen or a dash
+_SIGNED = re.compile(rf"{_SIGN}(\d+(?:[.,]\d*)?)")
+_EXPONENT = re.compile(rf"{_SIGN}?(\d+)(?:[.,](\d*))?[eE]\+?(\d{{1,3}})")
 _ANY_BASE = re.compile(r"(?:.*/)?patient[/:](.+)|urn:[^:]+:(.+)|[a-z][a-z0-9+.-]*://.*/([^/]+)", re.IGNORECASE)
 
 
@@ -226,7 +227,10 @@ def _without_quotes(text: str) -> str:
 def _without_spaces(text: str) -> str:
     if text.isalnum():
         return text
-    return "".join(letter for letter in text if not letter.isspace() and unicodedata.category(letter) != "Pd")
+    text = "".join(letter for letter in text if not letter.isspace())
+    if _SIGNED.fullmatch(text) or _EXPONENT.fullmatch(text):
+        return text  # a hyphen before a number is its sign
+    return "".join(letter for letter in text if unicodedata.category(letter) != "Pd" and letter != "\u2212")
 
 
 def _without_base(text: str) -> str:
@@ -251,14 +255,14 @@ class _Kind:
 
 
 _KINDS: Mapping[str, _Kind] = {
-    "quotes": _Kind(_without_quotes, "quotes"),
-    "width": _Kind(_without_width, "the width or form of letters"),
+    "quotes": _Kind(_without_quotes, "quotes or brackets"),
+    "width": _Kind(_without_width, "the width or form of letters or digits"),
     "spaces": _Kind(_without_spaces, "spaces or hyphens"),
     "bases": _Kind(_without_base, "the base of a reference"),
     "numbers": _Kind(_as_number, "the sign or exponent of a number"),
     "decimals": _Kind(lambda text: _DECIMALS.sub("", text), "decimals"),
     "zeros": _Kind(lambda text: _ZEROS.sub("", text), "leading zeros"),
-    "case": _Kind(_without_case, "capital letters"),
+    "case": _Kind(_without_case, "capital letters, or ß for ss"),
     # Decided by the source alone: an identifier's value need not resemble the id of a Patient resource.
     "identifiers": _Kind(lambda text: text.rpartition("|")[2], "being an identifier"),
 }
@@ -343,7 +347,7 @@ def difference_words(kinds: Iterable[str]) -> str:
     """Returns in words by what ids differ that differ by ``kinds``.
 
     >>> difference_words(["zeros", "case"])
-    'leading zeros and capital letters'
+    'leading zeros and capital letters, or ß for ss'
     """
     return " and ".join(_KINDS[kind].words for kind in kinds)
 

@@ -217,11 +217,11 @@ def merged(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words", "kinds"),
     [
-        ("p-old", "capital letters", "case"),
-        ("\uff50-Old", "the width or form of letters", "width"),
-        ("http://a.example/mrn|m-7", "capital letters", "case"),
+        ("p-old", "capital letters, or ß for ss", "case"),
+        ("\uff50-Old", "the width or form of letters or digits", "width"),
+        ("http://a.example/mrn|m-7", "capital letters, or ß for ss", "case"),
         ("http://a.example/mrn|M7", "spaces or hyphens", "spaces"),
-        ("HTTP://A.example/mrn|m 7", "spaces or hyphens and capital letters", "spaces,case"),
+        ("HTTP://A.example/mrn|m 7", "spaces or hyphens and capital letters, or ß for ss", "spaces,case"),
         ("M-7", "being an identifier", "identifiers"),
     ],
 )
