@@ -408,7 +408,8 @@ def _differences(
     """Yields the fewest kinds by which a unit differs from an earlier one of its group, with both units."""
     left = dict.fromkeys(group)
     acting = set[str]().union(*map(_acting_kinds, group))
-    kinds = [kind for kind in undecided if kind in acting]
+    # A base or a system is dropped whole, with whatever else differs in it, so that these come last.
+    kinds = sorted([kind for kind in undecided if kind in acting], key=lambda kind: kind in ("bases", "identifiers"))
     for size in range(1, len(kinds) + 1):
         for chosen in itertools.combinations(kinds, size):
             firsts: dict[str, str] = {}

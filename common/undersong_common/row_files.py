@@ -101,7 +101,8 @@ class DottedColumns:
     def read(self, row: Row) -> Row:
         """Returns the row with its nested values under their dotted names. Raises ConfigurationError.
 
-        A value is None where the row has the first key of the path alone.
+        A value is None where the row has the first key of the path alone, and :class:`Several` where a list on the
+        way holds several.
         """
         named = {
             column: self._value(row, column)
@@ -277,6 +278,10 @@ def check_names(names: Sequence[str], columns: Collection[str], source: str) -> 
             )
 
 
+class Several(list[Any]):
+    """The values at a path through a list of which no two are equal; as an id or a text they are refused."""
+
+
 def value_at(node: Any, path: Sequence[str]) -> Any:
     """Returns the value at a dotted path in nested JSON; None if there is none.
 
@@ -285,7 +290,8 @@ def value_at(node: Any, path: Sequence[str]) -> Any:
     >>> value_at({"type": {"coding": [{}, {"code": "x"}]}}, ["type", "coding", "code"])
     'x'
     """
-    return next(iter(_values_at(node, path).values()), None)
+    value = next(iter(_values_at(node, path).values()), None)
+    return value[0] if isinstance(value, Several) else value
 
 
 def _values_at(node: Any, path: Sequence[str], keys: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
@@ -295,8 +301,7 @@ def _values_at(node: Any, path: Sequence[str], keys: tuple[str, ...] = ()) -> di
     if isinstance(node, list):
         if path[0].isdigit():
             return _values_at(node[int(path[0])], path[1:], keys) if int(path[0]) < len(node) else {}
-        members = (_values_at(member, path, keys) for member in node)
-        return next((values for values in members if any(value is not None for value in values.values())), {})
+        return _merged(_values_at(member, path, keys) for member in node)
     if not isinstance(node, Mapping):
         return {}
     values: dict[tuple[str, ...], Any] = {}
@@ -304,6 +309,17 @@ def _values_at(node: Any, path: Sequence[str], keys: tuple[str, ...] = ()) -> di
         if key in node:
             values |= _values_at(node[key], rest, (*keys, key))
     return values
+
+
+def _merged(members: Iterable[dict[tuple[str, ...], Any]]) -> dict[tuple[str, ...], Any]:
+    """The values of a list's members: one value where those that are there are equal, else several."""
+    merged: dict[tuple[str, ...], Several] = {}
+    for values in members:
+        for keys, value in values.items():
+            several = merged.setdefault(keys, Several())
+            inner = value if isinstance(value, Several) else [value]
+            several += [one for one in inner if one is not None and one not in several]
+    return {keys: several[0] if len(several) == 1 else several for keys, several in merged.items() if several}
 
 
 def _splits(path: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:

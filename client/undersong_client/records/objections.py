@@ -1,6 +1,7 @@
 """Reads the list of patients who object, and leaves their records out."""
 
 import hmac
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +27,7 @@ from undersong_common.row_files import has_suffix, read_text
 from undersong_common.table import Table
 
 _SEPARATORS = ",;\t\"'`\u201c\u201d\u201e\u00ab\u00bb="
+_FURTHER = re.compile(r"[^\w-]+")
 _REMEDY = "one identifier a line, without quotes, separators and header, in UTF-8"
 
 
@@ -175,10 +177,11 @@ def _look_alikes(listed: set[str], names: set[str], same: frozenset[str]) -> dic
         by_form[reduced(name, KINDS)].append(name)
     counts: Counter[str] = Counter()
     for unit in listed:
-        for name in by_form.get(reduced(unit, KINDS), ())[:1]:
-            counts[difference_words(look_alike_kinds(unit, name, Choice(same)))] += 1
-        if " " in unit and unit.partition(" ")[0] in names:
-            counts["further words on its line"] += 1
+        if alike := by_form.get(reduced(unit, KINDS)):
+            counts[difference_words(look_alike_kinds(unit, alike[0], Choice(same)))] += 1
+        # A remark or a second identifier beside one: "1005/1006", "MRN:1005", "1005 (by phone)".
+        elif not names.isdisjoint(_FURTHER.split(unit)):
+            counts["what else stands on its line"] += 1
     return dict(counts)
 
 

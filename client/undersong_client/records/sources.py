@@ -24,12 +24,13 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import (
     LookAlikes,
     PatientId,
+    clean_text,
     find_look_alikes,
     is_database_null,
     is_missing_word,
 )
 from undersong_common.printable import counted, printable
-from undersong_common.row_files import FileForm, Row, has_suffix, is_folder_of_parts, read_rows
+from undersong_common.row_files import FileForm, Row, Several, has_suffix, is_folder_of_parts, read_rows
 from undersong_common.table import EMPTY, Columns, NoText, RefusedRow, Table, TableBuilder, read_record
 
 ANY_LABEL = "*"  # in a label map: every label that it does not name
@@ -206,6 +207,9 @@ class _Reader:
             self._skip(row.place, "the label map leaves its label out", "hospital")
             return
         self._columns.check(row)
+        if all(_is_name(row.values[column], column) for column in self._columns.names):
+            self._skip(row.place, "it repeats the header")
+            return
         try:
             record = read_record(row, self._columns)
         except NoText as error:
@@ -261,6 +265,11 @@ def masked(text: str) -> str:
 _LEFT_OUT = object()
 
 
+def _is_name(value: Any, column: str) -> bool:
+    """True for the name of a column in the place of a value, as where files were joined with their headers."""
+    return isinstance(value, str) and clean_text(value) == clean_text(column)
+
+
 def _is_fhir(path: Path) -> bool:
     """True for a folder of FHIR resources and for a file whose first line is one."""
     if path.is_dir():
@@ -275,11 +284,14 @@ def _is_fhir(path: Path) -> bool:
 
 
 def _shaped(row: Row, declared: Declared) -> Row:
-    """The row with its label as the map has it, and without objects that stand where a further value should."""
+    """The row with its label as the map has it, and with single further values."""
     shaped = dict(row.values)
-    for column in declared.attribute_fields.values():
+    for column in (declared.label_field, *declared.attribute_fields.values()):
+        value = shaped.get(column)
+        if isinstance(value, Several):  # such as the codes of one concept in several systems
+            shaped[column] = value = value[0]
         # As an id, a text or a label an object is refused with its place.
-        if "." in column and isinstance(shaped.get(column), dict | list):
+        if "." in column and column != declared.label_field and isinstance(value, dict | list):
             shaped[column] = None
     if declared.label_map and declared.label_field in shaped:
         name = _label_name(shaped[declared.label_field])

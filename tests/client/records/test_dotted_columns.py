@@ -3,6 +3,7 @@
 import csv
 import json
 import sqlite3
+from dataclasses import replace
 
 import openpyxl
 import pyarrow
@@ -118,3 +119,37 @@ def test_a_public_table_reads_values_inside_others_too(tmp_path):
 def test_a_path_may_pass_through_keys_with_dots(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"note.body": {"text": "x"}}\n')
     assert read_table(tmp_path / "a.jsonl", "note.body.text").texts == ("x",)
+
+
+@pytest.mark.parametrize("write", KEYS_AND_VALUES)
+def test_one_value_in_a_list_is_read_and_several_are_refused_by_row(tmp_path, write):
+    ids = [["4711"], ["99", "4711"], ["4711", "99"], ["4711", "4711"]]
+    rows = [
+        {"note": {"body": f"note {number}"}, "pat": [{"no": value} for value in values]}
+        for number, values in enumerate(ids)
+    ]
+    reading = sources.read(write(tmp_path, rows), dry=True)
+    assert (reading.table.texts, set(reading.table.users)) == (("note 0", "note 3"), {"4711"})
+    assert [skipped.where[-1:] for skipped in reading.skipped] == ["2", "3"]
+    assert {skipped.why for skipped in reading.skipped} == {"the user column 'pat.no': a list is no id"}
+
+
+def test_several_texts_of_one_row_are_named(tmp_path):
+    rows = [{"note": [{"body": "one"}, {"body": "two"}], "pat": {"no": 1}}]
+    reading = sources.read(write_jsonl(tmp_path, rows))
+    assert (len(reading.table), reading.lost) == (0, 1)
+
+
+def test_of_several_labels_and_further_values_the_first_counts(tmp_path):
+    row = {"note": {"body": "x"}, "pat": {"no": 1}, "codes": [{"code": "A"}, {"code": "B"}]}
+    declared = replace(write_jsonl(tmp_path, [row]), label_field="codes.code", attribute_fields={"code": "codes.code"})
+    table = sources.read(declared).table
+    assert (table.labels, table.columns) == (("A",), {"code": ("A",)})
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_header_among_the_rows_is_no_record(tmp_path, mark):
+    (tmp_path / "a.csv").write_text(f"pat.no,note.body\n1,a note\n{mark}pat.no,note.body\n2,another\n")
+    reading = sources.read(Declared(str(tmp_path / "a.csv"), **FIELDS))
+    assert (reading.table.texts, reading.lost) == (("a note", "another"), 1)
+    assert reading.skipped[0].why == "it repeats the header"

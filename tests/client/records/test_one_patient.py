@@ -314,13 +314,17 @@ def test_lines_of_a_list_end_as_other_systems_end_them(tmp_path, end):
     assert (reading.table.users, reading.objections.present) == (("45",), 3)
 
 
-def test_a_line_with_an_id_and_further_words_is_asked_about(tmp_path):
+@pytest.mark.parametrize(
+    "line",
+    ["43 Jane", "43/45", "43+45", "43.", "a) 43", "Nr.43", "MRN:43", "43*", "Patient 43", "43 / 45", "43 (phone)"],
+)
+def test_a_line_with_an_id_and_something_else_is_asked_about(tmp_path, line):
     write_jsonl(tmp_path / "notes.jsonl", ["42", "43", "p 44"])
     wishes = tmp_path / "wishes.txt"
-    wishes.write_text("42\n43 Jane\np 44\n")
+    wishes.write_text(f"42\n{line}\np 44\n46/17\n")
     reading = sources.read(Declared(str(tmp_path / "notes.jsonl"), user_field="patient", exclusions=str(wishes)))
     (caution,) = reading.cautions(None)
-    assert caution == "1 identifier on the list matches an id of the source but for further words on its line"
+    assert caution.startswith("1 identifier on the list matches an id of the source but for ")
 
 
 def test_lists_in_utf_16_and_with_a_system_are_read(tmp_path):
