@@ -134,18 +134,19 @@ def look(home: Path, declared: Declared, *, rows_read: Callable[[int], None] = l
     examples = tuple(
         (label, len(text), sources.masked(text)) for label, text in list(zip(labels, texts, strict=True))[:EXAMPLES]
     )
-    found = datasets.survey(replace(reading, table=table), opened.settings.load_embedder().lengths(texts))
-    return Look(replace(found, held_out=len(held_out)), examples, tuple(_faults(opened, reading)))
+    reading = replace(reading, table=table)
+    found = datasets.survey(reading, opened.settings.load_embedder().lengths(texts))
+    return Look(replace(found, held_out=len(held_out)), examples, tuple(_faults(opened, reading, declared.user_is)))
 
 
-def _faults(home: PartyHome, reading: sources.Reading) -> Iterator[tuple[str, str]]:
+def _faults(home: PartyHome, reading: sources.Reading, user_is: str) -> Iterator[tuple[str, str]]:
     """Yields (problem, remedy) of each reason for which :func:`add` would not seal these records."""
     yield from reading.refusals
     try:
         reading.check_patients()
     except ConfigurationError as error:
         yield error.problem, error.remedy
-    for caution in reading.cautions(datasets.sealed_objections(home)):
+    for caution in datasets.warnings_about(home, reading, policy.read(home), user_is):
         yield caution, "change that, or pass --despite-cautions"
 
 

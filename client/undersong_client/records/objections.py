@@ -41,6 +41,7 @@ class Objections:
         records: number of records that they keep out.
         look_alikes: number of the others that match only a look-alike, by the words for the difference.
         matched, unmatched: the listed identifiers that are in the source, and those that are not, as they are listed.
+        out, left: ids and identifiers of the patients whose records are kept out, and of those whose records stay.
     """
 
     units: frozenset[str]
@@ -49,6 +50,8 @@ class Objections:
     look_alikes: Mapping[str, int]
     matched: frozenset[str] = frozenset()
     unmatched: frozenset[str] = frozenset()
+    out: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
 
     @property
     def sentence(self) -> str:
@@ -62,6 +65,7 @@ class Objections:
         """
         present_before = None if before is None else before.present
         lapsed = 0 if before is None else sum(before.digest(name) in before.matched for name in self.unmatched)
+        parted = 0 if before is None else sum(before.digest(name) in before.out for name in self.left)
         alike = [
             f"{counted(count, 'identifier on the list matches', 'identifiers on the list match')} an id of the source"
             f" but for {words}"
@@ -83,6 +87,11 @@ class Objections:
                     f"{counted(lapsed, 'identifier was', 'identifiers were')} in the source at the last seal and"
                     f" {'is' if lapsed == 1 else 'are'} not any more: left, or under another id",
                 ),
+                (
+                    parted > 0,
+                    f"records of {counted(parted, 'id')} that were kept out at the last seal are not any more: what"
+                    " joined the ids of their patient is gone (a link, a Patient resource)",
+                ),
             ),
             *alike,
         ]
@@ -95,11 +104,13 @@ class SealedObjections:
     Attributes:
         present: number of identifiers that were in the source.
         matched: keyed hashes of these.
+        out: keyed hashes of the ids and identifiers of the patients whose records were kept out.
         key: the data set's key.
     """
 
     present: int
     matched: frozenset[str]
+    out: frozenset[str]
     key: bytes
 
     def digest(self, name: str) -> str:
@@ -151,6 +162,7 @@ def without_objectors(
     rows = [row for row, user in enumerate(table.users) if user not in out]
     absent = {unit for unit, in_source in listed.items() if not in_source}
     names = {*(users - out), *(alias for alias, units in aliases.items() if units & users - out)}
+    names_out = {*out, *(alias for alias, units in aliases.items() if units & out)}
     alike = _look_alikes(absent, names, choice.same)
     objections = Objections(
         frozenset(listed),
@@ -159,6 +171,8 @@ def without_objectors(
         alike,
         frozenset(names_of[True]),
         frozenset(names_of[False]),
+        frozenset(names_out),
+        frozenset(names),
     )
     return table.take(rows), objections
 

@@ -207,12 +207,7 @@ def add(
     kept_in, held_out = hold_out(reading.table, keys.secret(home, "data"), declared.hold_out)
     reading = replace(reading, table=kept_in)
     data = DataSet(reading.table, keys.secret(home, "data"))
-    warnings = reading.cautions(sealed_objections(home))
-    if policy.approval == "standing":
-        warnings += cautions.of_standing_consent(policy, data.table, declared.user_is)
-    elif not len(data.table):
-        warnings.append(cautions.EMPTY)
-    confirm(warnings)
+    confirm(warnings_about(home, reading, policy, declared.user_is))
     kept = LedgerCheckpoints(home, path, name, checkpoints, former_name(reading.table, checkpoints))
     restored = None
     if source is not None and source.named:
@@ -272,6 +267,14 @@ def add(
     return Added(replace(survey(reading, lengths), held_out=len(held_out)), ledger, restored, unit_of=reading.unit_of)
 
 
+def warnings_about(home: PartyHome, reading: sources.Reading, policy: HospitalPolicy, user_is: str) -> list[str]:
+    """Returns what speaks against sealing these records, for a person to confirm."""
+    warnings = reading.cautions(sealed_objections(home))
+    if policy.approval == "standing":
+        return warnings + cautions.of_standing_consent(policy, reading.table, user_is)
+    return warnings + ([] if len(reading.table) else [cautions.EMPTY])
+
+
 def _left_out(reading: sources.Reading, held_out: int) -> dict[str, int]:
     """Number of rows by the reason for which they are no records of the data set."""
     objected = reading.objections.records if reading.objections else 0
@@ -305,7 +308,8 @@ def sealed_objections(home: PartyHome) -> SealedObjections | None:
     if entry is None:
         return None
     # A log of before has no hashes.
-    return SealedObjections(int(entry["patients"]), frozenset(entry.get("matched", ())), keys.secret(home, "data"))
+    matched, out = (frozenset(entry.get(name, ())) for name in ("matched", "out"))
+    return SealedObjections(int(entry["patients"]), matched, out, keys.secret(home, "data"))
 
 
 def check_retention(home: PartyHome, at: float) -> None:
@@ -410,6 +414,7 @@ def _log_exclusion(home: PartyHome, data: DataSet, objections: Objections, at: f
             patients=objections.present,
             records=objections.records,
             matched=sorted(identifier_digest(data.key, name) for name in objections.matched),
+            out=sorted(identifier_digest(data.key, name) for name in objections.out),
         )
 
 

@@ -247,6 +247,27 @@ def test_every_id_and_identifier_of_a_patient_is_an_objection(tmp_path, merged, 
     assert (reading.table.users, reading.cautions(None)) == (("third",), [])
 
 
+@pytest.mark.parametrize("later", ["no Patient resources", "no link"])
+def test_a_patient_whose_ids_are_parted_is_not_sealed_unasked(tmp_path, home, merged, later):
+    (tmp_path / "objectors.txt").write_text("p-Old\n")
+    old = document(2, attachment("text/plain", b"an older note"), patient="Patient/p-Old")
+    with (merged / "DocumentReference.ndjson").open("a") as file:
+        file.write(json.dumps(old) + "\n")
+    command("data", "add", merged, *PATIENTS, "--exclude", tmp_path / "objectors.txt", "--home", home)
+    people = [] if later == "no Patient resources" else [{"resourceType": "Patient", "id": "p-Old"}]
+    write_lines(merged / "Patient.ndjson", people)
+    said = command("data", "refresh", "--home", home, code=2)
+    assert "records of 1 id that were kept out at the last seal are not any more" in said
+    assert datasets.load(PartyHome(home)).table.users == ("third",)
+
+
+def test_a_dry_run_stops_where_every_patient_objects(tmp_path, home, merged):
+    (tmp_path / "objectors.txt").write_text("new\nthird\n")
+    add = ("data", "add", merged, *PATIENTS, "--exclude", tmp_path / "objectors.txt", "--home", home)
+    assert "the data set has no record" in command(*add, "--dry-run", code=2)
+    assert "the data set has no record" in command(*add, code=2)
+
+
 def test_a_bundle_that_is_not_on_one_line_is_refused(tmp_path):
     note = document(1, attachment("text/plain", b"a note"))
     write_lines(tmp_path / "a.ndjson", [note])
