@@ -19,6 +19,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from undersong_common import extras
 from undersong_common.errors import ConfigurationError
@@ -27,9 +28,32 @@ from undersong_common.patient_ids import LARGEST_WHOLE_FLOAT
 SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
 QUOTINGS = ("csv", "none")
 _TEXT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files that may be compressed
+_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")  # of parts; a single .json file is one value
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 UTF_8 = "utf-8"
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SEPARATOR_LINE = re.compile(r"sep=([,;\t|])(?:\r\n|\r|\n)")  # which Excel writes and reads before the header
+_BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins as that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+INFLATED_BYTES = 64 * 2**20  # of a gzip file or a workbook, however small
+INFLATION = 100  # times the size of a larger one; notes reach 3 to 30
+LARGEST_SHEET_CELLS = 20_000_000  # of the area that a sheet's filled cells span; a reader holds all of it in memory
+NO_GZIP = "it is cut off or no gzip file"
+ROWS_AT_ONCE = 1000
+_OTHERS = {  # what people have instead, and what to do with it
+    ".xls": "open it and save it as .xlsx or as CSV",
+    ".ods": "open it and save it as .xlsx or as CSV",
+    ".json": "write one JSON object a line, and name the file .jsonl",
+    ".txt": "if it has columns, name it .csv or .tsv",
+    ".gz": "name it by what is in it, for example .jsonl.gz",
+    ".zip": "unpack it first",
+}
+_LINE = re.compile(r"sep=([,;\t|])(?:\r\n|\r|\n)")  # which Excel writes and reads before the header
 _BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins as that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -135,13 +159,44 @@ def read_rows(path: Path, form: FileForm | None = None, columns: Collection[str]
 
     Raises ConfigurationError that names the file, the row, and the column where the fault lies in one.
     """
-    dotted = DottedColumns(columns)
-    for part in _parts(path) if path.is_dir() else [path]:
-        yield from _file_rows(part, form or FileForm(), columns, dotted)
+    form, dotted = form or FileForm(), DottedColumns(columns)
+    if not path.is_dir():
+        yield from _file_rows(path, form, columns, dotted)
+        return
+    keys = _Keys(columns)
+    for part in folder_parts(path):
+        yield from _part_rows(path, part, form, columns, dotted, keys)
+    keys.check(path)
 
 
-def _file_rows(path: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns) -> Iterator[Row]:
+def _part_rows(
+    folder: Path, part: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, keys: "_Keys"
+) -> Iterator[Row]:
+    """The rows of a part, with the values that its folders' names state (``label=A/part-0.parquet``).
+
+    No message shows such a value, because it may be a patient's id.
+    """
+    folders = [name.partition("=") for name in part.relative_to(folder).parts[:-1]]
+    stated = {name: None if value == _HIVE_NULL else unquote(value) for name, equals, value in folders if equals}
+    shown = folder.joinpath(*(f"{name}=..." if equals else name for name, equals, _ in folders), part.name)
+    is_json = plain_suffix(part) in _JSON_SUFFIXES
+    absent = dict.fromkeys(columns if is_json else ())  # a part may leave out a key that is null in all its rows
+    try:
+        for row in _file_rows(part, form, [name for name in columns if name not in stated], dotted, is_part=True):
+            values = {**row.values, **stated}
+            keys.add(values)
+            yield Row(row.place.replace(str(part), str(shown)), {**absent, **values})
+    except ConfigurationError as error:
+        problem = error.problem.replace(str(part), str(shown))
+        raise ConfigurationError(problem, error.remedy, code=error.code) from None
+
+
+def _file_rows(
+    path: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, *, is_part: bool = False
+) -> Iterator[Row]:
     suffix = plain_suffix(path) if plain_suffix(path) in _TEXT_SUFFIXES else path.suffix.lower()
+    if is_part and plain_suffix(path) == ".json":
+        suffix = ".jsonl"
     if suffix not in SUFFIXES:
         remedy = _OTHERS.get(suffix, f"use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
         raise ConfigurationError(f"{path}: unknown file type {suffix!r}", remedy, code="unknown-file-type")
@@ -152,25 +207,25 @@ def _file_rows(path: Path, form: FileForm, columns: Collection[str], dotted: Dot
             case ".xlsx":
                 yield from _workbook_rows(path, form.sheet, columns)
             case ".jsonl" | ".ndjson":
-                yield from _jsonl_rows(path, read_text(path, form.encoding), columns, dotted)
+                content = read_text(path, form.encoding)
+                rows = _jsonl_rows(path, content, columns, dotted)
+                yield from rows if is_part else _with_all_keys(path, content, rows, columns)
             case _:
                 yield from _csv_rows(path, read_text(path, form.encoding), form, columns)
 
 
-def is_folder_of_parts(path: Path) -> bool:
-    """Returns True for a folder whose files are the parts of one table, as Spark and others write them."""
-    return path.is_dir() and bool(_parts(path))
+def folder_parts(folder: Path) -> list[Path]:
+    """Returns the parts of one table in a folder, as Spark and others write them; [] if its files are no such parts.
 
-
-def _parts(folder: Path) -> list[Path]:
-    """The parts in a folder, without markers (``_SUCCESS``) and checksums (``.part.crc``)."""
+    Markers (``_SUCCESS``) and checksums (``.part.crc``) are none.
+    """
     files = [
         file
         for file in sorted(folder.rglob("*"))
         if file.is_file() and not any(name.startswith(("_", ".")) for name in file.relative_to(folder).parts)
     ]
     kinds = {plain_suffix(file) for file in files}
-    return files if len(kinds) == 1 and kinds <= {".parquet", ".csv", ".tsv"} else []
+    return files if len(kinds) == 1 and kinds <= {".parquet", ".csv", ".tsv", *_JSON_SUFFIXES} else []
 
 
 def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
@@ -337,7 +392,7 @@ def absent_column(where: str, columns: Mapping[str, str], names: Collection[str]
 
     Args:
         columns: further words, such as the column's role, by the name of each column; "" for none.
-        names: the source's names, of which the remedy shows only usual ones: others may be content.
+        names: the source's names; the remedy shows none, because they may be content.
     """
     said = ", ".join(f"no column {column!r}{words}" for column, words in columns.items())
     remedy = "; ".join(dict.fromkeys(name_remedy(column, names) for column in columns))
@@ -345,22 +400,23 @@ def absent_column(where: str, columns: Mapping[str, str], names: Collection[str]
 
 
 def name_remedy(word: str, names: Collection[str], noun: str = "column") -> str:
-    """Returns a remedy for a name that a source does not have; it shows only names that no patient has written.
+    """Returns a remedy for a name that a source does not have.
 
-    >>> name_remedy("Text", ["text", "Mrs. Smith coughs"]), name_remedy("zzz", ["text", "Mrs. Smith coughs"])
-    ("did you mean 'text'?", 'it has 2 columns, text among them; is its first row the header?')
+    It shows no name but the word itself in the source's letters: without a header, a "name" is a note or an id.
+
+    >>> name_remedy("Text", ["id", "text"]), name_remedy("text", ["id", "texts"])
+    ("did you mean 'text'?", 'column 2 of 2 has a similar name: is it the one?')
     >>> name_remedy("text", ["Mrs. Smith coughs", "4711"])
-    'it has 2 columns, none of a usual name that could be shown; is its first row the header?'
+    'it has 2 columns; is its first row the header?'
     """
-    plain = {str(name): _plain_name(name) for name in names}
-    usual = [name for name, form in plain.items() if form == _plain_name(word) or _USUAL_NAME.fullmatch(form)]
-    same = [name for name in usual if plain[name] == _plain_name(word)]
-    close = same or difflib.get_close_matches(word, usual, n=1, cutoff=0.6)
+    plain = [_plain_name(name) for name in names]
+    close = difflib.get_close_matches(_plain_name(word), plain, n=1, cutoff=0.6)
+    if close == [_plain_name(word)]:
+        return f"did you mean {list(names)[plain.index(close[0])]!r}?"
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"{noun} {plain.index(close[0]) + 1} of {len(plain)} has a similar name: is it the one?"
     has = f"it has {len(names)} {noun}{'' if len(names) == 1 else 's'}"
-    shown = f", {', '.join(usual)} among them" if usual else ", none of a usual name that could be shown"
-    return f"{has}{shown}{'; is its first row the header?' if noun == 'column' else ''}"
+    return f"{has}; is its first row the header?" if noun == "column" else has
 
 
 def _plain_name(name: Any) -> str:
@@ -424,24 +480,41 @@ def _speaks_of(content: str, key: str) -> bool:
     return "\\u" in content or json.dumps(key, ensure_ascii=False) in content
 
 
+class _Keys:
+    """The declared keys that no row has had yet, and the keys of the rows."""
+
+    def __init__(self, columns: Collection[str]) -> None:
+        self._absent = dict.fromkeys(columns, "")
+        self._names: dict[str, None] = {}
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        if self._absent:
+            self._names.update(dict.fromkeys(values))
+            for column in [name for name in self._absent if name in values]:
+                del self._absent[column]
+
+    def check(self, path: Path) -> None:
+        """Raises ConfigurationError for keys that no row had, if there were rows."""
+        if self._names and self._absent:
+            raise absent_column(str(path), self._absent, self._names)
+
+
 def _jsonl_rows(path: Path, content: str, columns: Collection[str], dotted: DottedColumns) -> Iterator[Row]:
-    """The rows of JSON lines. A key that is left out is a missing value, but a column must stand in some row."""
-    absent = dict.fromkeys(columns)
+    """The rows of JSON lines, each with the keys that it has."""
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            yield dotted.read(Row(f"{path}:{number}", json_object(line, f"{path}: line {number}", columns)))
+
+
+def _with_all_keys(path: Path, content: str, rows: Iterable[Row], columns: Collection[str]) -> Iterator[Row]:
+    """The rows of a whole file, in which a key that is left out is a missing value; some row must have it."""
     # A column of which the file never speaks is missing, and the first row that lacks it is named.
     optional = dict.fromkeys(name for name in columns if any(_speaks_of(content, key) for key in _first_keys(name)))
-    rows, names = 0, dict[str, None]()
-    for number, line in enumerate(content.split("\n"), start=1):
-        if not line.strip():
-            continue
-        row = dotted.read(Row(f"{path}:{number}", json_object(line, f"{path}: line {number}", columns)))
-        rows += 1
-        if absent:
-            names.update(dict.fromkeys(row.values))
-            for column in [name for name in absent if name in row.values]:
-                del absent[column]
+    keys = _Keys(columns)
+    for row in rows:
+        keys.add(row.values)
         yield row._replace(values={**optional, **row.values}) if columns else row
-    if rows and absent:
-        raise absent_column(str(path), dict.fromkeys(absent, ""), names)
+    keys.check(path)
 
 
 # CSV and TSV

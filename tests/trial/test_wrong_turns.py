@@ -30,7 +30,7 @@ TURNS = [
     (P, "data add nowhere.csv --home heart", 2, "no such file", "check the path"),
     (P, "data add notes.xls --home heart", 2, "unknown file type '.xls'", "save it as .xlsx or as CSV"),
     (P, "data add latin.csv --home heart", 2, "is not UTF-8", "--encoding latin-1"),
-    (P, "data add notes.jsonl --text-field txt --home heart", 2, "has no column 'txt'", "did you mean 'text'"),
+    (P, "data add notes.jsonl --text-field txt --home heart", 2, "has no column 'txt'", "has a similar name"),
     (P, "data add other.jsonl --home heart", 2, "was added before", "--new-version"),
     (P, "data refresh --home lung", 2, "no data set was added", "undersong-party data add"),
     (P, "data teacher-model --home heart", 2, "needs one model", "packaged"),

@@ -5,10 +5,12 @@ This module holds the steps for all kinds: the hospital's own filter, dotted col
 ids of patients, and the list of patients to leave out.
 """
 
+import itertools
 import json
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from undersong_client.home import Declared
 from undersong_client.records import fhir
 from undersong_client.records.database import select
 from undersong_client.records.declared import Cause, OpenedSource, Skipped, json_lines
+from undersong_client.records.fhir.resources import is_lines
 from undersong_client.records.objections import Objections, SealedObjections, without_objectors
 from undersong_client.records.row_filter import RowFilter
 from undersong_common import extras
@@ -30,7 +33,7 @@ from undersong_common.patient_ids import (
     is_missing_word,
 )
 from undersong_common.printable import counted, printable
-from undersong_common.row_files import FileForm, Row, Several, has_suffix, is_folder_of_parts, read_rows
+from undersong_common.row_files import FileForm, Row, Several, folder_parts, has_suffix, plain_suffix, read_rows
 from undersong_common.table import EMPTY, Columns, NoText, RefusedRow, Table, TableBuilder, read_record
 
 ANY_LABEL = "*"  # in a label map: every label that it does not name
@@ -38,6 +41,7 @@ LONGEST_EXAMPLE = 100  # characters of a masked example
 LOST_SHARE = 20  # a source with more than one lost row in this many is sealed only after a person confirms
 PLACES_NAMED = 3  # of look-alikes of one kind, and of rows that were not read for one reason
 LONGEST_PLACES = 240  # characters of the places of a row
+LINES_TRIED = 100  # of a file that may hold FHIR resources
 ROWS_A_NOTE = 1000  # read between two calls of the progress
 
 
@@ -271,16 +275,20 @@ def _is_name(value: Any, column: str) -> bool:
 
 
 def _is_fhir(path: Path) -> bool:
-    """True for a folder of FHIR resources and for a file whose first line is one."""
-    if path.is_dir():
-        return not is_folder_of_parts(path)
-    if not (path.is_file() and {suffix.lower() for suffix in path.suffixes} & {".ndjson", ".jsonl"}):
-        return False
-    try:
-        first = json.loads(next(json_lines(path), (0, b"null"))[1])
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(first, dict) and "resourceType" in first
+    """True for a folder of FHIR resources and for a file of them; the parts of one table are none."""
+    if not path.is_dir():
+        return path.is_file() and is_lines(path) and _holds_resources(path)
+    parts = folder_parts(path)
+    return not parts or (plain_suffix(parts[0]) in (".ndjson", ".jsonl", ".json") and any(map(_holds_resources, parts)))
+
+
+def _holds_resources(path: Path) -> bool:
+    """True for a file whose first line of JSON is a FHIR resource; a damaged line may stand before it."""
+    for _, line in itertools.islice(json_lines(path), LINES_TRIED):
+        with suppress(ValueError, RecursionError):
+            first = json.loads(line)
+            return isinstance(first, dict) and "resourceType" in first
+    return False
 
 
 def _shaped(row: Row, declared: Declared) -> Row:

@@ -191,7 +191,7 @@ def party(tmp_path):
 
 def test_a_look_alike_of_an_objector_stops_until_somebody_decides(party, tmp_path):
     notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
-    write_jsonl(notes, ["0042", "7"])
+    write_jsonl(notes, ["0042", "7", "8"])
     wishes.write_text("42\n7\n")
     add = ("data", "add", notes, "--user-field", "patient", "--exclude", wishes, "--dry-run", "--home", party)
     assert "1 identifier on the list matches an id of the source but for leading zeros" in command(*add, code=2)

@@ -298,7 +298,7 @@ def test_a_sheet_is_chosen_by_its_name(home, tmp_path):
     book.save(tmp_path / "a.xlsx")
     assert "--sheet NAME" in dry(home, tmp_path / "a.xlsx")[2]
     assert dry(home, tmp_path / "a.xlsx", "--sheet", "notes")[1]["records"] == 1
-    code, _, error = dry(home, tmp_path / "a.xlsx", "--sheet", "note")
+    code, _, error = dry(home, tmp_path / "a.xlsx", "--sheet", "Notes")
     assert code == 2
     assert "did you mean 'notes'" in error
 

@@ -13,6 +13,7 @@ from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 
 ROWS = (["Mrs Quimby texts of a rash", "letter", "QUIMBY-4711"], ["Mr Quimby coughs", "letter", "QUIMBY-4712"])
+HIDDEN = ("quimby", "letter")  # of which the second would be a usual name of a column
 SUFFIXES = ("csv", "tsv", "CSV", "xlsx", "parquet", "jsonl", "ndjson", "sql")
 
 
@@ -49,7 +50,7 @@ def failed(*arguments):
     assert getattr(done.exception, "exit_code", done.exit_code) == 2, done.output
     error = done.exception
     shown = f"{done.output}{error}{error.remedy}{getattr(error, 'report', '')}"
-    assert "quimby" not in shown.casefold()
+    assert not [word for word in HIDDEN if word in shown.casefold()]
     return shown
 
 
@@ -77,9 +78,12 @@ def test_sheets_named_after_patients_are_counted(home, tmp_path):
         book.create_sheet(name).append(["text"])
     book.save(tmp_path / "notes.xlsx")
     shown = failed("data", "add", tmp_path / "notes.xlsx", "--sheet", "Mrs Quim", "--dry-run", "--home", home)
-    assert "it has 3 sheets" in shown
+    assert "sheet 2 of 3 has a similar name" in shown
 
 
 def test_a_usual_name_is_still_proposed(home, tmp_path):
     source = write(tmp_path / "notes.csv", (["Note Text", "kind", "patient"], *ROWS))
     assert "did you mean 'Note Text'?" in failed("data", "add", source, "--text-field", "note_text", "--home", home)
+    assert "column 1 of 3 has a similar name" in failed(
+        "data", "add", source, "--text-field", "notes text", "--home", home
+    )

@@ -248,7 +248,8 @@ class Listing:
         if not lines:
             raise ConfigurationError(
                 f"{path}: holds no .ndjson file",
-                "name the folder of a bulk export (one resource a line), or of one table's parts (Parquet, CSV, TSV)",
+                "write the resources one a line to an .ndjson file, or name the folder of one table's parts (Parquet,"
+                " CSV, TSV, JSON lines)",
                 code="no-ndjson",
             )
         others = [file for file in files if file not in set(lines)]
