@@ -155,6 +155,20 @@ class Declared:
             other.add("bases")  # whoever names the systems has said that their ids are apart
         return Choice(frozenset(self.same_patient), frozenset(other))
 
+    def decided(self, same_patient: str, other_patient: str) -> "Declared":
+        """Returns the declaration with new decisions about look-alikes, kinds with commas between them.
+
+        A new decision about a kind replaces the one before.
+        """
+        same, other = (
+            {kind.strip() for kind in written.split(",") if kind.strip()} for written in (same_patient, other_patient)
+        )
+        return replace(
+            self,
+            same_patient=sorted(same | (set(self.same_patient) - other)),
+            other_patient=sorted(other | (set(self.other_patient) - same)),
+        )
+
     @property
     def columns(self) -> tuple[str, ...]:
         named = (self.text_field, self.label_field, self.user_field, *self.attribute_fields.values())

@@ -173,7 +173,6 @@ def add(
         raise ConfigurationError("a budget has an epsilon", "give --epsilon too, or leave --delta and --per-run out")
     settings = PartyHome(folder).settings
     exclusions = "" if no_exclude else str(exclude or settings.exclusions)
-    same, other = _kinds(same_patient), _kinds(other_patient)
     declared = Declared(
         str(file),
         text_field,
@@ -188,13 +187,12 @@ def add(
         settings.hold_out if hold_out is None else hold_out,
         quoting,
         sheet,
-        # A new decision about a kind replaces the one before.
-        sorted({*same, *(set(settings.same_patient) - set(other))}),
-        sorted({*other, *(set(settings.other_patient) - set(same))}),
+        settings.same_patient,
+        settings.other_patient,
         dict(map(_fhir_system, fhir_system or ())),
         tuple(map(_status, also_status or ())),
         ask_user_is(settings, user_field, user_is),
-    )
+    ).decided(same_patient or "", other_patient or "")
     if dry_run:
         look = operations.data.look(folder, declared, rows_read=show_rows_read(time.monotonic()))
         stops = [problem for problem, _ in look.faults]
@@ -354,11 +352,6 @@ def erase(home: HomeFolder = None, as_json: AsJson = False) -> None:
     operations.data.erase(home_of(home))
     said = "erased: the sealed records and their embeddings; the ledger stays. Stop the daemon's service too"
     print_result(as_json, {"erased": True}, said)
-
-
-def _kinds(written: str | None) -> list[str]:
-    """The kinds of look-alikes that an option names."""
-    return [kind.strip() for kind in (written or "").split(",") if kind.strip()]
 
 
 def _fhir_system(written: str) -> tuple[str, str]:

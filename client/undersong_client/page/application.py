@@ -25,6 +25,7 @@ from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse, Stream
+from undersong_common.patient_ids import KINDS
 from undersong_common.printable import json_text, printable
 from undersong_common.printed_page import Page
 from undersong_common.privacy import accounting, impact
@@ -58,6 +59,7 @@ ACTIONS = {
 }
 # An option decides about such a data set, and a person at a page has no terminal to type it at.
 AT_THE_MACHINE = "have your IT decide it and add the data set, at the machine of the notes"
+SAY_WHOSE = "say in the form for each kind whether such ids are one patient or two"
 LOG_BYTES = 32_768
 AWAY = "This party's daemon does not run: nothing is answered, and what stands here is what it left."
 
@@ -303,6 +305,7 @@ class HospitalPage:
             "dataset": lambda: {
                 "settings": opened.settings,
                 "folders": self._sources(),
+                "kinds": KINDS,
                 "rows": own_figures(opened).rows() if opened.settings.data else (),
             },
             "budget": budget,
@@ -335,7 +338,7 @@ class HospitalPage:
             user_field=user,
             user_is=chosen_user_is(settings, user, user_is),
             database=settings.database if file.endswith(".sql") else "",
-        )
+        ).decided(visit.form.get("same_patient", ""), visit.form.get("other_patient", ""))
         declared.check_names()
         known = settings.data
         # Whoever named the data set before may have read it from anywhere, but a link in it leads nowhere else.
@@ -351,7 +354,8 @@ class HospitalPage:
         except ConfigurationError as error:
             if "--" not in error.remedy:
                 raise
-            raise ConfigurationError(error.problem, AT_THE_MACHINE, code=error.code) from None
+            remedy = SAY_WHOSE if error.code == "look-alikes" else AT_THE_MACHINE
+            raise ConfigurationError(error.problem, remedy, code=error.code) from None
         visit.note("data add", f"data set {added.ledger.fingerprint[:12]}")
         return visit.go("/budget", "The data set is sealed here; nothing was sent.")
 

@@ -76,7 +76,7 @@ class Objections:
                 (
                     not self.present,
                     f"the list of objections acts on nobody: 0 of {counted(len(self.units), 'identifier')}"
-                    " are in the source",
+                    f" {'is' if len(self.units) == 1 else 'are'} in the source",
                 ),
                 (
                     present_before is not None and self.present < present_before,

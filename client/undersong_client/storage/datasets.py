@@ -38,6 +38,7 @@ from undersong_common.patient_ids import LookAlikes, PatientId
 from undersong_common.printable import printable
 from undersong_common.privacy.ledger import Ledger
 
+NO_ROWS = "the source holds no row: see whether its path is right and its export has ended"
 EXCLUSIONS_TAG = "undersong exclusions 1"  # domain of the hashes of the log of lists
 
 
@@ -272,7 +273,7 @@ def warnings_about(home: PartyHome, reading: sources.Reading, policy: HospitalPo
     warnings = reading.cautions(sealed_objections(home))
     if policy.approval == "standing":
         return warnings + cautions.of_standing_consent(policy, reading.table, user_is)
-    return warnings + ([] if len(reading.table) else [cautions.EMPTY])
+    return warnings + ([] if len(reading.table) else [cautions.EMPTY if reading.rows else NO_ROWS])
 
 
 def _left_out(reading: sources.Reading, held_out: int) -> dict[str, int]:

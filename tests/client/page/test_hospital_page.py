@@ -428,8 +428,13 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     )
     asked = text(page.post("/budget/data", {**fields, "file": str(alike)}, of="/budget"))
     assert "1 id differs from another one only by leading zeros" in asked
-    assert "have your IT decide it" in asked
+    assert "say in the form for each kind whether such ids are one patient or two" in asked
     assert "--same-patient" not in asked
+    decided = {**fields, "file": str(alike), "despite": "yes"}
+    for kind, other in (("same_patient", "other_patient"), ("other_patient", "same_patient")):
+        assert page.led(page.post("/budget/data", {**decided, kind: " zeros"}, of="/budget")) == "/budget"
+        choice = PartyHome(tmp_path / "lonely").settings
+        assert (list(getattr(choice, kind)), list(getattr(choice, other))) == (["zeros"], [])
     (tmp_path / "wishes.txt").write_text("patient 0\n")
     home = PartyHome(tmp_path / "lonely")
     home.change(exclusions=str(tmp_path / "wishes.txt"), same_patient=["case"])

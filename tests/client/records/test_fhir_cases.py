@@ -268,6 +268,50 @@ def test_a_dry_run_stops_where_every_patient_objects(tmp_path, home, merged):
     assert "the data set has no record" in command(*add, code=2)
 
 
+def test_a_second_text_of_a_document_is_counted_and_a_second_form_is_not(tmp_path):
+    forms = (attachment("text/plain", b"One note."), attachment("text/html", b"<p>One  <b>note</b>.</p>"))
+    texts = (attachment("text/plain", b"first part"), attachment("text/plain", b"second part"))
+    pdf = (attachment("application/pdf", b"%PDF"), attachment("text/plain", b"a text"))
+    rows = [document(number, *attachments) for number, attachments in enumerate((forms, texts, pdf))]
+    write_lines(tmp_path / "a.ndjson", rows)
+    reading = sources.read(Declared(str(tmp_path / "a.ndjson"), user_field="patient"))
+    assert reading.table.texts == ("One note.", "first part", "a text")
+    ((where, why),) = [(skipped.where, skipped.why) for skipped in reading.skipped]
+    assert where == "a.ndjson:2"
+    assert why.startswith("a further attachment of it holds another text")
+    assert reading.lost == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("#bin", "its attachment is a resource within the document, which is not read"),
+        ("file:///C:/notes/1.txt", "its attachment's address is a file of the machine that wrote it"),
+        ("https://other.example/Binary/1", "its attachment lies on another server"),
+        ("none.txt", "its attachment is not in the folder"),
+    ],
+)
+def test_an_attachment_that_is_not_read_is_named_by_its_true_reason(tmp_path, url, why):
+    write_lines(tmp_path / "a.ndjson", [document(1, attachment("text/plain", url=url))])
+    (skipped,) = sources.read(Declared(str(tmp_path), user_field="patient")).skipped
+    assert skipped.why == why
+
+
+def test_an_address_as_windows_writes_it_is_found(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "1.txt").write_text("a note")
+    write_lines(tmp_path / "a.ndjson", [document(1, attachment("text/plain", url="texts\\1.txt"))])
+    assert sources.read(Declared(str(tmp_path), user_field="patient")).table.texts == ("a note",)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.ndjson"])
+def test_an_empty_source_is_named_as_empty(home, tmp_path, name):
+    (tmp_path / name).write_text("text,patient\n" if name == "a.csv" else "")
+    for options in ((), ("--dry-run",)):
+        said = command("data", "add", tmp_path / name, *PATIENTS, *options, "--home", home, code=2)
+        assert "the source holds no row" in said
+
+
 def test_a_bundle_that_is_not_on_one_line_is_refused(tmp_path):
     note = document(1, attachment("text/plain", b"a note"))
     write_lines(tmp_path / "a.ndjson", [note])

@@ -25,6 +25,8 @@ from undersong_common.row_files import gzip_lines, has_suffix
 LARGEST_BYTES = 32 * 2**20  # of an attachment; a text of 4 MiB may stand in a page of several times as many
 ELSEWHERE = "its attachment lies on another server"
 NOT_THERE = "its attachment is not in the folder"
+CONTAINED = "its attachment is a resource within the document, which is not read"
+OTHER_MACHINE = "its attachment's address is a file of the machine that wrote it"
 SHARED = "documents of two patients name its attachment"
 _SEVERAL = object()
 
@@ -104,8 +106,12 @@ class Attachments:
             if kind != "Binary":
                 raise Unreadable(NOT_THERE)
             return self._binary(Key(entry.system, kind, name), [])
+        if url.startswith("#"):
+            raise Unreadable(CONTAINED)
         address = read_address(url)
         if "://" in url:
+            if url.lower().startswith("file:"):
+                raise Unreadable(OTHER_MACHINE)
             if address is not None and address.kind == "Binary" and address.base in self._resources.bases:
                 return self._binary(Key(address.base, "Binary", address.name), [])
             if not (entry.system and url.startswith(f"{entry.system}/")):
@@ -143,7 +149,8 @@ class Attachments:
         """The file at a relative address, of the nearest folder that has one. Raises Unreadable."""
         for folder in folders:
             inside = folder.resolve()
-            for name in dict.fromkeys((url, unquote(url), f"{unquote(url)}.gz")):
+            plain = unquote(url).replace("\\", "/")  # as Windows writes an address
+            for name in dict.fromkeys((url, plain, f"{plain}.gz")):
                 try:
                     file = (inside / name).resolve()
                     if not (file.is_relative_to(inside) and file.is_file()):

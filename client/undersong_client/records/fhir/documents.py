@@ -173,7 +173,7 @@ class Documents:
         """Notes a document that was entered in error: the same note in another resource does not count either."""
         resource = self._resources.read(entry)
         try:
-            text = _text(resource, entry, attachments)
+            text = _texts(resource, entry, attachments)[0]
         except Unreadable:
             text = ""
         patient = patients.patient_of(self._patients[id(entry)])
@@ -197,7 +197,7 @@ class Documents:
             for notes, why in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
                 if place := notes.with_attachment(patient, targets):
                     raise _Repeated(place, why)
-            text = _text(resource, entry, attachments)
+            text, *further = _texts(resource, entry, attachments)
             for notes, why in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
                 if place := notes.with_text(patient, entry.kind, text, days):
                     raise _Repeated(place, why)
@@ -212,6 +212,8 @@ class Documents:
             others = [other.place for other in self._conflicts[id(entry)] if other is not entry]
             self._skip(entry.place, TWO_VERSIONS, "refused", beside=others[0], remedy=ONE_VERSION)
             return None
+        for _ in further:
+            self._skip(entry.place, FURTHER_TEXT)
         self._notes.add(patient, targets, entry, text, days)
         values |= {"text": text, "patient": self._patients[id(entry)]}
         return Row(entry.place, {**dict.fromkeys(self._declared.columns), **values})
@@ -240,6 +242,7 @@ class Documents:
 
 SAME_NOTE = "the same note stands in another resource"
 WITHDRAWN = "the same note was entered in error in another resource"
+FURTHER_TEXT = "a further attachment of it holds another text: of a document the first text is read"
 TWO_VERSIONS = "another resource has its id, and neither has a version"
 ONE_VERSION = "export versions (meta.lastUpdated or meta.versionId), or leave the line out that does not count"
 
@@ -262,24 +265,29 @@ def _days(resource: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(date[:10] for date in dates if isinstance(date, str) and len(date) >= 10)
 
 
-def _text(resource: dict[str, Any], entry: Entry, attachments: Attachments) -> str:
-    """Text of the first attachment that can be read; several of one document are forms of the same. Raises Unreadable.
+def _texts(resource: dict[str, Any], entry: Entry, attachments: Attachments) -> list[str]:
+    """The texts of a document's attachments. Raises Unreadable if none can be read.
 
-    A report without a form that can be read is its conclusion.
+    Several attachments are forms of one text, which count as one by their words. A report without a form that can be
+    read is its conclusion.
     """
     reasons: list[str] = []
+    texts: dict[str, str] = {}  # by the words
     for attachment in _attachments(resource):
         target: Hashable = None
         try:
             kind, content, target = attachments.content(attachment, entry)
-            return plain_text(kind, content)
+            text = plain_text(kind, content)
+            texts.setdefault("".join(filter(str.isalnum, text)).casefold(), text)
         except Unreadable as error:
             attachments.note_fault(target, str(error))
             reasons.append(str(error))
     conclusion = resource.get("conclusion")
-    if isinstance(conclusion, str) and conclusion.strip():
-        return conclusion
-    raise Unreadable(reasons[0] if reasons else "it has no attachment")
+    if not texts and isinstance(conclusion, str) and conclusion.strip():
+        return [conclusion]
+    if not texts:
+        raise Unreadable(reasons[0] if reasons else "it has no attachment")
+    return list(texts.values())
 
 
 def _value(resource: dict[str, Any], column: str) -> Any:
