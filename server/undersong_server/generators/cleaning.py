@@ -44,6 +44,7 @@ _INVISIBLE = re.compile(
 _LINE_BREAKS = str.maketrans(dict.fromkeys("\u2028\u2029\x85\x0c", "\n"))
 
 TAG = re.compile(r"[<＜]\s*/?\s*text\b[^<>＜＞]{0,80}[>＞]", re.IGNORECASE)
+_MARKED_TAG = re.compile(rf"(\*{{1,2}}|`)({TAG.pattern})\1", re.IGNORECASE)  # **<text>**
 _CLOSED = re.compile(r"[<＜]\s*/\s*(?:text|answer|output|response)\s*[>＞]", re.IGNORECASE)
 _OPENED = re.compile(r"[<＜]\s*(text|answer|output|response)\b[^<>＜＞]{0,80}[>＞]", re.IGNORECASE)
 _TAGGED = re.compile(
@@ -88,8 +89,12 @@ _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__)(?=[^\s*_])([^\n*]{1,400}?)(?<=[^
 _HEADING = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)
 _ITEM = re.compile(rf"^{ITEM}", re.MULTILINE)
 _SECOND = re.compile(r"(?<!\S)\(?2[.)]\s")
+# JSON, also as a string of JSON, a table, a page, a call, a key of YAML or TOML with a quoted value, a head of CSV
 _DATA = re.compile(
-    r"\s*(?:(?:data:\s*)?[\[{]\s*[\"'\[{]|<!doctype html|<html\b|<\?xml\b|[A-Za-z_][\w.]*\(\s*(?:\w+\s*=|[\"'{]))",
+    r"\s*(?:(?:data:\s*|json\s*)?[\[{]\s*[\"'\[{]|\"[\[{]\s*\\?[\"']|\||<!doctype html|<html\b|<\?xml\b"
+    r"|[A-Za-z_][\w.]*\(\s*(?:\w+\s*=|[\"'{])"
+    r"|(?-i:[\"']?(?:text|note|answer|content|output|response|message|label)[\"']?\s*"
+    r"(?:[:=]\s*[\"'|>]|[,;\t]\s*\w+\n)))",
     re.IGNORECASE,
 )
 _ELEMENT = re.compile(r"\s*(?:<\?xml[^<>]*\?>\s*)?<((?!\d)[\w:.-]+)(?:[\s=][^<>]*)?>(.*)</\1\s*>\s*\Z", re.DOTALL)
@@ -129,7 +134,7 @@ def clean(answer: str, *, prompt: str = "") -> CleanAnswer:
     >>> clean("<think>Short.</think><text>Note: **penicillin** allergy.</text>").text
     'Note: **penicillin** allergy.'
     """
-    whole = without_thinking(without_echo(readable(answer), prompt))
+    whole = _MARKED_TAG.sub(r"\2", without_thinking(without_echo(readable(answer), prompt)))
     tagged = tagged_texts(whole)
     return CleanAnswer(whole, tagged, tagged[-1] if tagged else untagged_text(whole))
 
@@ -214,6 +219,11 @@ def tags_end(text: str) -> int:
     return (closed > opened) - (opened > closed)
 
 
+def more_close(text: str) -> bool:
+    """Returns True if more tags close a text than open one."""
+    return len(_CLOSED.findall(text)) > len(_OPENED.findall(text))
+
+
 def untagged_text(text: str) -> str:
     """Returns the text in an answer without tags, which may have other things around it."""
     text = _apply_until_stable(text, _pass)
@@ -280,9 +290,9 @@ def unpacked(text: str, *, tagged: bool = False) -> str:
 def _after_data(text: str) -> str:
     """Returns the prose behind JSON that a text begins with; "" if it goes on with data, or begins with none."""
     with suppress(ValueError, RecursionError):
-        _, end = json.JSONDecoder(strict=False).raw_decode(text.lstrip())
+        value, end = json.JSONDecoder(strict=False).raw_decode(text.lstrip())
         rest = text.lstrip()[end:].lstrip(" \n,;")
-        return "" if rest[:1] in ("{", "[", "`", "<") else rest
+        return "" if rest[:1] in ("{", "[", "`", "<") or isinstance(value, str) else rest
     return ""
 
 

@@ -14,6 +14,7 @@ from typing import Any
 FIRST_CHARACTERS = 300  # in which a refusal shows itself
 _REACH = 90
 _APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'", "`": "'", "´": "'"})
+_QUOTED = re.compile(r'\A["“„«][^"“”„«»]{1,200}["”“»],?(?=\s\w)')
 _FLAGS = re.IGNORECASE | re.DOTALL
 
 _FEWEST_WORDS = 6
@@ -56,7 +57,9 @@ def is_refusal(text: str) -> bool:
     >>> is_refusal("I'm sorry, but I can't write that note."), is_refusal("I can't complete a transfer to my mother.")
     (True, False)
     """
-    first = " ".join(text.split()).translate(_APOSTROPHES)[:FIRST_CHARACTERS]
+    # Somebody who is quoted first, in a text that goes on, is not the writer.
+    told = _QUOTED.sub("", " ".join(text.split()))
+    first = told.translate(_APOSTROPHES)[:FIRST_CHARACTERS]
     return any(pattern.search(first) for pattern in _patterns())
 
 

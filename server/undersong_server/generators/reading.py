@@ -15,6 +15,7 @@ from undersong_server.generators.cleaning import (
     data_strings,
     duplicate_key,
     is_empty,
+    more_close,
     phrases,
     tags_end,
     unpacked,
@@ -48,18 +49,18 @@ LEAST_SLACK = 3  # words
 KEPT_SHARE = 0.6  # of a cut answer, that whole sentences must make up for it to be kept
 _ECHOED_WORDS = 7  # of an instruction in a row, that no text has by chance
 
+# A line that begins with one word and a number: "Note 2:", "Beispiel b)", "第二条："
 _HEADED = re.compile(
-    r"^\W{0,4}(?:text|note|message|example|review|question|query|sentence|paragraph|response|sample|record|version|answer"
-    r"|post|option|variation|alternative|draft)\s*(?:#|no\.?)?\s*(?:\d{1,2}|[a-c])\b\s*(?:\*\*)?\s*[.:)\-–]",
+    rf"^\W{{0,4}}(?:([^\W\d_]+)\s*(?:#|no\.?)?\s*(?:\d{{1,2}}|[a-c])\b|第[\d一二三四五六七八九十]+\w?)\W{{0,3}}[.){COLONS}–-]",
     re.IGNORECASE | re.MULTILINE,
 )
-_NUMBERED = re.compile(rf"^[ \t]*{NUMBER}[ \t]*(.*)$", re.MULTILINE)
+_NUMBERED, _LISTED = (re.compile(rf"^[ \t]*{mark}[ \t]*(.*)$", re.MULTILINE) for mark in (NUMBER, ITEM))
 _DIVIDER = re.compile(r"\n[ \t]*(?:-{3,}|\*{3,}|={3,}|#{3,}|_{3,})[ \t]*\n")
 # One to five words of any script in brackets; "[unclear](a link)", "[1]", "<B>" and a heading 【...】 are none
 _NAMED = r"[^\W\d_][\w'’.-]+(?:[ _/-]+[\w'’.-]+){0,4}"
 _PLACEHOLDER = re.compile(
-    rf"\[[\s*_]*{_NAMED}[\s*_:]*\](?!\()|\{{+\s*{_NAMED}\s*\}}+|［\s*{_NAMED}\s*］|(?<=[^\n])【\s*{_NAMED}\s*】"
-    r"|(?<!\w)<[^\W\d_][\w'’-]+>"
+    rf"\[[\s*_]*(?!sic\]){_NAMED}[\s*_:]*\](?!\()|〔\s*{_NAMED}\s*〕|\{{+\s*{_NAMED}\s*\}}+|［\s*{_NAMED}\s*］|(?<=[^\n])【\s*{_NAMED}\s*】"
+    rf"|(?<!\w)<{_NAMED}>"
 )
 
 
@@ -135,10 +136,12 @@ def _read(
         is_list = not whole or request.kind == VOCABULARY or listed(answer)  # any text has a vocabulary
         return Reading(answer, REFUSED if is_refusal(wrapped) else "" if is_list else NO_LIST)
     text = unpacked(wrapped, tagged=bool(tagged))
-    is_asked = request.style == "chat" and "<text>" in request.prompt
+    is_asked = _asks_for_tags(request)
     is_marked = bool(tagged) or text != wrapped
     fault = _text_fault(text, wrapped, language) or (SEVERAL if len(tagged) > 1 else "")
-    if fault := fault or ("" if is_marked else _unmarked_fault(text, line_breaks, request.is_long, is_asked)):
+    if tagged and more_close(answer):
+        fault = fault or UNMARKED  # one of them is a word of the text, and nobody knows which
+    if fault := fault or ("" if is_marked else _unmarked_fault(text, request, line_breaks)):
         return Reading(text, fault)
     if not whole or (fault := _prompted_fault(text, request)):
         return Reading(text, fault if whole else "")
@@ -168,19 +171,31 @@ def _text_fault(text: str, wrapped: str, language: str) -> str:
     return next((fault for fault, is_there in faults.items() if is_there), "")
 
 
-def _unmarked_fault(text: str, line_breaks: bool, is_long: bool, is_asked: bool) -> str:
+def _unmarked_fault(text: str, request: GenerationRequest, line_breaks: bool) -> str:
     """Returns the fault of an answer without tags that holds more than one text; "" for none.
 
-    If tags were asked for, numbered items are several texts, and what stands in a block of its own before or after the
+    If tags were asked for, listed items are several texts, and what stands in a block of its own before or after the
     text cannot be told from it. Lines between the sections of a long text divide none.
     """
-    items = [item.strip() for item in _NUMBERED.findall(text)]
+    is_asked = _asks_for_tags(request)
+    items = [item.strip() for item in (_LISTED if is_asked else _NUMBERED).findall(text)]
     are_texts = is_asked or all(item.endswith("?") or item[:1] in '"“«' for item in items)
-    if (len(items) > 1 and are_texts) or len(_HEADED.findall(text)) > 1 or (_DIVIDER.search(text) and not is_long):
+    if (len(items) > 1 and are_texts) or _are_headed(text) or (_DIVIDER.search(text) and not request.is_long):
         return SEVERAL
     blocks = text.split("\n\n" if line_breaks else "\n")
     is_apart = len(blocks) > 1 and not (line_breaks and "\n" in blocks[-1])
-    return UNMARKED if is_asked and (is_apart or _announcement().match(text)) else ""
+    is_named = duplicate_key(re.split(f"[{COLONS}]", text)[0]) == duplicate_key(request.label)
+    return UNMARKED if is_asked and (is_apart or is_named or _announcement().match(text)) else ""
+
+
+def _asks_for_tags(request: GenerationRequest) -> bool:
+    return request.style == "chat" and "<text>" in request.prompt
+
+
+def _are_headed(text: str) -> bool:
+    """Returns True if several lines begin with the same word and a number."""
+    words = [word.casefold() for word in _HEADED.findall(text)]
+    return len(words) > len(set(words))
 
 
 @cache

@@ -239,6 +239,13 @@ VENDORS: list[tuple[int, Any, State, str]] = [
     (200, {"success": False, "errors": [{"code": 7003, "message": "Could not route"}]}, State.LOST, "Could not route"),
     (200, b"", State.LOST, ""),
     (204, b"", State.LOST, ""),
+    (
+        403,
+        said("Your organization's access has been suspended for violating our usage policies."),
+        State.ACCOUNT,
+        "susp",
+    ),
+    (400, said("Your account was banned under our content policy."), State.REFUSED, "banned"),
     (403, b"<html><title>Just a moment...</title></html>", State.ACCOUNT, "Just a moment"),
 ]
 

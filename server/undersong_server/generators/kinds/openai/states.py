@@ -149,6 +149,12 @@ _CONTENT = re.compile(
     r"|(?<!organization )(?<!organisation )(?<!organization's )(?<!network )(?<!access )(?<!data )\bpolicy",
     _I,
 )
+# Somebody is shut out, by a policy perhaps: that is no word on this request
+_SUSPENDED = re.compile(
+    r"\b(account|organi[sz]ation|access|subscription|project|workspace|team|key)\b.{0,60}"
+    r"\b(suspended|deactivated|terminated|banned|revoked)",
+    _I,
+)
 _BILLING = re.compile(
     r"billing|insufficient[ _]?(balance|quota|fund|credit)|\bcredits?\b(?! card)|\bbalance\b|payment|prepaid|arrear"
     r"|余额|欠费|hard.limit|spend(ing)?.limit|current quota|account.{0,20}(suspended|deactivated|overdue)",
@@ -321,7 +327,7 @@ def _kind_of(status: int, signs: str, *, announced: bool) -> str:
 
 
 def _kind_of_words(status: int, signs: str) -> str:
-    if _CONTENT.search(signs):
+    if _CONTENT.search(signs) and not _SUSPENDED.search(signs):
         return "content"
     if _BILLING.search(signs):
         return "quota"
