@@ -168,6 +168,17 @@ def test_keys_are_kept_no_longer_than_the_secrets_that_they_were_made_of() -> No
     assert not left[Stage.CONSISTENCY]
 
 
+def test_a_vector_is_masked_up_to_the_share_of_the_ring_that_is_its_own() -> None:
+    machine, request = _until_mask()
+    machine.receive(request)
+    parameters = machine._parameters
+    largest = (1 << (parameters.modulus_bits - 1)) // parameters.size
+    for value in (largest + 1, -largest - 1):
+        with pytest.raises(ConfigurationError, match="exceeds what the ring was planned for"):
+            machine.provide(GridVector(np.full(17, value)), QUESTION)
+    assert machine.provide(GridVector(np.full(17, -largest)), QUESTION).vector
+
+
 def test_only_a_grid_vector_of_the_right_shape_is_masked_and_refusals_show_no_value() -> None:
     machine, request = _until_mask()
     with raises(InternalError, "vector-too-early"):
