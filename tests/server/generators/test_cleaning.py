@@ -145,6 +145,11 @@ def test_cleaning_twice_is_cleaning_once(raw: str) -> None:
     assert once == "" or not is_empty(once)
 
 
+def test_last_of_several_tagged_texts_is_the_text() -> None:
+    answer = "<text>The card was lost.</text> Better: <text>The card was declined.</text>"
+    assert clean(answer).text == "The card was declined."
+
+
 PIECES = ["<", "Sure, ", "**a", "\n", '"', "<think>", "&amp;", "here is ", "1. ", "_ ", "```\n"]
 
 
