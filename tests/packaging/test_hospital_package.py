@@ -14,7 +14,9 @@ import pytest
 from tests import packages
 from tests.doubles import wheels
 from tests.doubles.party_home import write_notes
-from tests.doubles.processes import ROOT
+from tests.doubles.processes import OPERATOR, ROOT
+from tests.packaging.test_systemd import Machine, add_account, check_services, join, run_checkout
+from undersong_common.services import UNITS
 from undersong_common.version import SOFTWARE, VERSION
 
 pytestmark = [
@@ -64,6 +66,11 @@ def wheelhouse(tmp_path_factory):
     return folder / "wheels"
 
 
+@pytest.fixture(scope="module")
+def package(wheelhouse, tmp_path_factory):
+    return packages.debian_package(wheelhouse, tmp_path_factory.mktemp("package"))
+
+
 def ended(*command):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -90,7 +97,7 @@ def test_the_bundle_installs_into_an_empty_environment_and_a_changed_wheel_does_
     assert ended(python, "-P", "-c", embeds) == (0, "(1, 384)\n")
 
 
-def test_the_package_installs_upgrades_and_leaves_nothing_but_data(wheelhouse, tmp_path):
+def test_the_package_installs_upgrades_and_leaves_nothing_but_data(package, tmp_path):
     if os.geteuid() or None in map(shutil.which, ("dpkg-deb", "unshare", "setpriv")):
         pytest.skip("needs root, dpkg-deb, unshare and setpriv")
     if ended("dpkg-query", "-W", "python3.11", "systemd")[0]:
@@ -103,9 +110,10 @@ mount -t overlay none -o lowerdir=/,upperdir={tmp_path}/disk/upper,workdir={tmp_
     (tmp_path / "disk").mkdir()
     if ended("unshare", "--mount", "sh", "-c", over)[0]:
         pytest.skip("no overlay can be mounted here")
-    one = packages.debian_package(wheelhouse, tmp_path)
     unpacked = tmp_path / "unpacked"
-    assert ended("dpkg-deb", "-R", one, unpacked)[0] == 0
+    assert ended("dpkg-deb", "-R", package, unpacked)[0] == 0
+    installed_kib = int(ended("dpkg-deb", "--field", package, "Installed-Size")[1])
+    assert 200_000 < installed_kib <= 480_000_000 // 1024
     for server in ("undersong_server", "undersong", "torch"):
         assert not (unpacked / "opt/undersong/lib/python3.11/site-packages" / server).exists()
     control = unpacked / "DEBIAN" / "control"
@@ -117,7 +125,7 @@ mount -t overlay none -o lowerdir=/,upperdir={tmp_path}/disk/upper,workdir={tmp_
     notes = write_notes(tmp_path / "notes.jsonl")
     inside = f"""{over}
 cd {tmp_path}/disk/root
-cp {one} one.deb; cp {two} two.deb; cp {notes} notes.jsonl; cp {tmp_path}/steps.sh steps.sh
+cp {package} one.deb; cp {two} two.deb; cp {notes} notes.jsonl; cp {tmp_path}/steps.sh steps.sh
 mount -t proc none proc
 mount --bind /dev dev
 mkdir -p {tmp_path}/disk/run && mount --bind {tmp_path}/disk/run run
@@ -134,3 +142,33 @@ env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . sh /steps.sh
     assert left
     accounts = {"/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-", "/etc/.pwd.lock"}
     assert {path for path in left if not path.startswith("/var/lib/undersong-party")} <= accounts, left
+
+
+@pytest.fixture
+def machine():
+    machine = Machine()
+    yield machine
+    machine.close()
+
+
+def test_the_package_alone_leads_to_a_daemon_and_a_page_under_systemd(machine, package):
+    use_package(machine, package)
+
+
+def use_package(machine, package):
+    """docs/service.md, "Install from a package": apt, data, grant, ``service install``, ``service remove``, purge."""
+    machine.copy(package, f"/opt/{package.name}")
+    machine(f"cd /opt && DEBIAN_FRONTEND=noninteractive apt-get install --yes ./{package.name}")
+    run_checkout(machine, "undersong", OPERATOR)
+    add_account(machine, "undersong")
+    machine(f"cp {UNITS}/undersong-co* /etc/systemd/system/ && systemctl daemon-reload")
+    join(machine)
+    machine("undersong-party service install")
+    check_services(machine)
+    assert "undersong-party" in machine("ls /etc/systemd/system/multi-user.target.wants")
+    machine("undersong-party service remove")
+    assert not machine("pgrep -u undersong-party", check=False)
+    assert not machine("ls /etc/systemd/system/multi-user.target.wants | grep undersong-p", check=False)
+    machine("apt-get purge --yes undersong-party")
+    places = "/opt /etc /usr/bin /usr/lib/systemd /usr/lib/sysusers.d /usr/share/doc"
+    assert machine(f"find {places} -name 'undersong-p*' -not -path '/opt/{package.name}'") == ""

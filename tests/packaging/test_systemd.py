@@ -71,6 +71,12 @@ class Machine:
         assert not check or done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def copy(self, path, target):
+        """Copies a file of this machine's into it: both have a folder of temporary files of their own."""
+        with open(path, "rb") as content:
+            command = ["podman", "exec", "-i", self.name, "sh", "-c", f"cat > {shlex.quote(target)}"]
+            subprocess.run(command, stdin=content, check=True, timeout=300)
+
     def close(self):
         subprocess.run(["podman", "rm", "-f", "-t", "2", self.name], capture_output=True)
 
@@ -82,8 +88,7 @@ def machine():
     try:
         found(f"cp {shlex.quote(str(UNITS))}/* /etc/systemd/system/ && systemctl daemon-reload")
         for account in ACCOUNTS:
-            home = f"--home-dir /var/lib/{account} --create-home"
-            found(f"useradd --system {home} --shell /usr/sbin/nologin {account}")
+            add_account(found, account)
         yield found
     finally:
         found.close()
@@ -114,48 +119,64 @@ def test_a_unit_is_started_again_after_75_and_not_after_2(machine, name):
         machine(f"rm -r {folder}; systemctl daemon-reload; systemctl reset-failed {name}", check=False)
 
 
-def test_the_units_run_both_sides_confined(machine):
+def run_checkout(machine, program, module):
+    """Lets /opt/undersong/bin/PROGRAM run this checkout."""
     path = ":".join(map(str, (WEIGHTLESS, *SOURCES, SITE)))
-    machine("mkdir -p /opt/undersong/bin")
-    for name, module in (("undersong", OPERATOR), ("undersong-party", HOSPITAL)):
-        script = f'#!/bin/sh\nexport PYTHONPATH={path}\nexec {PYTHON} -m {module} "$@"\n'
-        machine(f"cat > /opt/undersong/bin/{name}; chmod +x /opt/undersong/bin/{name}", given=script)
-
-    def operator(words):
-        return machine(
-            f"cd / && UNDERSONG_HOME={COORDINATOR} runuser -u undersong -- /opt/undersong/bin/undersong {words}"
-        )
-
-    def hospital(words, **options):
-        where = f"UNDERSONG_PARTY_HOME={PARTY} XDG_STATE_HOME=/var/lib/undersong-party/state"
-        return machine(
-            f"cd / && {where} runuser -u undersong-party -- /opt/undersong/bin/undersong-party {words}", **options
-        )
-
-    operator("coordinator init --address localhost:7443")
-    machine("systemctl start undersong-coordinator undersong-console")
-    fingerprint = json.loads(operator("coordinator show --json"))["fingerprint"]
-    operator("invite heart --out /var/lib/undersong/heart.package")
-    machine("install -m 644 /var/lib/undersong/heart.package /tmp/package")
-    said = hospital(f"enroll /tmp/package --fingerprint {fingerprint} --request-out /var/lib/undersong-party/request")
-    stated = re.search(r"fingerprint: ([0-9a-f-]+)", said)[1]
-    machine("install -m 644 /var/lib/undersong-party/request /tmp/request")
-    operator(f"sign /tmp/request --fingerprint {stated} --out /var/lib/undersong/grant")
-    machine("install -m 644 /var/lib/undersong/grant /tmp/grant")
-    hospital("enroll --grant /tmp/grant")
-    notes = "".join(json.dumps({"text": f"note {each}", "label": "a", "patient": each}) + "\n" for each in range(9))
-    machine("cat > /var/lib/undersong-party/notes.jsonl", given=notes)
-    hospital(
-        "data add /var/lib/undersong-party/notes.jsonl --label-field label --user-field patient"
-        " --epsilon 4 --delta 1e-6"
+    script = f'#!/bin/sh\nexport PYTHONPATH={path}\nexec {PYTHON} -m {module} "$@"\n'
+    machine(
+        f"mkdir -p /opt/undersong/bin && cat > /opt/undersong/bin/{program}; chmod +x /opt/undersong/bin/{program}",
+        given=script,
     )
-    machine("systemctl start undersong-party undersong-page")
+
+
+def add_account(machine, account):
+    home = f"--home-dir /var/lib/{account} --create-home"
+    machine(f"useradd --system {home} --shell /usr/sbin/nologin {account}")
+
+
+def operator(machine, words):
+    return machine(f"cd / && UNDERSONG_HOME={COORDINATOR} runuser -u undersong -- /opt/undersong/bin/undersong {words}")
+
+
+def hospital(machine, words, **options):
+    where = f"UNDERSONG_PARTY_HOME={PARTY} XDG_STATE_HOME=/var/lib/undersong-party/state"
+    program = "/opt/undersong/bin/undersong-party"
+    return machine(f"cd / && {where} runuser -u undersong-party -- {program} {words}", **options)
+
+
+def join(machine):
+    """Starts a coordinator and its console, and makes the hospital's account one of its parties, with notes."""
+    operator(machine, "coordinator init --address localhost:7443")
+    machine("systemctl start undersong-coordinator undersong-console")
+    fingerprint = json.loads(operator(machine, "coordinator show --json"))["fingerprint"]
+    operator(machine, "invite heart --out /var/lib/undersong/heart.package")
+    machine("install -m 644 /var/lib/undersong/heart.package /tmp/package")
+    request = "/var/lib/undersong-party/request"
+    said = hospital(machine, f"enroll /tmp/package --fingerprint {fingerprint} --request-out {request}")
+    stated = re.search(r"fingerprint: ([0-9a-f-]+)", said)[1]
+    machine(f"install -m 644 {request} /tmp/request")
+    operator(machine, f"sign /tmp/request --fingerprint {stated} --out /var/lib/undersong/grant")
+    machine("install -m 644 /var/lib/undersong/grant /tmp/grant")
+    hospital(machine, "enroll --grant /tmp/grant")
+    notes = "".join(
+        json.dumps({"text": f"note {number}", "label": "a", "patient": number}) + "\n" for number in range(9)
+    )
+    machine("install -m 600 -o undersong-party /dev/stdin /var/lib/undersong-party/notes.jsonl", given=notes)
+    hospital(
+        machine,
+        "data add /var/lib/undersong-party/notes.jsonl --label-field label --user-field patient"
+        " --epsilon 4 --delta 1e-6",
+    )
+
+
+def check_services(machine):
+    """Waits until the daemon is connected and both pages answer; all four programs are confined."""
 
     def soon(condition):
         wait_for(condition, 180.0, said=lambda: machine("journalctl --no-pager -n 60", check=False), every_s=1.0)
 
-    soon(lambda: '"connected"' in hospital("status --json", check=False))
-    operator("coordinator healthy")
+    soon(lambda: '"connected"' in hospital(machine, "status --json", check=False))
+    operator(machine, "coordinator healthy")
     for port in (8700, 8701):
         ask = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/healthz').read().decode())"
         soon(lambda ask=ask: '"ok"' in machine(f'{PYTHON} -c "{ask}"', check=False))
@@ -163,3 +184,11 @@ def test_the_units_run_both_sides_confined(machine):
         process = machine(f"systemctl show -P MainPID {name}").strip()
         assert re.search(r"Max core file size +0 +0", machine(f"cat /proc/{process}/limits")), name
         assert "NoNewPrivs:\t1" in machine(f"cat /proc/{process}/status"), name
+
+
+def test_the_units_run_both_sides_confined(machine):
+    for name, module in (("undersong", OPERATOR), ("undersong-party", HOSPITAL)):
+        run_checkout(machine, name, module)
+    join(machine)
+    machine("systemctl start undersong-party undersong-page")
+    check_services(machine)
