@@ -30,6 +30,7 @@ HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - not
 ADMINISTRATOR_UNITS = "/etc/systemd/system"
 PACKAGE_UNITS = "/usr/lib/systemd/system"  # of the Debian package
 SETTINGS_FOLDER = "/etc/undersong"
+LOCKS = "/run"  # a lock needs to outlive no start of the machine, and a removal leaves none in /etc
 INSTALLING, INSTALLED, REMOVING = "installing", "installed", "removing"
 
 
@@ -346,9 +347,10 @@ class Installation:
     def _locked(self, action: str) -> Iterator[None]:
         if os.geteuid():
             raise ConfigurationError("units and accounts are root's", self._remedy(action), code="not-root")
-        self._record_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        lock = self._machine.path(LOCKS) / f"{self._service.name}.service.lock"
+        lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         busy = ConfigurationError("the same command is under way", "wait until it has ended", code="service-busy")
-        with holding(self._record_path.with_suffix(".lock"), busy):
+        with holding(lock, busy):
             self._record = self._read_record()
             yield
 
