@@ -327,6 +327,6 @@ def _answers(command):
                 return False
 
         try:
-            wait_for(healthy, 60.0)
+            wait_for(healthy, 300.0)
         finally:
             page.terminate()
