@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
@@ -276,6 +276,14 @@ class EmbedderSection(Section):
     max_windows: Annotated[int, Field(ge=1, le=MOST_WINDOWS)] = MAX_WINDOWS
 
 
+def _left_out_if_blank(name: object) -> object:
+    """Returns None for a blank name: of a path it would be the task's folder, and ``--set KEY=""`` leaves a key out."""
+    return None if isinstance(name, str) and not name.strip() else name
+
+
+OptionalFile = Annotated[str | None, BeforeValidator(_left_out_if_blank)]
+
+
 class EvaluationSection(Section):
     """[evaluation]: a public test file, evaluated when the run has ended.
 
@@ -287,10 +295,10 @@ class EvaluationSection(Section):
         epochs, batch, learning_rate, max_tokens: of its fine-tuning.
     """
 
-    test: str | None = None
+    test: OptionalFile = None
     head: Head | None = None
     repeats: int = Field(default=1, ge=1)
-    encoder: str | None = None
+    encoder: OptionalFile = None
     epochs: Annotated[int, Field(ge=1)] = 4
     batch: Annotated[int, Field(ge=1)] = 32
     learning_rate: Annotated[float, Field(gt=0, lt=1)] = 3e-5
@@ -306,7 +314,7 @@ class PromptsSection(Section):
         near_duplicate: cosine of two texts of a label above which the later one is no sample; 1 drops exact ones only.
     """
 
-    folder: str | None = None
+    folder: OptionalFile = None
     variety: bool = True
     near_duplicate: Annotated[float, Field(gt=0, le=1)] = 0.98
 

@@ -7,7 +7,7 @@ import pytest
 from tests.doubles.forgeries import FORGERIES, harmless
 from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
-from undersong_server.runs.task import PublicationSection, TaskSection
+from undersong_server.runs.task import EvaluationSection, PromptsSection, PublicationSection, TaskSection
 
 
 def read(**changes):
@@ -34,3 +34,9 @@ def test_hospitals_sign_the_licence_the_makers_and_the_contact_beside_the_place(
     stated = configuration.validate(PublicationSection, given, "the task file").stated
     assert stated == "https://example.org/triage; licence: CC-BY-4.0; made by: the alliance"
     assert PublicationSection().stated == ""
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_blank_name_of_a_file_leaves_it_out_and_names_no_folder(name):
+    assert EvaluationSection(test=name, encoder=name) == EvaluationSection()
+    assert PromptsSection(folder=name) == PromptsSection()
