@@ -39,6 +39,9 @@ class Form:
     part_lengths: float = constant(2.0, "part of the budget", "joined with the labels, each with the noise of one")
     part_words: float = constant(5.0, "part of the budget", "its noise is spread over many words")
     part_shown: float = constant(5.0, "part of the budget, over all rounds", "votes for examples of each label")
+    least_odds: float = constant(
+        3.0, "times the others' odds", "of a word that tells of a label; less is any text's word"
+    )
     distinct: int = constant(4, "words of a record", "those that tell most about its label")
     words_of_label: int = constant(40, "words", "counted of a label")
     most_words: int = constant(2000, "words", "counted in all")
@@ -225,7 +228,7 @@ def telling(texts: Sequence[str], label_of: Int64, labels: int) -> tuple[list[st
     """Returns the words of labelled public texts and how much each tells about each label, float64 [words, C].
 
     It is the log-odds that a text of the label has the word, over those of the other labels' texts, in standard errors
-    (Monroe, Colaresi, Quinn 2008); minus infinity where no text of the label has it.
+    (Monroe, Colaresi, Quinn 2008); minus infinity where its odds are not ``least_odds`` times the others'.
     """
     number: dict[str, int] = {}
     places: list[tuple[int, int]] = []
@@ -239,7 +242,7 @@ def telling(texts: Sequence[str], label_of: Int64, labels: int) -> tuple[list[st
     odds = np.log((having + PRIOR) / (of_label - having + PRIOR))
     odds -= np.log((others + PRIOR) / (of_others - others + PRIOR))
     scores = odds / np.sqrt(1.0 / (having + PRIOR) + 1.0 / (others + PRIOR))
-    return list(number), np.where(having > 0, scores, -np.inf)
+    return list(number), np.where((having > 0) & (odds >= np.log(FORM.least_odds)), scores, -np.inf)
 
 
 def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) -> WordLists:
@@ -252,13 +255,13 @@ def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) 
     labels = len(apart)
     vocabulary, scores = telling(texts, label_of, labels)
     ranked = [[int(n) for n in np.argsort(-scores[:, label], kind="stable")] for label in range(labels)]
-    positive = [[n for n in row if scores[n, label] > 0] for label, row in enumerate(ranked)]
-    first = [row[: cells // labels] for row in positive]
+    told = [[n for n in row if scores[n, label] > -np.inf] for label, row in enumerate(ranked)]
+    first = [row[: cells // labels] for row in told]
     shared = {n for label in np.flatnonzero(~apart) for n in first[label]}
     place: dict[tuple[int, int], int] = {}
     rows = []
     for label in range(labels):
-        mine = first[label] if apart[label] else [n for n in positive[label] if n in shared]
+        mine = first[label] if apart[label] else [n for n in told[label] if n in shared]
         group = label if apart[label] else NOTHING
         rows.append([place.setdefault((group, n), len(place)) for n in mine])
     order = np.full((labels, max(1, max(map(len, rows)))), NOTHING)
