@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.doubles import bench
+from tests.doubles.parties import embed as party_embed
 from tests.doubles.tasks import make_replay_task, make_task
 from tests.doubles.word_embedding import DIMENSION, embed
 from undersong_common.embedding import quantise
@@ -23,6 +24,7 @@ from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import constants, form
 from undersong_server.methods.parts.signal import Signal, expected_signal, least_count
 from undersong_server.methods.undersong import METHOD, Options, plan
+from undersong_server.operations.tasks import read_private_files
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
@@ -138,6 +140,13 @@ def test_the_words_of_a_label_are_those_that_tell_most_about_it():
     assert "my" not in vocabulary  # two letters
     assert scores[vocabulary.index("the")].tolist() == [-np.inf, -np.inf]  # both labels have it alike
     assert scores[vocabulary.index("fee"), 0] == -np.inf
+
+
+def test_only_words_that_a_party_reads_alike_are_listed():
+    texts = ["Größe STRASSE naïve x2000 ab \ufb01xed \u01f0unge \u1e96aus \u0130stanbul", "other"]
+    vocabulary, _ = form.telling(texts, np.array([0, 1]), 2)
+    assert {"grösse", "strasse", "naïve", "fixed", "other"} <= set(vocabulary)
+    assert all(words(word) == [word] for word in vocabulary)
 
 
 def listed(apart, cells=6):
@@ -259,6 +268,23 @@ def test_the_opened_counts_are_those_of_a_plain_count(tmp_path, monkeypatch):
     assert counts == pytest.approx(expected)
     assert run.asked == ["labels", "centres", "words", "votes/2", "verdict"]
     assert set(run.records["words"][0][1]["a"]) == set(WORDS["a"][:OF_RECORDS])
+
+
+def test_parties_answer_each_question_behind_masks_and_noise(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.doubles.bench.embed", party_embed)
+    monkeypatch.setattr("undersong_common.embedders.dimension", lambda model: party_embed(["x"]).shape[1])
+    path = make_task(tmp_path, parties=3, records=60, samples=60)
+    method = "method={name='undersong',samples=60,words=true,lengths=true,voted_examples=2}"
+    users = ["privacy.unit=user", "privacy.max_per_user=2", "privacy.expected_records=180"]
+    task = load(path, [method, "privacy.epsilon=8.0", *users])
+    tables = read_private_files(task)
+    parties = {f"party-{number}": table for number, table in enumerate(tables)}
+    plan_of = plan_run(task)
+    outcome = bench.run_federated(task, plan_of, tmp_path / "run", parties, seed=3)
+    assert {"labels", "words", "votes/2", "support", "verdict"} <= set(outcome.sums)
+    assert outcome.records["words"]
+    kinds = {sample.kind for sample in outcome.samples}
+    assert kinds <= {"zero_shot", "worded"}
 
 
 def test_prompts_carry_lengths_words_and_examples(tmp_path, monkeypatch):

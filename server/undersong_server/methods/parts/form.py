@@ -233,7 +233,7 @@ def telling(texts: Sequence[str], label_of: Int64, labels: int) -> tuple[list[st
     number: dict[str, int] = {}
     places: list[tuple[int, int]] = []
     for text, label in zip(texts, label_of.tolist(), strict=True):
-        mine = sorted({word for word in words(text) if len(word) >= SHORTEST_WORD and word.isalpha()})
+        mine = sorted({word for word in words(text) if _is_listed(word)})
         places += [(number.setdefault(word, len(number)), label) for word in mine]
     having = np.zeros((len(number), labels))
     np.add.at(having, tuple(np.array(places, dtype=np.int64).reshape(-1, 2).T), 1.0)
@@ -243,6 +243,11 @@ def telling(texts: Sequence[str], label_of: Int64, labels: int) -> tuple[list[st
     odds -= np.log((others + PRIOR) / (of_others - others + PRIOR))
     scores = odds / np.sqrt(1.0 / (having + PRIOR) + 1.0 / (others + PRIOR))
     return list(number), np.where((having > 0) & (odds >= np.log(FORM.least_odds)), scores, -np.inf)
+
+
+def _is_listed(word: str) -> bool:
+    """True for letters alone that a party reads as this one word: a few letters fold into others when read twice."""
+    return len(word) >= SHORTEST_WORD and word.isalpha() and (word.isascii() or words(word) == [word])
 
 
 def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) -> WordLists:
