@@ -231,6 +231,7 @@ class Endpoint:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # a body would wait 40 ms for the acknowledgement of its headers
 
             def log_message(self, *_):
                 pass
