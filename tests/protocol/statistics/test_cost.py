@@ -47,7 +47,7 @@ from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram
 from undersong_protocol.statistics.votes import EqualVotes
 
 WIDTH = 4
-FEW, MANY = 80, 240  # records: more than a block has
+FEW, MANY = 20, 60  # records: more than a block has
 SMALL, LARGE = 2, 2048  # numbers of a plan
 BYTES_A_RECORD = 1024  # that a plan's numbers may cost; a buffer of records times such a number costs 8 x LARGE
 TERMS = tuple(f"t{number}" for number in range(2 * LARGE))
@@ -171,9 +171,10 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that a few records overflow, as many records do the real ones."""
     for module, name, value in (
         (contribution, "CHUNK_ELEMENTS", 2**14),
-        (contribution, "BLOCK_ROWS", 64),
-        (histogram, "BLOCK_ROWS", 64),
+        (contribution, "BLOCK_ROWS", 16),
+        (histogram, "BLOCK_ROWS", 16),
         (nearest, "BLOCK_SCORES", 2**14),
+        (nearest, "BLOCK_ROWS", 16),
         (votes, "BLOCK_ELEMENTS", 2**14),
     ):
         monkeypatch.setattr(module, name, value, raising=False)
