@@ -526,12 +526,14 @@ SLOW = pytest.mark.slow
             WASP, rows_counted_twice, {"one unit moves a vector by 2 of", CLAMP}, id="a row counted twice", marks=SLOW
         ),
         pytest.param(WASP, rows_that_follow_the_number_of_units, {MOVED}, id="rows that follow the number of units"),
-        pytest.param(WASP, repeated_texts_removed, {MOVED}, id="the first of equal texts counts"),
+        pytest.param(WASP, repeated_texts_removed, {MOVED}, id="the first of equal texts counts", marks=SLOW),
         pytest.param(USERS, repeated_texts_removed, {MOVED}, id="equal texts of several patients", marks=SLOW),
         pytest.param(WASP, no_clamp, {CLAMP}, id="no clamp"),
         pytest.param(WASP, no_clamp_but_the_last, {CLAMP}, id="no clamp but the last", marks=SLOW),
         pytest.param(WASP, no_cap_on_records, {CLAMP}, id="no cap on records", marks=SLOW),
-        pytest.param(SAMPLED, same_coins, {"the coins of its subsample are not secret"}, id="the same coins"),
+        pytest.param(
+            SAMPLED, same_coins, {"the coins of its subsample are not secret"}, id="the same coins", marks=SLOW
+        ),
         pytest.param(SAMPLED, coins_of_sixteen_bits, {"not secret and independent"}, id="coins of 16 bits", marks=SLOW),
         pytest.param(
             SAMPLED, one_coin_of_two_units, {"not secret and independent"}, id="one coin of two units", marks=SLOW
@@ -545,6 +547,7 @@ SLOW = pytest.mark.slow
             each_share(lambda share, _: share * math.sqrt(2) * (np.arange(len(share)) < len(share) // 2)),
             {PLACES, LAW},
             id="noise on half of the coordinates",
+            marks=SLOW,
         ),
         pytest.param(
             LARGE,
@@ -576,7 +579,7 @@ def test_planted_faults_are_caught_in_real_runs(
 
 
 def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = examples(6, 15)
+    tried = examples(3, 15)
     found = rounds.play("one sum of label_histogram", examples=tried, seed=1)
     assert found.found == ""
     assert found.examples == tried
