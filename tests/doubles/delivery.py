@@ -30,7 +30,7 @@ def delivered_by(
     """Runs a small task in ``folder`` with this transformers model as its generator; ``fields`` are the generator's."""
     task = folder / "task.toml"
     if not task.exists():
-        make_task(folder, parties=3, records=20, evaluation={})
+        make_task(folder, parties=3, records=20)
         head, *_ = task.read_text(encoding="utf-8").partition("[[generators]]")
         generator = {"name": "tiny", "kind": "transformers", "path": str(model), "style": "completion", **fields}
         lines = [f"{key} = {json.dumps(value)}" for key, value in generator.items()]

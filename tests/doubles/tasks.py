@@ -9,6 +9,7 @@ import numpy as np
 Row = dict[str, object]
 
 LABELS = ("kitchen", "garden")
+JUDGED = {"test": "test.jsonl", "head": "linear"}
 _WORDS = {
     "kitchen": ("pan", "oven", "soup", "knife", "plate", "salt", "stove", "bread", "spoon", "sauce"),
     "garden": ("rose", "spade", "soil", "hedge", "lawn", "seed", "tree", "pond", "leaf", "fence"),
@@ -38,7 +39,8 @@ def make_task(
 ) -> Path:
     """Writes the task below ``folder`` and returns its path; ``sections`` add or replace keys of a section.
 
-    Every private text ends with ``marker``, so that a test can look for it.
+    The corpus of a run is judged with ``evaluation=JUDGED``, which takes longer than the run. Every private text ends
+    with ``marker``, so that a test can look for it.
     """
     rng = np.random.default_rng(11)
     for party in range(parties):
@@ -62,7 +64,6 @@ def make_task(
         "federation": {},
         "method": {"name": "wasp", "samples": samples, "rounds": 3, "votes": 3, "examples": 4, "shortlist": 4},
         "embedder": {"model": "packaged"},
-        "evaluation": {"test": "test.jsonl", "head": "linear"},
     }
     generators = [{"name": name, "kind": "ngram", "corpus": f"{name}.jsonl"} for name in ("good", "poor")]
     return _write(folder / "task.toml", document, sections, generators)

@@ -57,7 +57,7 @@ def package(tmp_path):
 
 
 def task(folder, *assignments):
-    return tasks.load(make_task(folder, parties=3, evaluation={}), [*METHOD, *assignments])
+    return tasks.load(make_task(folder, parties=3), [*METHOD, *assignments])
 
 
 def planned(folder) -> Plan:

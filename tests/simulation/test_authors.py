@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.doubles.party_home import HashedEmbedder
-from tests.doubles.tasks import make_task
+from tests.doubles.tasks import JUDGED, make_task
 from undersong import authors, cli
 from undersong.authors import traceback_of
 from undersong_client.answering import party
@@ -34,7 +34,7 @@ def here(monkeypatch, tmp_path):
 @pytest.fixture
 def undersong(monkeypatch, capsys, tmp_path):
     """Runs a command of ``undersong`` to its end; returns its exit code and what it said on standard error."""
-    file = make_task(tmp_path, method={"name": "mixture", "samples": 8})
+    file = make_task(tmp_path, method={"name": "mixture", "samples": 8}, evaluation=JUDGED)
 
     def run(name, *options, main=cli.main):
         given = [name, *(["good"] if name == "try" else []), str(file)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.doubles.tasks import make_task
+from tests.doubles.tasks import JUDGED, make_task
 from undersong.cli import app
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
@@ -30,7 +30,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[ComparisonOptions]:
 def test_without_a_test_file_the_task_s_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: list[ComparisonOptions], options: list[str], test: str
 ) -> None:
-    path = make_task(tmp_path)
+    path = make_task(tmp_path, evaluation=JUDGED)
     monkeypatch.chdir(tmp_path)
     CliRunner().invoke(app, ["compare", str(path), "--methods", "wasp,dpkps", *options], standalone_mode=False)
     (arguments,) = called
@@ -40,7 +40,6 @@ def test_without_a_test_file_the_task_s_is_taken(
 
 def test_a_task_without_one_is_refused_with_both_remedies(tmp_path: Path, called: list[ComparisonOptions]) -> None:
     path = make_task(tmp_path)
-    path.write_text(path.read_text().replace('test = "test.jsonl"\n', ""))
     done = CliRunner().invoke(app, ["compare", str(path)], standalone_mode=False)
     assert isinstance(done.exception, ConfigurationError)
     assert "--test FILE" in done.exception.remedy

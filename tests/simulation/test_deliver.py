@@ -17,7 +17,7 @@ from tests.doubles import processes
 from tests.doubles.coded import raises
 from tests.doubles.delivery import delivered
 from tests.doubles.party_home import HashedEmbedder
-from tests.doubles.tasks import LABELS, Row, make_replay_task, make_task, write_rows
+from tests.doubles.tasks import JUDGED, LABELS, Row, make_replay_task, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
 from undersong import simulation
 from undersong.records import private_tables
@@ -406,7 +406,7 @@ def test_the_key_of_a_simulated_data_set_is_drawn_anew_for_every_run(tmp_path):
 
 
 def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_path, monkeypatch):
-    task_path = make_task(tmp_path, prompts={"folder": "prompts"})
+    task_path = make_task(tmp_path, prompts={"folder": "prompts"}, evaluation=JUDGED)
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "zero_shot.toml").write_text('user = "As this house writes: {{ label }}"\n')
     asked = []
@@ -425,22 +425,24 @@ def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_p
     assert {prompt.partition(":")[0] for prompt in zero_shot} == {"As this house writes"}
 
 
-def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_the_records(tmp_path):
-    encoder = write_bert(tmp_path / "bert", ["pan", "oven", "rose", "spade"])
-    path = make_task(tmp_path / "task", evaluation={"repeats": 2, "encoder": str(encoder)})
-    delivered = run(path, tmp_path / "out")
+@pytest.mark.parametrize("encoder", [None, pytest.param("bert", marks=pytest.mark.slow)])
+def test_report_has_every_measure_and_interval_but_no_record(tmp_path, encoder):
+    judged = {**JUDGED, "repeats": 2}
+    if encoder is not None:
+        judged["encoder"] = str(write_bert(tmp_path / encoder, ["pan", "oven", "rose", "spade"]))
+    delivered = run(make_task(tmp_path / "task", evaluation=judged), tmp_path / "out")
     rows = [(row.data, row.model.partition(" (")[0].partition(":")[0]) for row in delivered.report.accuracy]
-    kinds = ("panel", "linear head", "fine-tuned bert")
+    kinds = ("panel", "linear head", *(() if encoder is None else ("fine-tuned bert",)))
     corpora = (usefulness.OURS, simulation.MIXTURE, simulation.NO_PRIVACY)
     assert rows == [(data, kind) for data in corpora for kind in kinds]
-    assert [row.ours for row in delivered.report.accuracy] == [True, *[False] * 8]
+    assert [row.ours for row in delivered.report.accuracy] == [True, *[False] * (len(rows) - 1)]
     assert all(row.interval is not None for row in delivered.report.accuracy)
     assert {"panel score", "Frechet distance", "self-similarity", "wrong labels"} <= {
         one.name for one in delivered.report.measures
     }
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Measures of the texts" in page
-    assert "fine-tuned bert" in page
+    assert ("fine-tuned bert" in page) == (encoder is not None)
     assert html.escape(panel.settings()) in page
     assert panel.settings() in (tmp_path / "out" / "README.md").read_text()
     assert "over 2 seeds" in page
@@ -450,7 +452,7 @@ def test_the_report_has_every_measure_intervals_and_the_encoder_but_nothing_of_t
 
 
 def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(tmp_path):
-    path = make_task(tmp_path / "task", task={"labels": []}, samples=60)
+    path = make_task(tmp_path / "task", task={"labels": []}, samples=60, evaluation=JUDGED)
     path.write_text(path.read_text().replace('label = "label"\n', ""))
     delivered = run(path, tmp_path / "out")
     assert delivered.report.accuracy == ()
@@ -493,5 +495,5 @@ def test_private_files_are_read_once(tmp_path, monkeypatch):
 
     for module in ("operations.tasks", "report.usefulness"):
         monkeypatch.setattr(f"undersong_server.{module}.read_table", counted)
-    run(make_task(tmp_path), tmp_path / "out")
+    run(make_task(tmp_path, evaluation=JUDGED), tmp_path / "out")
     assert sorted(read) == ["site-0.jsonl", "site-1.jsonl", "site-2.jsonl", "test.jsonl"]

@@ -53,7 +53,6 @@ def run(folder: Path, url: str, *assignments: str, **fields: Any) -> Delivered:
     table = {"name": "far", "kind": "openai", "model": "tiny", "base_url": url, "api_key_env": "", "max_tokens": 100}
     table |= {"concurrency": 4, "max_wait_s": 0.05, "batch_poll_s": 0.01, **fields}
     text = path.read_text(encoding="utf-8").partition("[[generators]]")[0]
-    text = text.replace('test = "test.jsonl"', "")  # an evaluation takes longer than the run
     lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
     path.write_text("\n".join([text.rstrip(), "[[generators]]", *lines, ""]), encoding="utf-8")
     return delivered(tasks.load(path, assignments), folder / "out", seed=3)

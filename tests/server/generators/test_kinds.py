@@ -102,7 +102,7 @@ def added(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
-    path = make_task(tmp_path / "task", evaluation={})
+    path = make_task(tmp_path / "task")
     head, _, _ = path.read_text(encoding="utf-8").partition("[[generators]]")
     path.write_text(f'{head}\n[[generators]]\nname = "book"\nkind = "canned"\nlines = ["One.", "Two."]\n')
     return path
