@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import settings
 
-from tests.doubles.pace import ALL, QUICK, QUICK_EXAMPLES
+from tests.doubles.pace import ALL, FEW, FEW_EXAMPLES
 from undersong_common import entry
 from undersong_common.model_files import PACKAGED
 
@@ -103,13 +103,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Time passes on a busy machine too. The default suite draws the same few examples every time, so that it fails
-    # where the code has changed; `make quick` draws fewer, `make test-all` new ones and more (tests/doubles/pace.py).
-    chosen = config.option.markexpr
+    # Time passes on a busy machine too. The quicker suites draw the same few examples every time, so that they fail
+    # where the code has changed; `make test-all` draws new ones and more (tests/doubles/pace.py).
     settings.register_profile(ALL, deadline=None, derandomize=False)
-    settings.register_profile("some", deadline=None, derandomize=True)
-    settings.register_profile(QUICK, settings.get_profile("some"), max_examples=QUICK_EXAMPLES)
-    settings.load_profile(QUICK if "not heavy" in chosen else "some" if chosen else ALL)
+    settings.register_profile(FEW, deadline=None, derandomize=True, max_examples=FEW_EXAMPLES)
+    settings.load_profile(FEW if config.option.markexpr else ALL)
     if config.getoption("--without-torch"):
         sys.meta_path.insert(0, Skips(NEED_TORCH))
         sys.meta_path.append(Skips(HOLD_OTHERS))  # behind all finders: only what is not installed

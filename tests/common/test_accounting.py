@@ -82,7 +82,7 @@ def test_dpga_accounting() -> None:
     assert epsilon([Pure(0.1, 2), DiscreteLaplace(0.1, count=3), votes], 1.31818e-5) == pytest.approx(1.004, abs=5e-4)
 
 
-@settings(max_examples=examples(40, quick=10), deadline=None)
+@settings(max_examples=examples(10, 40), deadline=None)
 @given(st.floats(0.01, 30), st.floats(1e-12, 0.1))
 def test_gaussian_conversions_agree(target: float, at: float) -> None:
     event = [Gaussian(z(target, at))]
@@ -90,7 +90,7 @@ def test_gaussian_conversions_agree(target: float, at: float) -> None:
     assert delta(event, target) == pytest.approx(at, rel=1e-6)
 
 
-@settings(max_examples=examples(30, quick=10), deadline=None)
+@settings(max_examples=examples(10, 30), deadline=None)
 @given(st.lists(st.tuples(st.floats(0.5, 50), st.integers(0, 20)), min_size=1, max_size=6))
 def test_squares_of_mu_add(parts: list[tuple[float, int]]) -> None:
     events = [Gaussian(multiplier, count=count) for multiplier, count in parts]
@@ -190,8 +190,9 @@ def test_calibration_is_tight_and_never_short(target: float, at: float, count: i
 
 
 @pytest.mark.heavy
-def test_calibration_starts_from_any_unit() -> None:
+def test_calibration_starts_from_any_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scale in integer units, thousands of times the sensitivity's, ends at the same noise."""
+    monkeypatch.setattr(accounting, "_GRID", 5_000)
     natural = calibrate(lambda s: [Gaussian(s, 0.8, 10), Pure(0.1)], 1.0, 1e-5)
     integer = calibrate(lambda s: [Gaussian(s / 30_000, 0.8, 10), Pure(0.1)], 1.0, 1e-5)
     assert integer == pytest.approx(30_000 * natural, rel=2e-6)

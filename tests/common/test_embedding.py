@@ -82,7 +82,7 @@ def cached(cache: EmbeddingCache) -> tuple[CountingEmbedder, CachedEmbedder]:
     return counting, CachedEmbedder(counting, cache)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 400), st.sampled_from([0.01, 0.5, 1.0, 7.0]))
 def test_quantised_rows_lie_on_the_grid_within_the_unit_ball(seed: int, d: int, norm: float) -> None:
     x = np.random.default_rng(seed).standard_normal((8, d))

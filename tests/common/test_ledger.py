@@ -623,9 +623,7 @@ def test_every_cut_of_the_last_line_is_repaired_and_nothing_else(path: Path) -> 
     assert path.read_bytes() == data
 
 
-@settings(
-    max_examples=examples(120, quick=30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(30, 120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_changed_byte_is_found_and_its_line_named(path: Path, data: st.DataObject) -> None:
     if path.exists():

@@ -266,7 +266,7 @@ def test_a_tie_is_settled_without_another_tie_beside_it() -> None:
                 assert table.draw(*_words([word])).tolist() == [_draw_plainly(table, word)]
 
 
-@settings(max_examples=examples(60, quick=20), deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(
     st.lists(st.integers(0, 2**70), min_size=1, max_size=40).filter(any),
     st.lists(st.integers(0, 2**128 - 1), min_size=1, max_size=20),

@@ -1,4 +1,4 @@
-"""How much of a test each suite runs: a little in `make quick`, more in `make test`, all in `make test-all`."""
+"""How much of a test each suite runs: a little in `make quick` and `make test`, all in `make test-all`."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -6,20 +6,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# Names of hypothesis' profiles (tests/conftest.py): of `make test-all`, and of `make quick`.
-ALL, QUICK = "all", "quick"
-QUICK_EXAMPLES = 30  # of a property that states no number of its own; elsewhere it has hypothesis' 100
+# Names of hypothesis' profiles (tests/conftest.py): of `make test-all`, and of the two quicker suites.
+ALL, FEW = "all", "few"
+FEW_EXAMPLES = 30  # of a property that states no number of its own; in `make test-all` it has hypothesis' 100
 
 
-def examples(few: int, many: int | None = None, *, quick: int | None = None) -> int:
-    """Returns how many examples a property is tried with.
-
-    Args:
-        few: in `make test`.
-        many, quick: in `make test-all` and in `make quick`, where they are other numbers.
-    """
-    other = {ALL: many, QUICK: quick}.get(settings.get_current_profile_name())
-    return few if other is None else other
+def examples(few: int, many: int) -> int:
+    """Returns how many examples a property is tried with: ``many`` in `make test-all`, else ``few``."""
+    return many if settings.get_current_profile_name() == ALL else few
 
 
 def slow_but(values: Iterable[Any], kept: Collection[Any], quick: Collection[Any] | None = None) -> list[Any]:

@@ -60,7 +60,7 @@ def payload(size: int, seed: int, compressible: bool) -> bytes:
     return bytes(size) if compressible else generator.randbytes(size)
 
 
-@settings(max_examples=examples(60, quick=20), deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(
     size=st.one_of(
         st.integers(0, 3000), st.sampled_from([CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 5 * CHUNK_BYTES])
@@ -204,7 +204,7 @@ def test_a_chunk_of_an_earlier_stream_needs_its_announcement_again() -> None:
         receiver.chunk(one)
 
 
-@settings(max_examples=examples(200, quick=50), deadline=None)
+@settings(max_examples=examples(50, 200), deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_hostile_frames_raise_nothing_but_a_peer_fault(data: bytes, chunk: bool) -> None:
     from google.protobuf.message import DecodeError

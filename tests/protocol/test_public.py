@@ -36,7 +36,7 @@ def texts(joined: bytes, count: int) -> bytes:
     return wire.Block(kind=wire.Block.TEXTS, shape=[count], payload=zlib.compress(joined, 9)).SerializeToString()
 
 
-@settings(max_examples=examples(60, quick=20), deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30), max_size=20))
 def test_texts_come_back_as_they_were(given_texts):
     assert decode_block(encode_texts(given_texts)).texts == tuple(given_texts)

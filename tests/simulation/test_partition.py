@@ -40,7 +40,7 @@ def where(records, *, unit, users, parties, alpha, seed):
     return {row: party for party, rows in enumerate(dealt) for row in rows}
 
 
-@settings(max_examples=examples(150, quick=30), deadline=None)
+@settings(max_examples=examples(30, 150), deadline=None)
 @given(
     records=RECORDS,
     extra=RECORDS,
@@ -64,7 +64,7 @@ def test_one_unit_more_or_less_moves_no_other(records, extra, at, case, parties,
     }
 
 
-@settings(max_examples=examples(60, quick=20), deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(records=RECORDS, parties=st.integers(1, 12), alpha=st.sampled_from(ALPHAS), seed=st.integers(0, 99))
 def test_a_users_records_lie_at_one_party(records, parties, alpha, seed):
     for unit in ("user", "party"):
@@ -148,7 +148,7 @@ def test_more_parties_than_records_leave_some_without_any():
     assert sum(map(bool, deal(table([("a", "x", "1")]), 3, 1.0, 0, unit="sample"))) == 1
 
 
-@settings(max_examples=examples(60, quick=20), deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(records=RECORDS, extra=RECORDS, users=st.booleans(), seed=st.integers(0, 99))
 def test_a_smaller_file_keeps_each_unit_by_itself(records, extra, users, seed):
     def kept(of):

@@ -59,7 +59,7 @@ def taking_part(rows: list[tuple[str, str]], unit: Unit, rate: float = 0.5, coin
 ROWS = st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("uvwxyz")), min_size=1, max_size=30)
 
 
-@settings(max_examples=examples(100, quick=25), deadline=None)
+@settings(max_examples=examples(25, 100), deadline=None)
 @given(ROWS, st.sampled_from(["sample", "user"]), st.randoms(use_true_random=False), st.data())
 def test_a_unit_s_coin_is_its_own(rows: list[tuple[str, str]], unit: Unit, random: Any, data: st.DataObject) -> None:
     """One unit less, in any place, and in any order: the others that take part are the same ones."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import examples
 from undersong_client.records.fhir.html import _BLOCKS, shown_text
 
 html5lib = pytest.importorskip("html5lib")
@@ -44,7 +45,7 @@ def by_standard(html):
 
 
 @pytest.mark.heavy
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(30, 100), deadline=None)
 @given(st.lists(PIECES, max_size=12).map("".join))
 def test_pages_show_the_words_of_the_standards_parser(html):
     assert sorted(letters(shown_text(html))) == sorted(letters(by_standard(html)))

@@ -21,7 +21,7 @@ def _random_words(bits: int, count: int, seed: int = 1) -> np.ndarray:
     return words.astype(ring.ring_dtype(bits))
 
 
-@settings(deadline=None, max_examples=examples(200, quick=40))
+@settings(deadline=None, max_examples=examples(40, 200))
 @given(BITS, st.integers(0, 200), st.integers(0, 2**32))
 def test_packed_words_are_one_little_endian_number(bits: int, count: int, seed: int) -> None:
     words = _random_words(bits, count, seed)
@@ -55,7 +55,7 @@ def test_the_lift_is_centred(bits: int, data: st.DataObject) -> None:
         assert ring.to_signed(words ^ words.dtype.type(1 << bits), bits).tolist() == values
 
 
-@settings(deadline=None, max_examples=examples(80, quick=20))
+@settings(deadline=None, max_examples=examples(20, 80))
 @given(st.integers(1, 12), st.integers(1, 50), st.integers(1, 300), st.integers(1, 2000), st.data())
 def test_the_largest_sum_fits_and_one_bit_less_does_not_hold_it(
     parties: int, records: int, linf: int, scale: int, data: st.DataObject

@@ -11,7 +11,7 @@ from undersong_server.coordinator.gate import ConnectionLimits, Rate, source_of
 SMALL = {"total": 20, "most_unauthenticated": 8, "per_source": 3, "known_factor": 2, "per_party": 2, "burst": 1e9}
 
 
-@settings(max_examples=examples(300, quick=60), deadline=None)
+@settings(max_examples=examples(60, 300), deadline=None)
 @given(
     steps=st.lists(
         st.one_of(

@@ -133,7 +133,7 @@ WRAPPING = [
 ]
 
 
-@settings(max_examples=examples(200, quick=50), deadline=None)
+@settings(max_examples=examples(50, 200), deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WRAPPING), max_size=14).map("".join)))
 @example("&amp;amp;lt;b&amp;amp;gt;x")
 @pytest.mark.heavy

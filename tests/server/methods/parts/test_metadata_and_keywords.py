@@ -17,7 +17,7 @@ from undersong_server.methods.parts.metadata import (
 )
 
 
-@settings(max_examples=examples(100, quick=25), deadline=None)
+@settings(max_examples=examples(25, 100), deadline=None)
 @given(st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=60))
 def test_shares_are_the_nearest_counts_of_the_same_total(values):
     counts = np.array(values)

@@ -76,7 +76,7 @@ def test_only_scores_that_noise_does_not_explain_stand_out():
 
 
 @given(st.lists(st.sampled_from([0.0, 0.01, 0.5, 1.0, 1.0, 7.0, 1e6]), min_size=1, max_size=30), st.integers(0, 99))
-@settings(max_examples=examples(200, quick=50), deadline=None)
+@settings(max_examples=examples(50, 200), deadline=None)
 def test_a_weighted_corpus_becomes_as_many_different_texts_as_it_is_worth(weights, seed):
     w = np.array(weights)
     drawn = drawn_by_weight(w, np.random.default_rng(seed)).tolist()

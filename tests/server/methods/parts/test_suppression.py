@@ -33,7 +33,7 @@ def clustered(rng, count, dimension=6, clusters=4):
     return quantise((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32))
 
 
-@settings(max_examples=examples(40, quick=15), deadline=None)
+@settings(max_examples=examples(15, 40), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 5), st.sampled_from([1, 3, 512]))
 def test_median_nearest_equals_its_definition(seed, count, labels, block):
     rng = np.random.default_rng(seed)
@@ -50,7 +50,7 @@ def test_median_nearest_equals_its_definition(seed, count, labels, block):
     assert tau == pytest.approx(np.median(nearest) if nearest else 1.0, abs=1e-6)
 
 
-@settings(max_examples=examples(60, quick=20), deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(
     st.integers(0, 2**32), st.integers(1, 50), st.integers(1, 60), st.floats(-0.5, 1.0), st.sampled_from([1, 3, 512])
 )
