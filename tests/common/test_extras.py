@@ -144,7 +144,7 @@ def test_a_test_file_needs_torch_only_for_an_encoder(monkeypatch):
     assert "evaluation.encoder" in caught.value.problem
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_base_install_plans_and_names_the_extra_of_everything_else(tmp_path):
     test = ["--test", str(ROOT / "examples" / "clinic" / "data" / "test.jsonl")]
     expected = {

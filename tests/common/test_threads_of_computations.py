@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 
 # Each computation runs in a pool of threads, twice at once, in a process whose libraries have three threads.
 SCRIPT = """

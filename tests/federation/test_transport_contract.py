@@ -37,8 +37,8 @@ OTHERS = [kind for kind in TRANSPORTS if kind != REFERENCE]
 
 
 def unhurried(kinds):
-    """The same transports; over gRPC, where every case starts daemons, only in the long suite."""
-    return [pytest.param(kind, marks=pytest.mark.slow) if kind == "gRPC" else kind for kind in kinds]
+    """The same transports; those that start daemons or Flower's loop for every case, only in the long suite."""
+    return [pytest.param(kind, marks=pytest.mark.slow) if kind in ("gRPC", "Flower") else kind for kind in kinds]
 
 
 class Run:

@@ -303,10 +303,8 @@ def test_a_process_that_is_killed_between_answers_pays_nothing_twice(tmp_path: P
     assert int((tmp_path / "texts").read_text(encoding="utf-8")) >= 30
 
 
-@pytest.mark.parametrize(
-    ("model", "style"),
-    slow_but(product(("base", "t5"), ("chat", "completion")), [("base", "completion")]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "style"), product(("base", "t5"), ("chat", "completion")))
 def test_a_local_base_model_and_a_t5_are_run_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, style: str
 ) -> None:
@@ -323,7 +321,7 @@ def test_a_local_base_model_and_a_t5_are_run_whole(
         f'[[generators]]\nname = "local"\nkind = "transformers"\npath = "{model}"\ndevice = "cpu"\nstyle = "{style}"'
     )
     path.write_text(f"{text}\n{table}\nmax_new_tokens = 12\n", encoding="utf-8")
-    loaded = tasks.load(path, ["method.rounds=2", "evaluation.head=linear"])
+    loaded = tasks.load(path, ["method.rounds=2"])
     (use,) = delivered(loaded, tmp_path / "out", seed=3, insecure_noise_seed=None).report.usage
     assert use.count.orders == 24
     assert use.count.kept == len(texts(tmp_path / "out")) > 0

@@ -52,6 +52,7 @@ def test_a_console_that_dies_stops_nothing_and_one_that_lives_ends_too(served):
     assert served.end() == 0
 
 
+@pytest.mark.slow
 def test_a_console_ends_with_a_coordinator_that_was_killed(served):
     address, _ = console_of(served)
     assert answers(address)

@@ -104,13 +104,13 @@ def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
             membership=(run / "train.jsonl", run / "test.jsonl"),
             head="mlp",
             group_field="site",
-            repeats=3,
+            repeats=2,
             personal_data=True,
         ),
         embed=bag_of_words,
     )
     trained = report.trained[0]
-    assert len(trained.runs) == 3
+    assert len(trained.runs) == 2
     assert [each.model.split()[0] for each in report.trained] == ["panel", "MLP", "panel", "MLP"]
     assert trained.scores.figures()["accuracy"] == trained.runs[0].figures()["accuracy"]
     assert {name: runs[0].rows for name, runs in trained.groups.items()} == {"a": 27, "b": 27, "c": 26}
@@ -118,7 +118,7 @@ def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
         whole = sum(int(np.trace(runs[1].models[model].confusion)) for runs in trained.groups.values())
         assert whole == int(np.trace(trained.runs[1].models[model].confusion))
     loaded = report.to_json()
-    assert loaded["task_models"][0]["over_seeds"]["seeds"] == 3
+    assert loaded["task_models"][0]["over_seeds"]["seeds"] == 2
     assert loaded["task_models"][0]["groups"]["a"]["accuracy"]["mean"] > 0.9
     assert loaded["membership"][0]["attacks"][0]["auc_over_seeds"]["low"] <= 1.0
     assert loaded["label_errors"]["share_over_seeds"]["value"] == pytest.approx(np.mean(report.label_error_shares))
@@ -130,7 +130,7 @@ def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
     console.print(render(report))
     shown = console.export_text()
     for words in (
-        "means of 3 seeds",
+        "means of 2 seeds",
         "by group of the test file",
         "closest of 60",
         "AUC over the seeds",

@@ -190,11 +190,12 @@ def test_what_was_taken_before_the_process_died_is_not_asked_again(journal: Jour
 
 
 def test_requests_are_split_at_the_lines_and_bytes_that_a_file_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {f"{number:032}": BatchRequest({"messages": "a note"}, (1, 1), 0.0) for number in range(100_001)}
-    parts = list(openai_batches._parts(asked))
-    assert [len(part) for part in parts] == [50_000, 50_000, 1]
-    assert {name: request for part in parts for name, request in part.items()} == asked
     assert (openai_batches.MOST_LINES, openai_batches.MOST_BYTES) == (50_000, 200_000_000)
+    monkeypatch.setattr(openai_batches, "MOST_LINES", 500)
+    asked = {f"{number:032}": BatchRequest({"messages": "a note"}, (1, 1), 0.0) for number in range(1_001)}
+    parts = list(openai_batches._parts(asked))
+    assert [len(part) for part in parts] == [500, 500, 1]
+    assert {name: request for part in parts for name, request in part.items()} == asked
     few = dict(list(asked.items())[:10])
     (line,) = {len(openai_batches._line(name, each, "/v1/chat/completions")) + 1 for name, each in few.items()}
     monkeypatch.setattr(openai_batches, "MOST_BYTES", 4 * line)
