@@ -28,6 +28,7 @@ def test_each_task_has_its_labels_and_generators(name, labels, generators, most)
         assert len({row["text"] for row in rows}) == len(rows)
 
 
+@pytest.mark.heavy
 def test_nine_of_ten_shifts_are_quiet():
     test = fresh_tasks.quiet_shifts().test
     assert np.mean([row["label"] == "nothing" for row in test]) == pytest.approx(0.9, abs=0.03)
@@ -39,6 +40,7 @@ def test_the_stated_part_of_the_labels_is_wrong():
     assert np.mean([row["text"][0] != row["label"] for row in made]) == pytest.approx(0.2, abs=0.03)
 
 
+@pytest.mark.heavy
 def test_every_report_tells_what_happened():
     events = {row["label"] for row in fresh_tasks.quiet_shifts().test if fresh_tasks.happened(row["text"]) == ""}
     assert events == {"nothing"}

@@ -66,6 +66,7 @@ def test_dpga_votes_with_half_the_budget(target: float, sigma: float) -> None:
 JOINTLY = [(1, 13.406), (2, 7.454), (4, 4.222)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("target", "sigma"), slow_but(JOINTLY, JOINTLY[2:]))
 def test_dpga_plan_composed_jointly(target: float, sigma: float) -> None:
     def build(s: float) -> list[Event]:
@@ -76,6 +77,7 @@ def test_dpga_plan_composed_jointly(target: float, sigma: float) -> None:
     assert time.process_time() - begun < 8, "a plan is calibrated while somebody waits"
 
 
+@pytest.mark.heavy
 def test_dpga_accounting() -> None:
     votes = Gaussian(13.406, 0.8, 10)
     assert epsilon([Pure(0.1), Pure(0.1), Laplace(10, 3), votes], 1.31818e-5) == pytest.approx(1.0, abs=5e-4)
@@ -109,6 +111,7 @@ def test_loss_distribution_agrees_with_the_closed_form() -> None:
     assert composed_mu([]) == 0.0
 
 
+@pytest.mark.heavy
 def test_subsampling_helps_and_needs_both_directions() -> None:
     full = epsilon([Gaussian(2.0, count=10)], 1e-5)
     half = epsilon([Gaussian(2.0, 0.5, 10)], 1e-5)
@@ -249,6 +252,7 @@ def test_values_out_of_range_are_named(wrong: object) -> None:
         wrong()
 
 
+@pytest.mark.heavy
 def test_a_plan_with_subsampled_votes_is_calibrated_from_few_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guess that a calibration starts from is good; a loss distribution on the fine grid takes its tenth."""
     asked: list[int] = []

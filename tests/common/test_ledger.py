@@ -53,6 +53,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "ledger.jsonl"
 
 
+@pytest.mark.heavy
 def test_what_is_charged_is_there_again(path: Path) -> None:
     ledger = Ledger.open(path, "f1", Budget(8.0, 1e-5, 2), at=5.0)
     mixed = Charge("s", HASH, "all", 0, (Pure(0.1), Laplace(10.0, 3), DiscreteLaplace(0.1), Gaussian(9.0, 0.5, 4)))
@@ -93,6 +94,7 @@ def test_gaussian_runs_add_mu_squared(path: Path) -> None:
     assert ledger.spent(1e-5) == pytest.approx(accounting.epsilon([Gaussian(3.0, count=12)], 1e-5))
 
 
+@pytest.mark.heavy
 def test_other_runs_add_epsilon_and_delta(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     ledger.charge(vote(1, "a"))
@@ -299,6 +301,7 @@ def mixed(run: str) -> Charge:
     return Charge(run, HASH, "q", 0, (Laplace(4.0), Gaussian(4.0, 0.5)))
 
 
+@pytest.mark.heavy
 def test_the_delta_of_a_part_is_settled_when_the_budget_is_declared(path: Path) -> None:
     ledger = Ledger.open(path, "f", Budget(30.0, 1e-5, parts=3))
     part = 1e-5 / 3
@@ -322,6 +325,7 @@ def test_the_delta_of_a_part_is_settled_when_the_budget_is_declared(path: Path) 
     ledger.charge(vote(2, "a"))
 
 
+@pytest.mark.heavy
 def test_a_budget_of_one_part_is_for_gaussian_runs_or_for_one_other_run(path: Path) -> None:
     whole = accounting.epsilon(mixed("b").events, 1e-5)
     ledger = Ledger.open(path, "f", Budget(whole, 1e-5))
@@ -478,6 +482,7 @@ def test_the_entries_of_a_run_say_nothing_of_the_data_of_other_runs_or_of_the_ti
     assert not {"at", "hash", "previous", "entry", "alone", "unit"} & {key for entry in shown[0] for key in entry}
 
 
+@pytest.mark.heavy
 def test_a_statement_is_what_the_ledger_says_and_comes_back_from_json(path: Path) -> None:
     ledger = Ledger.open(path, "f", Budget(40.0, 1e-5, 2))
     plan = PlanPrice((Gaussian(2.0, count=5),), (Gaussian(1.0, count=20),))
@@ -607,6 +612,7 @@ def filled(path: Path) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.heavy
 def test_every_cut_of_the_last_line_is_repaired_and_nothing_else(path: Path) -> None:
     """A crash at any byte of a write leaves the ledger as it was before that write."""
     data = filled(path)

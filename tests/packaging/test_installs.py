@@ -126,6 +126,7 @@ def test_no_line_of_a_coordinator_or_a_hospital_brings_torch():
         assert not {name for name in closure(extras) if re.match(r"(torch|triton|nvidia|transformers)", name)}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("row", EXTRAS_OF)
 def test_what_a_program_imports_at_its_start_is_in_its_install(row):
     installed = closure(EXTRAS_OF[row])

@@ -58,6 +58,7 @@ def test_gaussian_sums_get_what_fixed_laplace_sums_leave():
     plan.verify()
 
 
+@pytest.mark.heavy
 def test_spare_attempts_are_priced_as_the_dearest_of_each_kind():
     spare = dataclasses.replace(QUORUM, spare_attempts=2)
     plan = plan_sums([laplace("a"), laplace("b", budget_share=3.0)], Privacy(2.0, 1e-9), spare)
@@ -179,6 +180,7 @@ def test_shares_of_the_fewest_honest_survivors_are_laplace_noise():
     assert 1000 * DiscreteLaplaceShare(Fraction(40), 3).distance < 2.0**-90
 
 
+@pytest.mark.heavy
 def test_a_gaussian_sum_may_keep_its_papers_noise_and_the_others_take_what_is_left():
     fixed = SumRequest("votes", COUNTS, sampling_rate=0.8, noise_multiplier=20.0)
     plan = plan_sums([fixed, SumRequest("rest", COUNTS), laplace("pure", epsilon=0.3)], Privacy(1.0, 1e-5), QUORUM)

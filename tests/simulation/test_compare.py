@@ -185,6 +185,7 @@ def test_the_screen_shows_score_difference_interval_and_time(tmp_path, seeds, in
     assert ("take more seeds" in markdown("t", shape, compare_table.summary(shape, values), "c")) == (len(seeds) < 3)
 
 
+@pytest.mark.heavy
 def test_what_is_measured_beside_the_usefulness():
     rng = np.random.default_rng(4)
     texts = [" ".join(rng.choice(["red", "blue", "green", "grey"], 6)) for _ in range(60)]
@@ -198,8 +199,9 @@ def test_what_is_measured_beside_the_usefulness():
     assert [name for name, value in few.items() if value is not None] == ["wrong_labels"]
 
 
+@pytest.mark.heavy
 def test_every_measure_stands_in_every_form_of_the_table():
-    wanted = grid()
+    wanted = grid(epsilons=[4.0], parties=[1], records=[100])
     more = {"mauve": 0.875, "coverage": 0.625}
     found = {cell: figures(0.8) | more for cell in wanted.cells()}
     table = summary(wanted, found)
@@ -223,6 +225,7 @@ def test_precision_recall_and_f1_stand_for_every_method():
     assert "Precision" not in markdown("t", shape, summary(shape, unlabelled), "c")
 
 
+@pytest.mark.heavy
 def test_known_cells_are_not_measured_again_and_failed_ones_are(bench, tmp_path, monkeypatch):
     shape = grid(methods=["wasp", "mixture"], parties=[], records=[])
     asked = []
@@ -265,6 +268,7 @@ def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch
     assert first != second
 
 
+@pytest.mark.heavy
 def test_a_task_without_labels_is_judged_by_the_next_word(bench, tmp_path, embedded_by, monkeypatch):
     text = (tmp_path / "task.toml").read_text().replace('labels = ["a", "b"]\n', "").replace('label = "label"\n', "")
     (tmp_path / "task.toml").write_text(text)
@@ -286,6 +290,7 @@ COMMAND = {"epsilons": [4.0], "jobs": 1}
 ONE = {"command": "one", "progress": Silent()}
 
 
+@pytest.mark.heavy
 def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cells_end(bench, tmp_path, monkeypatch):
     out, written = tmp_path / "out", []
 
@@ -327,6 +332,7 @@ def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cell
         )
 
 
+@pytest.mark.heavy
 def test_two_commands_do_not_write_into_one_folder_at_once(bench, tmp_path, monkeypatch):
     given = {**COMMAND, "test": bench.test, "out": tmp_path / "out", "seeds": [0]}
     refused = []

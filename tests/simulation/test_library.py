@@ -185,6 +185,7 @@ def test_a_stranger_who_reads_text_and_label_gets_what_the_panel_gets(method):
         assert read_as_a_stranger(run.folder / name, test) == pytest.approx(words, abs=0.021)  # one text of 50
 
 
+@pytest.mark.heavy
 def test_a_method_that_returns_a_text_several_times_publishes_it_once(monkeypatch):
     """Under the label that it has most often, whoever wrote the method."""
     plugged = methods.load("mixture")

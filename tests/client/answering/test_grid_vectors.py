@@ -180,6 +180,7 @@ def test_inputs_are_checked_again_before_a_vector_is_charged_for(
     assert not agreed._ledger.charges()
 
 
+@pytest.mark.heavy
 def test_what_statistics_keep_between_sums_does_not_grow_with_the_sums() -> None:
     rows = 2_000
     table = Table(tuple(f"note {n}" for n in range(rows)), tuple("xy"[n % 2] for n in range(rows)), None)

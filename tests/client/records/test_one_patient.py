@@ -104,6 +104,7 @@ def written_ids(draw):
     return [form() for _ in range(draw(sizes))], [form() for _ in range(draw(sizes))], form()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("suffix", WRITERS)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written_ids())

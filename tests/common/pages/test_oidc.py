@@ -253,6 +253,7 @@ def fake(tmp_path):
     made.site.close()
 
 
+@pytest.mark.heavy
 def test_a_token_that_is_not_for_this_log_in_is_refused(fake):
     assert fake.enter() == 303
     assert fake.enter(azp="console") == 303

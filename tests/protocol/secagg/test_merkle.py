@@ -160,6 +160,7 @@ def test_the_chosen_draw_meets_each_bound_alone(parties: int, adversaries: int) 
     assert 0 < plan.stray <= parties // 100
 
 
+@pytest.mark.heavy
 def test_more_adversaries_need_more_neighbours_and_too_many_are_refused() -> None:
     degrees = [choose_draw(2001, adversaries, 200).degree for adversaries in (1, 100, 200)]
     assert degrees == sorted(set(degrees))
@@ -398,6 +399,7 @@ def test_a_false_mask_key_of_a_chooser_ends_the_attempt() -> None:
     assert "its shares for this party do not open" in str(refusals[VICTIM])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stage", [Stage.MASK, Stage.CONSISTENCY])
 def test_a_party_whose_own_draw_is_mostly_gone_does_not_sign(stage: Stage) -> None:
     parameters = parameters_of(40, merkle=(8, 5), tolerated_dropouts=12)
@@ -600,6 +602,7 @@ def test_split_survivors_never_open_both_secrets_of_anybody(others: int) -> None
         assert played.released().get(parameters.index(name), (0, 0))[1] < parameters.share_threshold
 
 
+@pytest.mark.heavy
 def test_survivors_that_leave_out_a_victims_draw_do_not_open_its_self_mask() -> None:
     """All but the victim's own neighbours go on: the shares of its self mask lie with those that are left out."""
     parameters = parameters_of(40, merkle=(8, 6), tolerated_dropouts=12)

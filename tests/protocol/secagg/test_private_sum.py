@@ -226,6 +226,7 @@ def test_every_ring_width_wraps_to_the_exact_sum(bits: int, monkeypatch: pytest.
     np.testing.assert_array_equal(opened.values, sum(vector(name, 131).values for name in names_of(5)))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dimension", [1_000_000, pytest.param(10_000_000, marks=pytest.mark.slow)])
 def test_memory_is_bounded_by_a_few_copies_of_the_vector(dimension: int) -> None:
     """A party: the noisy copy and twice the wire bytes. The coordinator: its sum, one vector, the opened values."""

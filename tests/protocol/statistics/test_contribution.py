@@ -68,6 +68,7 @@ def reference(matrix: Float64, units: Int64, bound: Sensitivity, scale: int, mea
     return np.sum(parts, axis=0).astype(np.int64), parts
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(30, 120), deadline=None)
 @given(
     seed=st.integers(0, 2**32),

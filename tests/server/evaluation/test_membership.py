@@ -63,13 +63,14 @@ def test_a_model_that_does_not_is_not():
     assert found.attacks[0].accuracy.low < 0.5 < found.attacks[0].accuracy.high
 
 
+@pytest.mark.heavy
 def test_a_threshold_is_judged_on_other_records_than_chose_it():
     """An attack that fitted its threshold to its own judges would win on pure noise of few records."""
     rng = np.random.default_rng(1)
     values = [
-        attacks._attack("x", [rng.normal(size=20), rng.normal(size=20)], seed).accuracy.value for seed in range(300)
+        attacks._attack("x", [rng.normal(size=20), rng.normal(size=20)], seed).accuracy.value for seed in range(100)
     ]
-    assert np.mean(values) == pytest.approx(0.5, abs=0.03)
+    assert np.mean(values) == pytest.approx(0.5, abs=0.04)  # wrong once in 2 000; five deviations with 300
 
 
 def test_too_few_records_are_refused():

@@ -45,6 +45,7 @@ def test_no_text_has_no_loss() -> None:
     assert math.isnan(next_word_loss(["a"], []))
 
 
+@pytest.mark.heavy
 def test_the_likeliest_word_is_that_of_all_known_words() -> None:
     model = Likeliest([*CARDS, *OTHER], "en")
     words = [*model.general, *{word for text in CARDS + OTHER for word in text.split()}]

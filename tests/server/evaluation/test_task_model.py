@@ -67,6 +67,7 @@ def test_strength_follows_the_noise():
     assert noisy.chosen < clean.chosen
 
 
+@pytest.mark.heavy
 def test_auto_takes_the_head_that_validates_better():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(800, 8)).astype(np.float32)
@@ -77,6 +78,7 @@ def test_auto_takes_the_head_that_validates_better():
     assert sum(map(bool, chosen)) < 3  # a dozen held-out texts decide, so not each time
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("head", ["mlp", "three-layer"])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_the_mlp_is_scikit_learns_own(head, classes, monkeypatch):
@@ -93,6 +95,7 @@ def test_the_mlp_is_scikit_learns_own(head, classes, monkeypatch):
     assert np.allclose(model.probabilities(x), last.predict_proba(inputs), atol=1e-5)
 
 
+@pytest.mark.heavy
 def test_three_layers_are_two_hidden_ones_and_the_output():
     x, labels, _ = clusters(60)
     model = task_model.train(x, labels, head="three-layer")
@@ -103,6 +106,7 @@ def test_three_layers_are_two_hidden_ones_and_the_output():
     assert len(task_model.train(x, labels, head="mlp").hidden) == 1
 
 
+@pytest.mark.heavy
 def test_a_class_of_one_text_and_tiny_sets_work():
     x = np.eye(4, dtype=np.float32)
     for head in HEADS:

@@ -146,6 +146,7 @@ def words_have_directions(monkeypatch):
     monkeypatch.setattr("tests.doubles.bench.embed", by_words)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "changes", "asked"),
     [
@@ -193,6 +194,7 @@ def test_another_embedding_size_than_planned_is_refused_before_anything_is_asked
     assert refused.value.remedy == "set method.embedding_size = 48"
 
 
+@pytest.mark.heavy
 def test_without_labels_and_with_auto_a_run_ends(tmp_path):
     task = write_task(tmp_path, labels=(), discriminator="auto", keep=0.5)
     run_plan = plan_run(task)
@@ -201,6 +203,7 @@ def test_without_labels_and_with_auto_a_run_ends(tmp_path):
     assert run_plan.plan["labels"].dimension == 1
 
 
+@pytest.mark.heavy
 def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_path, monkeypatch):
     task = write_task(tmp_path, discriminator="teachers", teacher="fine-tuned", queries=60, keep=0.5)
     run_plan = plan_run(task)

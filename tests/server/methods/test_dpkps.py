@@ -112,6 +112,7 @@ def test_a_run_asks_exactly_its_plan_and_labels_its_texts(tmp_path, sampler, noi
     ]
 
 
+@pytest.mark.heavy
 def test_sequences_are_of_their_class(tmp_path):
     task = write_task(tmp_path, records=2000, sampler="independent", pairs=512, samples=200, width=8.0)
     _, run = run_method(task, plan_run(task), seed=1)

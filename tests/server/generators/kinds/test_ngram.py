@@ -165,6 +165,7 @@ def test_a_seed_fixes_the_text_whatever_was_asked_before(tmp_path: Path) -> None
     assert len(set(whole)) > 10
 
 
+@pytest.mark.heavy
 def test_good_examples_are_a_cache_and_bad_ones_a_penalty(tmp_path: Path) -> None:
     generator = ngram(tmp_path)
     plain = ask(generator, 400)
@@ -266,6 +267,7 @@ def test_a_missing_or_broken_corpus_is_named(tmp_path: Path) -> None:
         ngram(tmp_path, [{"body": "x"}])
 
 
+@pytest.mark.heavy
 @given(st.lists(st.text(min_size=1, max_size=30).filter(is_text), min_size=1, max_size=5), st.integers(0, 2**56))
 def test_odd_corpora_break_nothing(tmp_path_factory: pytest.TempPathFactory, rows: list[str], seed: int) -> None:
     folder = tmp_path_factory.mktemp("odd")
