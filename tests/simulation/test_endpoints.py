@@ -304,7 +304,7 @@ def test_a_process_that_is_killed_between_answers_pays_nothing_twice(tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "style"), product(("base", "t5"), ("chat", "completion")))
+@pytest.mark.parametrize(("model", "style"), list(product(("base", "t5"), ("chat", "completion"))))
 def test_a_local_base_model_and_a_t5_are_run_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, style: str
 ) -> None:
