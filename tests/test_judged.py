@@ -23,7 +23,7 @@ def cells(setting, method, values):
     }
 
 
-def test_invented_reviews_are_told_apart_by_their_stars_and_none_stands_twice():
+def test_invented_reviews_differ_by_their_stars_and_none_stands_twice():
     rows = judged_settings.invented_reviews(np.random.default_rng(0), 400)
     assert len({row["text"] for row in rows}) == 400
     dreadful, superb = judged_settings.DEGREES[0], judged_settings.DEGREES[-1]

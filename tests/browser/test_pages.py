@@ -228,7 +228,7 @@ class Foreign(BaseHTTPRequestHandler):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [True, False])
-def test_another_port_of_this_host_gets_no_cookie_and_with_one_gets_nothing(console, window, script):
+def test_foreign_port_gets_no_cookie_and_is_served_nothing_with_one(console, window, script):
     operator = window(console.address, script=script)
     address, _, secret = console.link(f"ada-{script}").partition("#")
     operator.page.goto(address)

@@ -84,7 +84,7 @@ def test_every_fault_of_the_file_is_listed_at_once():
     assert "entries[0].epsilon: is required and missing" in str(caught.value)
 
 
-def test_overrides_reach_nested_sections_and_list_entries_without_touching_the_original():
+def test_overrides_reach_nested_keys_and_leave_the_original_unchanged():
     data = {"privacy": {"epsilon": 4}, "entries": [{"epsilon": 1}]}
     changed = override(data, ["privacy.epsilon=0.5", "entries.0.epsilon=2", "task.name=night shift"])
     assert changed == {"privacy": {"epsilon": 0.5}, "entries": [{"epsilon": 2}], "task": {"name": "night shift"}}

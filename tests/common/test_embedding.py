@@ -516,7 +516,7 @@ def test_what_is_published_lies_on_the_coarse_grid_and_so_on_the_fine_one(rows: 
     assert np.abs(found - scaled).max() < 2.0 / PUBLIC_GRID
 
 
-def test_garbage_is_collected_again_after_a_model_was_loaded_or_could_not_be() -> None:
+def test_garbage_collection_resumes_after_a_model_loads_or_fails() -> None:
     def cannot_be_loaded() -> None:
         with encoders.without_collections():
             with encoders.without_collections():
@@ -529,7 +529,7 @@ def test_garbage_is_collected_again_after_a_model_was_loaded_or_could_not_be() -
     assert gc.isenabled()
 
 
-def test_a_party_embeds_and_votes_without_torch_and_with_the_same_bits_on_any_threads() -> None:
+def test_party_embeds_and_votes_without_torch_bit_equal_on_any_threads() -> None:
     script = """
 import hashlib, sys
 for name in ("torch", "sentence_transformers", "transformers", "pyarrow", "sklearn"):
@@ -559,7 +559,7 @@ print(hashlib.sha256(rows.tobytes() + near.tobytes()).hexdigest())
 
 
 @pytest.mark.slow
-def test_a_head_on_whole_notes_comes_near_to_words_and_one_on_cut_notes_does_not(packaged: Embedder) -> None:
+def test_head_on_whole_notes_nears_words_and_on_cut_notes_does_not(packaged: Embedder) -> None:
     """Invented notes of 600 to 1 500 words with six labels, which their last third decides."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression

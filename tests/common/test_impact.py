@@ -40,7 +40,7 @@ def test_what_no_audit_wrote_is_refused(tmp_path, written):
         impact.read_audit(file)
 
 
-def test_an_attack_that_proves_more_than_the_promise_refutes_it_whatever_the_file_says():
+def test_attack_beyond_the_promise_refutes_it_whatever_the_file_says():
     assert "nothing refuted the promise" in impact.audit_section(GOOD).points
     section = impact.audit_section({**GOOD, "verdicts": [{"attack": "a", "epsilon": 9.0, "detection": SEEN}]})
     assert section.loud

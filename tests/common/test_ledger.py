@@ -156,7 +156,7 @@ def test_a_certificate_for_what_did_not_leave_writes_nothing(path: Path) -> None
     assert ledger.charges() == [vote(1)]
 
 
-def test_three_vectors_of_a_sum_may_be_void_and_then_a_spare_attempt_is_needed(path: Path) -> None:
+def test_three_vectors_of_a_sum_may_be_void_before_a_spare_attempt(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     for attempt in range(VOIDED_VECTORS):
         ledger.charge(vote(1, attempt=attempt))
@@ -443,7 +443,7 @@ def test_a_whole_budget_that_was_lost_leaves_nothing(path: Path, lost: Budget | 
         ledger.check_room(vote(1, multiplier=whole * 0.999))
 
 
-def test_runs_of_another_privacy_unit_are_refused_also_by_a_restored_ledger(tmp_path: Path) -> None:
+def test_other_privacy_unit_is_refused_also_by_a_restored_ledger(tmp_path: Path) -> None:
     sample, user = (replace(vote(1, unit), unit=unit, alone=(Gaussian(1.0),)) for unit in ("sample", "user"))
     ledger = Ledger.open(tmp_path / "one.jsonl", "f")
     ledger.charge(vote(1, "of an earlier version, which wrote no unit"))
@@ -463,7 +463,7 @@ def test_runs_of_another_privacy_unit_are_refused_also_by_a_restored_ledger(tmp_
 # Receipts and statements
 
 
-def test_the_entries_of_a_run_say_nothing_of_the_data_of_other_runs_or_of_the_time(tmp_path: Path) -> None:
+def test_entries_of_a_run_reveal_no_data_other_runs_or_time(tmp_path: Path) -> None:
     shown = []
     for number, fingerprint in enumerate(("aa", "bb")):
         ledger = Ledger.open(tmp_path / str(number), fingerprint, at=float(number))
@@ -667,7 +667,7 @@ def test_lines_that_vanish_under_an_open_ledger_are_noticed(path: Path) -> None:
         ledger.charge(vote(7))
 
 
-def test_another_ledger_in_the_place_of_an_open_one_is_noticed_where_it_is_as_long(path: Path) -> None:
+def test_replaced_ledger_of_equal_length_is_noticed_while_open(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     ledger.charge(vote(1))
     copy = path.with_name("copy.jsonl")

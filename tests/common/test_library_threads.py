@@ -65,7 +65,7 @@ def test_a_library_that_keeps_several_threads_stops_the_computation(monkeypatch:
         assert other.num_threads == 4, "nobody is left in the block"
 
 
-def test_whoever_changes_the_number_within_a_block_is_overruled_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_number_changed_within_a_block_is_overruled_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = FakeLibrary("n", 4)
     owner = owner_of(monkeypatch, numpy)
     owner.enter()
@@ -133,7 +133,7 @@ assert numbers() == before, (numbers(), before)
 
 
 @pytest.mark.heavy
-def test_every_thread_computes_with_one_and_a_notebook_gets_its_numbers_back() -> None:
+def test_blocks_compute_with_one_thread_and_a_notebook_gets_its_own_back() -> None:
     pytest.importorskip("torch")
     several = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "3")}
     subprocess.run([sys.executable, "-c", IN_PROCESS], check=True, timeout=120, env=several)

@@ -94,7 +94,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_messages_in_a_row_that_differ_in_a_number_are_counted_until_another_comes() -> None:
+def test_messages_differing_in_a_number_are_counted_until_another_comes() -> None:
     now = [0.0]
     repeats = Repeats(quiet_s=60.0, clock=lambda: now[0])
     shown = [line for n in range(5) for line in repeats.lines(f"votes/1: attempt {n} is void")]

@@ -277,7 +277,7 @@ def test_any_law_is_drawn_by_the_definition(weights: list[int], words: list[int]
     assert table.draw(*_words(words)).tolist() == [_draw_plainly(table, word) for word in words]
 
 
-def test_statistical_distance_from_an_independent_high_precision_law_is_as_stated() -> None:
+def test_distance_from_an_independent_exact_law_is_as_stated() -> None:
     """mpmath at 400 bits against the integer recurrence and the 127-bit rounding."""
     with mpmath.workprec(400):
         variance = mpmath.mpf(452) ** 2

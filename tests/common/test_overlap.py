@@ -131,7 +131,7 @@ def test_distances_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) ->
     assert closest_distances(rows, records) == pytest.approx(expected, abs=1e-6)
 
 
-def test_texts_of_the_same_kind_are_nearer_to_the_training_records_half_of_the_time() -> None:
+def test_texts_of_the_same_kind_are_nearer_to_training_half_of_the_time() -> None:
     found = closest_records(directions(400, 2), directions(300, 3), directions(500, 4))
     assert (found.rows, found.records) == (400, 300)
     assert found.closer.low < 0.5 < found.closer.high

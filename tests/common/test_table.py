@@ -99,7 +99,7 @@ ROWS = [("Ärztin, Wien; 3. Stock", "x", "7"), ("zweite\tNotiz", "y", "8")]
     ("name", "delimiter"), [("a.csv", ","), ("a.csv", ";"), ("a.csv", "\t"), ("a.tsv", "\t"), ("A.CSV", ";")]
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16"])
-def test_columns_are_separated_as_the_header_is_and_letters_are_as_they_were_saved(tmp_path, name, delimiter, encoding):
+def test_columns_follow_the_header_s_separator_and_saved_encoding(tmp_path, name, delimiter, encoding):
     path = tmp_path / name
     with path.open("w", newline="", encoding=encoding) as file:
         csv.writer(file, delimiter=delimiter).writerows([("text", "label", "patient"), *ROWS])

@@ -51,9 +51,7 @@ def replaced(alliance, backup):
     return restored
 
 
-def test_a_coordinator_that_is_lost_in_a_run_ends_it_from_the_backup_that_was_made_while_it_served(
-    alliance, monkeypatch, tmp_path
-):
+def test_coordinator_lost_in_a_run_ends_it_from_a_backup_made_serving(alliance, monkeypatch, tmp_path):
     backup = tmp_path / "backup"
 
     def lost():

@@ -63,7 +63,7 @@ def test_clocks_ten_minutes_off_are_named_and_the_run_ends_right(alliance, tmp_p
         each("ledger", "--verify")
 
 
-def test_a_clock_that_is_behind_the_certificates_beginning_is_named_as_the_cause(alliance):
+def test_clock_behind_the_certificate_s_beginning_is_named_as_the_cause(alliance):
     each = alliance.hospitals["gamma"]
     found = list(
         checks.check(
@@ -157,7 +157,7 @@ def test_a_daemon_of_a_newer_protocol_is_left_out_with_the_reason(alliance, monk
     assert f"speaks version {codec.VERSION + 1} of the protocol, this program speaks {codec.VERSION}" in said
 
 
-def test_a_request_of_a_newer_coordinator_is_refused_and_the_hospital_reads_why(alliance):
+def test_newer_coordinator_s_request_is_refused_with_the_reason(alliance):
     asked = wire.Request(version=codec.VERSION + 1, introduce=wire.Introduce()).SerializeToString()
     reply = alliance.coordinator.transport.exchange({"alpha": asked}, timeout_s=10.0)["alpha"]
     words = f"coordinator: speaks version {codec.VERSION + 1} of the protocol, this program speaks {codec.VERSION}"
@@ -165,7 +165,7 @@ def test_a_request_of_a_newer_coordinator_is_refused_and_the_hospital_reads_why(
     alliance.until(lambda: words in alliance.hospitals["alpha"]("status"))
 
 
-def test_certificates_that_expire_in_the_middle_of_a_run_are_named_and_it_goes_on(alliance, monkeypatch, tmp_path):
+def test_certificates_expiring_in_a_run_are_named_and_it_goes_on(alliance, monkeypatch, tmp_path):
     """The coordinator's clock is moved a year on at the first sum: all certificates are too old, and then are not."""
     server, asked = alliance.coordinator.server, Federation.private_sum
     year = time.time() + 366 * 86400

@@ -17,7 +17,7 @@ TESTED = ["--set", f"evaluation.test={CLINIC / 'data' / 'test.jsonl'}"]
 
 
 @pytest.mark.timeout(1200)
-def test_five_hospitals_enrol_approve_run_export_and_verify_as_the_simulation_does(clinic, tmp_path):
+def test_five_hospitals_go_from_enrolment_to_verify_as_the_simulation_does(clinic, tmp_path):
     check(clinic, clinic.task, [*REDUCED, *TESTED], tmp_path, 600.0)
     card = (tmp_path / "published" / "README.md").read_text(encoding="utf-8")
     ours = json.loads((tmp_path / "simulated" / "manifest.json").read_text())["files"]

@@ -130,7 +130,7 @@ def test_flwr_run_on_a_simulating_superlink(hospitals, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_simulation_engine_writes_what_the_simulation_in_one_process_writes(hospitals, tmp_path):
+def test_simulation_engine_writes_what_one_process_writes(hospitals, tmp_path):
     notes = json.dumps([str(each.notes) for each in hospitals.hospitals.values()])
     arguments = ["--set", f"data.path={notes}", "--insecure-noise-seed", SEED]
     operator("simulate", hospitals.task, "--out", tmp_path / "flower", "--engine", "flower", *arguments)

@@ -154,7 +154,7 @@ def request_of(each, run):
     return Requests(PartyHome(each.home)).find(run)
 
 
-def test_a_run_that_one_hospital_rejects_waits_at_no_other_and_is_signed_by_none(alliance):
+def test_run_rejected_by_one_hospital_waits_nowhere_and_is_signed_by_none(alliance):
     alpha, beta = alliance.hospitals["alpha"], alliance.hospitals["beta"]
     for each in (alpha, beta):
         each("policy", "set", "--approval", "each")
@@ -183,7 +183,7 @@ def test_a_run_that_one_hospital_rejects_waits_at_no_other_and_is_signed_by_none
             each("policy", "set", "--approval", "standing")
 
 
-def test_a_run_that_charges_after_it_was_called_failed_is_shown_as_going_on(alliance, monkeypatch):
+def test_run_that_charges_after_it_failed_is_shown_as_going_on(alliance, monkeypatch):
     alpha = alliance.hospitals["alpha"]
 
     def lie():
@@ -199,7 +199,7 @@ def test_a_run_that_charges_after_it_was_called_failed_is_shown_as_going_on(alli
     assert not request_of(alpha, "not over").suspended_s
 
 
-def test_a_hospital_that_was_away_when_a_run_ended_hears_of_it_when_it_is_back(alliance, monkeypatch):
+def test_absent_hospital_hears_of_a_run_s_end_when_it_is_back(alliance, monkeypatch):
     delta = alliance.hospitals["delta"]
     before_the_first_sum(monkeypatch, delta.stop)
     alliance.start("ended meanwhile")
@@ -256,7 +256,7 @@ def test_the_same_run_over_another_roster_is_refused(alliance, finished, caplog)
     assert "charged under another manifest" in second["objection"]
 
 
-def test_a_party_that_answers_with_another_key_than_it_enrolled_with_ends_the_run(alliance):
+def test_party_answering_with_another_key_than_enrolled_ends_the_run(alliance):
     """A certificate alone does not say whose signatures the data set will hold: the registry does."""
     registry = sqlite3.connect(alliance.home / "registry.sqlite", isolation_level=None)
     with contextlib.closing(registry):
@@ -272,7 +272,7 @@ def test_a_party_that_answers_with_another_key_than_it_enrolled_with_ends_the_ru
     assert "exchanged" not in {found["run"] for found in requests}  # nobody was asked to sign with it
 
 
-def test_a_withdrawn_consent_leaves_the_party_out_and_the_operator_reads_why(alliance, monkeypatch):
+def test_withdrawn_consent_leaves_the_party_out_with_the_reason(alliance, monkeypatch):
     each = alliance.hospitals["beta"]
     before_the_first_sum(monkeypatch, lambda: each("revoke", "withdrawn", "--reason", "the ethics board"))
     alliance.start("withdrawn")
@@ -294,7 +294,7 @@ def test_where_too_many_withdraw_the_run_ends_with_their_reasons(alliance, monke
     assert "gamma has reasons" in said
 
 
-def test_a_replayed_request_gives_the_same_bytes_or_a_refusal_and_costs_nothing(alliance, monkeypatch):
+def test_replayed_request_gives_equal_bytes_or_a_refusal_and_costs_nothing(alliance, monkeypatch):
     transport = alliance.coordinator.transport
     exchange, kept = transport.exchange, []
 

@@ -76,7 +76,7 @@ def ended(*command):
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_bundle_installs_into_an_empty_environment_and_a_changed_wheel_does_not(wheelhouse, tmp_path):
+def test_bundle_installs_into_an_empty_environment_unless_a_wheel_changed(wheelhouse, tmp_path):
     with tarfile.open(packages.bundle(wheelhouse, tmp_path)) as packed:
         packed.extractall(tmp_path, filter="data")
     (bundle,) = (path for path in tmp_path.iterdir() if path.is_dir())

@@ -36,13 +36,13 @@ def test_there_is_an_image_for_each_side():
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
 class TestDockerfile:
-    def test_every_instruction_is_known_and_the_base_is_pinned_to_the_tested_python(self, path):
+    def test_instructions_are_known_and_the_base_is_the_tested_python(self, path):
         found = instructions(path)
         assert {name for name, _ in found} <= INSTRUCTIONS
         assert found[0] == ("ARG", "BASE=python:3.11-slim")  # which a build pins by its digest
         assert {rest.split()[0] for name, rest in found if name == "FROM"} == {"$BASE"}
 
-    def test_it_ends_as_a_plain_user_with_a_health_check_and_an_exec_form_entry(self, path):
+    def test_image_runs_as_a_plain_user_with_health_check_and_exec_entry(self, path):
         stage = dict(last_stage(path))
         assert stage["USER"] == "10001:10001"
         assert re.search(r'CMD \["undersong', stage["HEALTHCHECK"])
@@ -68,7 +68,7 @@ class TestDockerfile:
         assert not any("index" in step for step in (steps[0], steps[-1]))
         assert "://" not in path.read_text()
 
-    def test_torch_comes_from_the_index_that_the_builder_names_and_no_other_package_does(self, path):
+    def test_torch_alone_comes_from_the_index_that_the_builder_names(self, path):
         """Without an index there is none. A second index beside the default one could bring anything."""
         steps = [rest for name, rest in instructions(path) if name == "RUN" and "pip install" in rest]
         if path.stem == "party":  # it has none

@@ -100,7 +100,7 @@ def machine(release, tmp_path, monkeypatch):
 COLUMNS = ("--label-field", "label", "--user-field", "patient")
 
 
-def test_this_program_refuses_its_folders_by_one_error_and_the_release_goes_on_with_them(release, monkeypatch):
+def test_folders_are_refused_by_one_error_and_the_release_continues_them(release, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(release.data / "state"))
     monkeypatch.setattr(entry, "only_tls_1_3", lambda: None)  # earlier tests of this process have imported gRPC
     before = files(release.data)

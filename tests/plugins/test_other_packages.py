@@ -185,7 +185,7 @@ def test_an_own_statistic_s_plan_has_no_source(tmp_path):
         ((f"{NAME}={'0' * 64}",), f"trusts the statistic '{NAME}' with the source {'0' * 64}"),
     ],
 )
-def test_a_party_that_does_not_trust_this_source_refuses_and_imports_nothing(package, tmp_path, trusted, words):
+def test_party_that_distrusts_a_source_refuses_and_imports_nothing(package, tmp_path, trusted, words):
     plan = planned(tmp_path / "task")
     started_anew()
     allowed = hospital(trusted_statistics=trusted)
@@ -463,7 +463,7 @@ def test_a_broken_embedder_is_refused_where_it_is_loaded(package, tmp_path, line
     command("init", "alpha", "--embedder", pinned, "--home", tmp_path / "alpha", code=2)
 
 
-def test_a_party_s_own_people_are_told_at_how_many_records_its_embedder_fails(package, tmp_path, monkeypatch):
+def test_party_s_people_are_told_how_many_records_fail_to_embed(package, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     pinned = f"plug-in:letters@{plugins.source_hash(plugins.find('embedders', 'letters'))}"
     command("init", "alpha", "--embedder", pinned, "--home", tmp_path / "alpha")

@@ -174,7 +174,7 @@ def test_chunks_out_of_place_are_refused() -> None:
             receiver.chunk(wrong)
 
 
-def test_a_forged_chunk_spoils_the_message_and_all_of_it_is_asked_for_again() -> None:
+def test_forged_chunk_spoils_its_message_which_is_asked_for_again() -> None:
     data, receiver = os.urandom(2 * CHUNK_BYTES), Reassembler("peer")
     outgoing = Outgoing(ID, data)
     start, one, two = outgoing.frames()
@@ -234,9 +234,7 @@ def test_what_shrinks_is_deflated_and_what_does_not_is_left() -> None:
 
 
 @pytest.mark.parametrize("made", ["mask", "key"])
-def test_bytes_as_even_as_a_mask_are_not_deflated_to_see_whether_they_shrink(
-    made: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_as_even_as_a_mask_are_not_deflated_on_trial(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     public = b"".join(keys.KemSecretKey(bytes([number] * 32)).public for number in range(8))
     even = random.Random(1).randbytes(8192) if made == "mask" else public
     uneven = [bytes(byte & 0x7F for byte in even), even[:100] * 80]
@@ -304,7 +302,7 @@ def test_one_content_has_one_size_and_few_ids() -> None:
 
 
 @pytest.mark.heavy
-def test_what_inflates_too_much_is_refused_before_it_is_inflated_and_never_sent() -> None:
+def test_bombs_are_refused_before_they_are_inflated_and_never_sent() -> None:
     zeros = bytes(2**26)
     frame = deflated(zeros, len(zeros))
     assert frame.size < CHUNK_BYTES

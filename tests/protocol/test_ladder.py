@@ -36,7 +36,7 @@ def test_a_vector_is_looked_for_in_time_for_the_next_rung(elapsed, first):
     assert look == first or limits.leaving_s(look, first) == limits.leaving_s(elapsed + first / 2, first)
 
 
-def test_what_the_clock_can_show_is_the_logarithm_of_the_times_at_which_a_vector_is_looked_for():
+def test_clock_shows_the_logarithm_of_the_times_that_look_for_a_vector():
     for steps in range(limits.LOOKS):
         first = limits.FIRST_S * 2.0**steps
         last = limits.FIRST_S * 2.0 ** (limits.LOOKS - 2)

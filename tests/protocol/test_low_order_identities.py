@@ -69,7 +69,7 @@ def test_these_are_the_points_whose_eightfold_is_the_neutral_element(y: int) -> 
     assert multiply((x, y), 8) == (0, 1)
 
 
-def test_a_forged_signature_of_anything_verifies_in_the_library_and_not_here() -> None:
+def test_forged_signature_verifies_in_the_library_and_not_here() -> None:
     for statement in (b"approve", b"another thing"):
         Ed25519PublicKey.from_public_bytes(NEUTRAL).verify(forged(), statement)
         with pytest.raises(ValueError, match="order"):
@@ -91,7 +91,7 @@ def test_ordinary_keys_are_taken() -> None:
 
 
 @EVERY
-def test_a_request_or_package_with_such_a_key_is_refused_though_its_signature_verifies(key: bytes) -> None:
+def test_request_or_package_with_a_weak_key_is_refused_though_it_verifies(key: bytes) -> None:
     tls_key, identity = enrolment.new_tls_key(), Ed25519PrivateKey.generate()
     request = EnrolmentRequest.make("alpha", tls_key, identity, bytes(32)).sign(identity)
     with raises(ConfigurationError, "low-order-key"):
@@ -118,7 +118,7 @@ def test_a_roster_with_such_an_identity_is_refused_by_name(key: bytes) -> None:
         manifest(key).verify()
 
 
-def test_neither_a_signed_manifest_nor_a_receipt_counts_under_such_an_identity() -> None:
+def test_no_signed_manifest_or_receipt_counts_under_a_weak_identity() -> None:
     own = Ed25519PrivateKey.generate()
     agreed = manifest(NEUTRAL)
     agreed = dataclasses.replace(

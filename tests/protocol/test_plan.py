@@ -115,7 +115,7 @@ def test_the_rounding_is_given_away_in_the_share_that_is_left(quorum, share):
 
 
 @pytest.mark.parametrize(("variance", "percent"), [(9.0, 34.2), (21.0, 11.2), (452.0**2 / 1000, 1.0)])
-def test_how_much_too_small_a_share_charged_without_its_own_rounding_would_be(variance, percent):
+def test_share_charged_without_its_rounding_is_too_small_by_so_much(variance, percent):
     """1000 parties: sqrt((1000 v - 4) / 1000) against sqrt(v - 4), in percent of the latter."""
     once = math.sqrt((1000 * variance - 4) / 1000)
     assert 100 * (once / accounting.charged_sigma(variance) - 1) == pytest.approx(percent, abs=0.1)
@@ -178,7 +178,7 @@ def test_infinite_epsilon_draws_no_noise_and_says_so():
     assert plan.epsilon() == math.inf
 
 
-def test_the_samplers_own_distance_is_paid_from_delta_before_the_noise_spends_any():
+def test_sampler_s_distance_is_paid_from_delta_before_the_noise():
     plan = wasp_plan(Privacy(4, 1e-5))
     assert plan.privacy.delta * (1 - 1e-12) < plan.usable_delta < plan.privacy.delta
     assert plan.epsilon() <= 4 * (1 + 1e-9)
@@ -190,7 +190,7 @@ def test_the_samplers_own_distance_is_paid_from_delta_before_the_noise_spends_an
         dataclasses.replace(plan, privacy=Privacy(60, 1e-5)).verify()
 
 
-def test_a_roster_that_no_mask_graph_withstands_is_refused_before_anything_is_asked():
+def test_roster_without_a_safe_mask_graph_is_refused_before_any_request():
     quorum = Quorum(parties=201, threshold=176, tolerated_dropouts=20, colluders=150)
     plan = wasp_plan(Privacy(4, 1e-5), quorum, releases=1)
     roster = tuple(Member(f"p{number:03}", (number + 2).to_bytes(32, "little")) for number in range(201))

@@ -118,7 +118,7 @@ def test_an_input_has_a_short_name():
         read_inputs([wire.Input(name="x" * 121)])
 
 
-def test_what_is_referred_to_again_and_again_is_measured_before_it_is_joined():
+def test_repeated_references_are_measured_before_they_are_joined():
     store = MemoryBlocks()
     wide = np.zeros((4096, 384), dtype=np.float32)
     blocks = [encode_embeddings(wide, np.zeros(4096, dtype=np.int64)), encode_numbers(np.ones((1000, 1000)))]

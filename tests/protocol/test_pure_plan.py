@@ -75,7 +75,7 @@ def test_spare_attempts_are_priced_as_the_dearest_of_each_kind():
     assert last.noise_multiplier == sampled["a"].event().noise_multiplier
 
 
-def test_without_privacy_a_laplace_sum_has_no_noise_but_what_a_method_fixed():
+def test_laplace_sum_without_privacy_has_only_the_method_s_fixed_noise():
     """A paper's noise, whose own accounting promises more than it keeps, is run without a promise."""
     fixed = plan_sums([laplace("b", epsilon=0.1)], Privacy(4.0, 1e-6), QUORUM)["b"]
     plan = plan_sums([laplace("a"), laplace("b", epsilon=0.1)], Privacy(math.inf, 1e-6), QUORUM)
@@ -154,7 +154,7 @@ def test_a_plan_of_laplace_sums_is_checked_without_building_their_tables(monkeyp
     plan.verify()
 
 
-def test_one_laplace_share_alone_promises_nothing_unless_it_is_the_whole_noise():
+def test_one_laplace_share_promises_nothing_unless_it_is_all_the_noise():
     assert math.isinf(plan_sums([laplace("a")], Privacy(2.0, 1e-6), QUORUM).epsilon_if_all_others_collude())
     whole = plan_sums([laplace("a")], Privacy(2.0, 1e-6), Quorum(1, 1, 0, 0))
     assert whole.epsilon_if_all_others_collude() == pytest.approx(2.0, rel=1e-4)
@@ -181,7 +181,7 @@ def test_shares_of_the_fewest_honest_survivors_are_laplace_noise():
 
 
 @pytest.mark.heavy
-def test_a_gaussian_sum_may_keep_its_papers_noise_and_the_others_take_what_is_left():
+def test_gaussian_sum_may_keep_its_paper_s_noise_and_others_get_the_rest():
     fixed = SumRequest("votes", COUNTS, sampling_rate=0.8, noise_multiplier=20.0)
     plan = plan_sums([fixed, SumRequest("rest", COUNTS), laplace("pure", epsilon=0.3)], Privacy(1.0, 1e-5), QUORUM)
     assert plan["votes"].sigma == pytest.approx(20.0)

@@ -96,7 +96,7 @@ def test_a_plan_that_would_keep_a_party_busy_without_end_is_refused(changed, wor
         changed().verify()
 
 
-def test_plans_of_many_different_mechanisms_are_refused_before_their_losses_are_composed(monkeypatch):
+def test_plans_of_many_mechanisms_are_refused_before_composition(monkeypatch):
     planned = replace(PLAN.sums[0], sampling_rate=0.5)
     sums = tuple(
         replace(planned, name=f"votes/{number}", sigma_integer=planned.sigma_integer * (40 + number))
@@ -117,7 +117,7 @@ def seconds(act) -> float:
     return min(found)
 
 
-def test_reading_a_manifest_takes_time_and_memory_in_proportion_to_its_length():
+def test_reading_a_manifest_costs_in_proportion_to_its_length():
     short, long = (manifest(parties=parties, sums=parties // 10).to_bytes() for parties in (500, 2000))
     grown = len(long) / len(short)
     assert 3.5 < grown < 4.5

@@ -50,7 +50,7 @@ def test_an_authority_is_never_overwritten(tmp_path):
         Authority.create(tmp_path / "a", "x", ["localhost"], now=time.time())
 
 
-def test_the_certificate_names_are_those_of_the_addresses_and_not_the_bind_address(home):
+def test_certificate_names_are_the_addresses_and_not_the_bind_address(home):
     assert home.settings.bind == "127.0.0.1:0"
     assert home.authority().server_names == ["hospitals.example.org", "10.0.0.7"]
 
@@ -66,7 +66,7 @@ def test_a_partys_certificate_is_for_clients_only_and_carries_its_name(home):
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY, sqlite3.SQLITE_BUSY_SNAPSHOT])
-def test_who_writes_waits_while_another_process_writes_to_the_register_or_repairs_it(home, monkeypatch, code):
+def test_writers_wait_while_another_process_writes_or_repairs_the_register(home, monkeypatch, code):
     begun = []
 
     def busy_once(database):
@@ -92,7 +92,7 @@ def test_an_invitation_ends_and_a_guessed_token_is_refused(home):
 
 
 @pytest.mark.parametrize("change", ["serial", "name", "expired", "revoked", "revoked elsewhere", "unknown"])
-def test_a_certificate_that_the_register_does_not_hold_is_refused_with_the_reason(tmp_path, change):
+def test_certificate_missing_from_the_register_is_refused_with_the_reason(tmp_path, change):
     home = make_home(tmp_path / "home")
     keys, _ = Credentials(home, "heart"), Credentials(home, "lung")
     serial = f"{x509.load_pem_x509_certificate(keys.certificate).serial_number:x}"

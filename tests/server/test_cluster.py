@@ -80,7 +80,7 @@ def joined(*words: str) -> str:
     return " ".join(words)
 
 
-def test_values_come_with_the_numbers_of_their_calls_and_shared_arguments_are_sent_once(ray):
+def test_values_have_their_call_numbers_and_shared_arguments_go_once(ray):
     table = "a large table"
     with Cluster("local", 2) as cluster:
         found = dict(cluster.each(joined, [("lost", table), ("one", table), ("two", table)]))
@@ -136,7 +136,7 @@ def test_nothing_to_do_begins_nothing(ray):
     assert not ray.begun
 
 
-def test_ray_on_this_machine_answers_only_who_knows_its_token_and_has_a_folder_of_its_own(monkeypatch):
+def test_local_ray_answers_only_its_token_and_has_its_own_folder(monkeypatch):
     mode, token = AUTHENTICATION
     """The attack: Ray's sockets lay in a folder in which every user of the machine could put others of that name."""
     for name in (*AUTHENTICATION, FOLDER):

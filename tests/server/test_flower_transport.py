@@ -109,7 +109,7 @@ def introduce(challenge):
     return wire.Request(version=codec.VERSION, introduce=wire.Introduce(challenge=challenge)).SerializeToString()
 
 
-def test_false_introductions_are_named_and_left_aside_and_the_true_party_gets_in(tmp_path):
+def test_false_introductions_are_named_and_the_true_party_gets_in(tmp_path):
     """The attack: whoever knew a party's public key had its name, and the requests that were meant for it."""
     impostors = [repeated, relayed, unsigned, changed, enrolled_elsewhere]
     answers = {each.__name__: each(tmp_path) for each in impostors} | {"p0": hospital(tmp_path)}
@@ -125,7 +125,7 @@ def test_false_introductions_are_named_and_left_aside_and_the_true_party_gets_in
     assert len(said) == len(impostors)
 
 
-def test_every_node_has_a_challenge_of_its_own_and_only_an_enrolled_name_gets_in(tmp_path):
+def test_every_node_has_its_own_challenge_and_only_enrolled_names_get_in(tmp_path):
     challenges = []
 
     def listening(name):
@@ -143,7 +143,7 @@ def test_every_node_has_a_challenge_of_its_own_and_only_an_enrolled_name_gets_in
     assert {len(challenge) for challenge in challenges} == {32}
 
 
-def test_a_reply_larger_than_the_plan_allows_and_replies_to_nothing_are_left_aside(tmp_path):
+def test_replies_too_large_or_to_nothing_are_left_aside(tmp_path):
     introduced, replies, said = hospital(tmp_path), [], []
     with flower({"p0": lambda asked, at: replies if asked == QUESTION else introduced(asked, at)}) as world:
         transport = transport_of(world, None, said, reply_bytes=lambda: 10 if replies else None)
@@ -181,7 +181,7 @@ class Meddling:
         return [*self._earlier, *forged]
 
 
-def test_a_reply_of_an_earlier_exchange_or_of_another_node_is_named_and_left_aside(tmp_path):
+def test_reply_of_an_earlier_exchange_or_another_node_is_left_aside(tmp_path):
     said = []
     with flower({"p0": hospital(tmp_path), "p1": hospital(tmp_path, "p1")}) as world:
         transport = transport_of(world, None, said)
@@ -194,7 +194,7 @@ def test_a_reply_of_an_earlier_exchange_or_of_another_node_is_named_and_left_asi
     assert said == [f"the SuperNode of {name} {words}; left aside" for name in ("p0", "p1")]
 
 
-def test_messages_that_a_busy_superlink_does_not_take_are_sent_again_and_end_no_run(tmp_path, monkeypatch):
+def test_messages_that_a_busy_superlink_refuses_are_sent_again(tmp_path, monkeypatch):
     said = []
     with flower({"p0": hospital(tmp_path)}) as world:
         with monkeypatch.context() as busy:
@@ -209,7 +209,7 @@ def test_messages_that_a_busy_superlink_does_not_take_are_sent_again_and_end_no_
         assert transport.locate(timeout_s=20.0) == ["p0"]
 
 
-def test_the_limit_of_a_reply_is_the_plans_and_never_more_than_any_messages():
+def test_reply_limit_is_the_plan_s_and_never_above_any_message_s():
     run = SimpleNamespace(status=lambda: SimpleNamespace(charged=False))
     driver = FlowerRunDriver(run, None, {}, public_cache=None, environment={}, number=1, signer=None)
     driver._reply_bytes = 7

@@ -153,7 +153,7 @@ def test_a_holder_that_renews_outlives_any_step_of_the_database_s_clock(clocked,
 
 
 @pytest.mark.parametrize("step", [-3600.0, 30.0, 3600.0])
-def test_whoever_takes_over_first_after_a_step_of_the_database_s_clock_alone_keeps_anything(clocked, step):
+def test_first_to_take_over_after_a_clock_step_alone_keeps_anything(clocked, step):
     place = clocked()
     epoch = place.take("one")
     journal = Journal(clocked(epoch), "run/")
@@ -166,7 +166,7 @@ def test_whoever_takes_over_first_after_a_step_of_the_database_s_clock_alone_kee
     Journal(clocked(later), "run/").put("late", b"2")
 
 
-def test_a_clock_that_was_set_back_keeps_nobody_off_for_longer_than_a_minute(clocked):
+def test_clock_set_back_keeps_nobody_off_longer_than_a_minute(clocked):
     place = clocked()
     place.take("one")
     clocked.step(LEASE_S - LONGEST_LEASE_S)
@@ -309,7 +309,7 @@ def test_a_database_whose_clock_is_far_ahead_gives_no_lease(server, tmp_path, mo
 
 
 @pytest.mark.slow
-def test_what_ends_a_run_s_journal_of_a_holder_that_was_replaced_begins_none(server, tmp_path):
+def test_ending_a_replaced_holder_s_journal_begins_none(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
     assert home.take_lease("one") is not None
     Postgres(home.settings.storage).renew(home.epoch, 0.0)
@@ -319,7 +319,7 @@ def test_what_ends_a_run_s_journal_of_a_holder_that_was_replaced_begins_none(ser
 
 
 @pytest.mark.slow
-def test_beside_a_process_that_hangs_in_a_folder_nobody_takes_the_lease_there(server, tmp_path):
+def test_nobody_takes_the_lease_beside_a_hanging_process_in_the_folder(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
     with home.hold(), ExitStack() as stack, raises(ConfigurationError, "coordinator-in-use"):
         _await_turn(CoordinatorHome(home.path), stack, standby=False)
@@ -367,9 +367,7 @@ def test_a_standby_of_another_release_or_with_other_settings_takes_nothing(serve
 
 
 @pytest.mark.slow
-def test_a_database_that_is_connected_and_silent_ends_its_holder_and_not_the_standby(
-    server, target, monkeypatch, caplog
-):
+def test_silent_database_connection_ends_the_holder_and_not_the_standby(server, target, monkeypatch, caplog):
     monkeypatch.setattr(postgres, "SILENT_S", 0.5)
     monkeypatch.setattr(storage, "LOST_S", 1.0)
     monkeypatch.setattr(storage, "PATIENCE_S", 0.0)
@@ -411,7 +409,7 @@ def test_a_standby_says_why_it_cannot_take_over(server, tmp_path, monkeypatch, c
 
 
 @pytest.mark.slow
-def test_a_run_that_is_planned_on_one_machine_is_there_on_the_other_with_every_request(server, tmp_path):
+def test_run_planned_on_one_machine_is_on_the_other_with_its_requests(server, tmp_path):
     one = make_home(tmp_path / "one", ["heart"], storage=server.database())
     (tmp_path / "two").mkdir()
     for name in ("authority", "coordinator.json"):
@@ -442,7 +440,7 @@ def test_a_run_that_is_planned_on_one_machine_is_there_on_the_other_with_every_r
 
 
 @pytest.mark.slow
-def test_what_a_stopped_holder_has_locked_is_free_at_once_for_who_takes_over(server, tmp_path):
+def test_locks_of_a_stopped_holder_are_free_at_once_for_its_successor(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
     _, first = home.take_lease("one")
     stopped = Postgres(home.settings.storage, first)
@@ -464,7 +462,7 @@ def test_what_a_stopped_holder_has_locked_is_free_at_once_for_who_takes_over(ser
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forwarded", [True, False])
-def test_an_unanswered_commit_is_looked_up_before_anything_is_written_again(server, target, forwarded):
+def test_unanswered_commit_is_looked_up_before_the_next_write(server, target, forwarded):
     with closing(Line(server, target)) as line:
         epoch = Postgres(target).take("one", 600.0)
         journal = Journal(Postgres(line.target, epoch), "run/")
@@ -489,7 +487,7 @@ def test_an_unanswered_commit_is_looked_up_before_anything_is_written_again(serv
 
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 12])
-def test_a_number_that_a_promoted_server_gave_again_is_not_taken_for_the_lost_transaction(monkeypatch, others):
+def test_number_reused_by_a_promoted_server_is_not_the_lost_transaction(monkeypatch, others):
     with PostgresServer() as server:
         target = server.database()
         Postgres.create(target, TABLES)
@@ -578,7 +576,7 @@ except UndersongError as error:
 
 
 @pytest.mark.slow
-def test_a_holder_stopped_at_any_step_of_a_write_until_another_writes_keeps_nothing(server):
+def test_holder_stopped_in_a_write_until_another_writes_keeps_nothing(server):
     places = {}
     for step in ("idle", "begun", "fenced", "committing"):
         target = server.database()

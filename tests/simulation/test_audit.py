@@ -78,7 +78,7 @@ PRIVATE = Table(
 
 
 @pytest.mark.parametrize("signal", [0.0, 0.5, 2.0, 4.0])
-def test_the_power_of_an_attack_is_the_largest_share_of_the_noise_that_it_refutes(signal):
+def test_attack_power_is_the_largest_share_of_noise_that_it_refutes(signal):
     from scipy.stats import norm
 
     detection, signals = module.Detection(0, 1, 0, 1, (0.5,), (0.0,), (0.0,)), np.array([signal, 2 * signal])

@@ -59,7 +59,7 @@ def masked_sum(vectors, sigma, *, query="q", attempt=0, lost=()):
 
 
 @pytest.mark.parametrize("lost", [(), ("p2",)])
-def test_the_opened_sum_is_the_integer_sum_plus_noise_of_the_planned_variance(lost):
+def test_opened_sum_is_the_integer_sum_plus_noise_of_planned_variance(lost):
     n, d, sigma = 6, 20_000, 300.0
     rng = np.random.default_rng(1)
     vectors = [rng.integers(-1000, 1000, d) for _ in range(n)]

@@ -94,7 +94,7 @@ def run(task, out, *assignments):
     return delivered(tasks.load(task, assignments), out)
 
 
-def test_wasp_writes_zero_shot_first_then_by_contrast_and_prunes_by_one_more_vote(hashed, tmp_path):
+def test_wasp_writes_zero_shot_then_by_contrast_and_prunes_by_a_vote(hashed, tmp_path):
     task = make_task(tmp_path / "task", samples=60)
     plain = run(task, tmp_path / "plain")
     kinds = {(sample.round, sample.kind) for sample in plain.report.samples}

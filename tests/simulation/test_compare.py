@@ -291,7 +291,7 @@ ONE = {"command": "one", "progress": Silent()}
 
 
 @pytest.mark.heavy
-def test_a_second_command_adds_to_the_folder_s_table_which_is_written_while_cells_end(bench, tmp_path, monkeypatch):
+def test_second_command_adds_to_a_table_that_is_written_as_cells_end(bench, tmp_path, monkeypatch):
     out, written = tmp_path / "out", []
 
     def measure(self, cell):
@@ -372,7 +372,7 @@ def test_what_would_stop_a_cell_is_found_before_the_first_one(bench, tmp_path, m
     assert not (tmp_path / "out").exists()
 
 
-def test_public_records_embeddings_are_kept_where_other_processes_find_them(bench, tmp_path, monkeypatch):
+def test_embeddings_of_public_records_are_shared_between_processes(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     private = bench.private
     assert private is not bench.public

@@ -357,7 +357,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path, monkeypat
     assert not list((tmp_path / "out").glob("*.part"))
 
 
-def test_one_file_is_dealt_to_any_number_of_parties_and_one_without_records_answers_too(tmp_path):
+def test_one_file_is_dealt_to_any_parties_and_an_empty_one_answers_too(tmp_path):
     task_path = make_task(tmp_path / "task", parties=1, records=6, method={"rounds": 2})
     dealt = ["data.path=private/site-0.jsonl", "federation.parties=8", "federation.alpha=1.0"]
     assert min(map(len, private_tables(tasks.load(task_path, dealt), 3).values())) == 0
@@ -451,7 +451,7 @@ def test_report_has_every_measure_and_interval_but_no_record(tmp_path, encoder):
     assert delivered.to_json()["accuracy"][usefulness.OURS] == delivered.report.accuracy[0].accuracy
 
 
-def test_a_task_without_labels_has_the_figures_of_its_texts_and_no_task_model(tmp_path):
+def test_task_without_labels_has_figures_of_its_texts_and_no_task_model(tmp_path):
     path = make_task(tmp_path / "task", task={"labels": []}, samples=60, evaluation=JUDGED)
     path.write_text(path.read_text().replace('label = "label"\n', ""))
     delivered = run(path, tmp_path / "out")

@@ -66,7 +66,7 @@ def summed(trainer, records):
 
 
 @pytest.mark.parametrize("layers", [0, 1])
-def test_both_ways_to_clip_give_the_same_sum_and_no_record_exceeds_the_norm(bert, layers):
+def test_both_ways_to_clip_give_one_sum_and_no_record_exceeds_the_norm(bert, layers):
     from undersong_dpsgd.dp_classifier_training import ClassifierTrainer, GhostTrainer
 
     sums = {}
@@ -109,7 +109,7 @@ def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path
 
 
 @pytest.mark.parametrize("name", slow_but(["da-dp-sgd", "da-ghost"], ["da-ghost"]))
-def test_a_private_discriminator_selects_the_written_texts_that_are_like_the_records(tmp_path, embedded_by, name):
+def test_private_discriminator_selects_texts_that_are_like_the_records(tmp_path, embedded_by, name):
     """Labels in the noisy shares of the records (2 : 1); half of the pool begins as the records do, half does not."""
     embedded_by(embed)
     rows = [{"text": f"a note {n}", "label": "b" if n % 3 == 0 else "a"} for n in range(240)]

@@ -150,7 +150,7 @@ def test_a_busy_address_leaves_its_texts_to_the_other(tmp_path: Path, status: in
 
 
 @pytest.mark.parametrize("pair", ["fallback", "endpoints"])
-def test_batches_beside_another_model_or_address_are_refused_before_anything_is_sent(tmp_path: Path, pair: str) -> None:
+def test_batches_beside_another_model_or_address_are_refused_unsent(tmp_path: Path, pair: str) -> None:
     path = make_task(tmp_path)
     with Endpoint("well") as first, Endpoint("well") as second:
         lines = ["[[generators]]", 'name = "far"', 'kind = "openai"', 'model = "tiny"', 'api_key_env = ""']
@@ -209,7 +209,7 @@ CAPPED = {"well": 0.06, "usage-zero": WORST_USD * 0.6, "reasoning-beside": 2.36}
         [("well", "batch", "first"), ("usage-zero", "batch", "later"), ("reasoning-beside", "batch", "first")],
     ),
 )
-def test_a_cap_on_the_price_is_never_passed_and_once_raised_the_run_goes_on(
+def test_cap_on_the_price_is_never_passed_and_may_be_raised(
     tmp_path: Path, scenario: str, way: str, moment: str
 ) -> None:
     good = GOOD if moment == "later" else 0

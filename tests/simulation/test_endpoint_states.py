@@ -124,7 +124,7 @@ def check_bill(result: Delivered, endpoint: Endpoint) -> None:
         | {("balance-in-200", "batch", "later"), ("gemini-key", "single", "first"), ("error-raw", "batch", "first")},
     ),
 )
-def test_fault_stops_the_run_before_the_next_sum_and_once_mended_it_goes_on(
+def test_fault_stops_the_run_before_the_next_sum_until_it_is_mended(
     tmp_path: Path, scenario: str, way: str, moment: str
 ) -> None:
     good = GOOD if moment == "later" else 0

@@ -101,9 +101,7 @@ def refuse(number: int, _text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", ["wasp", pytest.param("dpkps", marks=pytest.mark.slow)])
-def test_an_endpoint_that_only_refuses_costs_no_privacy_and_once_mended_the_run_goes_on(
-    tmp_path: Path, method: str
-) -> None:
+def test_endpoint_that_only_refuses_costs_no_privacy_and_may_be_mended(tmp_path: Path, method: str) -> None:
     (tmp_path / "words.txt").write_text("pan\noven\nsoup\nrose\nspade\nsoil\n", encoding="utf-8")
     options = {
         "wasp": (),
@@ -145,7 +143,7 @@ def spoil(number: int, text: str) -> dict[str, Any] | None:
     return ways[number // 3 % len(ways)]
 
 
-def test_nothing_that_is_no_text_gets_into_the_corpus_and_the_counts_are_right(tmp_path: Path) -> None:
+def test_corpus_holds_only_texts_and_the_counts_are_right(tmp_path: Path) -> None:
     writer = Writer(spoil)
     faults: list[Any] = [
         ("status", 429, {"retry-after": "0"}), "pass", ("status", 429, {"retry-after-ms": "5"}), "cut", "pass",
@@ -176,9 +174,7 @@ def test_nothing_that_is_no_text_gets_into_the_corpus_and_the_counts_are_right(t
 
 
 @pytest.mark.parametrize(("key", "cap"), [("price_budget_usd", 16.0), ("token_budget", 14_000)])
-def test_plan_and_simulation_refuse_a_cap_below_the_expected_cost_before_a_call_is_made(
-    tmp_path: Path, key: str, cap: float
-) -> None:
+def test_cap_below_the_expected_cost_is_refused_before_any_call(tmp_path: Path, key: str, cap: float) -> None:
     writer = Writer()
     given = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0, key: cap}
     with serving(ChatServer(writer)) as server, pytest.raises(ConfigurationError) as simulated:
@@ -191,7 +187,7 @@ def test_plan_and_simulation_refuse_a_cap_below_the_expected_cost_before_a_call_
 
 
 @pytest.mark.parametrize("key", slow_but(["price_budget_usd", "token_budget"], ["token_budget"]))
-def test_a_cap_between_expected_and_highest_cost_is_accepted_with_a_warning(tmp_path: Path, key: str) -> None:
+def test_cap_between_expected_and_highest_cost_is_taken_with_a_warning(tmp_path: Path, key: str) -> None:
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}
     with serving(ChatServer(Writer())) as server:
         run(tmp_path, tmp_path / "out", server.url, **prices)

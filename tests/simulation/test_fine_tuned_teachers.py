@@ -45,7 +45,7 @@ def test_a_simulation_ends_with_two_charges_a_party_and_no_private_text(tmp_path
         assert path.is_dir() or MARKER.encode() not in path.read_bytes()
 
 
-def test_a_simulation_without_a_model_is_refused_before_anything_is_charged(tmp_path):
+def test_simulation_without_a_model_is_refused_before_any_charge(tmp_path):
     with pytest.raises(ConfigurationError, match="names no local model") as refused:
         run(tmp_path)
     assert "data.teacher_model" in refused.value.remedy

@@ -76,7 +76,7 @@ def test_flowers_engine_has_ray_for_itself():
 
 
 @pytest.mark.slow
-def test_a_cluster_changes_no_byte_of_a_run_and_no_figure_of_its_evaluation(monkeypatch, tmp_path):
+def test_cluster_changes_no_byte_of_a_run_and_no_figure_of_its_judgement(monkeypatch, tmp_path):
     cluster = PickledCalls()
     spread = functools.partial(simulation.spread, fewest=1)
     for module in (simulation, front.releases):

@@ -25,7 +25,7 @@ OF_LOCAL_MODELS = {"tuned", "vector"}
 
 
 @pytest.mark.parametrize("method", sorted(set(methods.names()) - OF_LOCAL_MODELS))
-def test_the_first_sentence_of_every_method_names_exactly_its_plan_s_questions(method, tmp_path):
+def test_first_sentence_of_every_method_names_its_plan_s_questions(method, tmp_path):
     options = OPTIONS.get(method, ["method.samples=60", "method.rounds=3"])
     if method == "dpkps":
         (tmp_path / "words.txt").write_text("fever\ncough\n")

@@ -19,7 +19,7 @@ PARTIES = ("alpha", "beta", "gamma")
 
 
 @pytest.mark.heavy
-def test_a_hospitals_drill_has_other_keys_and_takes_only_the_invented_records(tmp_path):
+def test_hospital_s_drill_has_other_keys_and_only_invented_records(tmp_path):
     made, other = (joining.create(tmp_path / name, "alpha", drill=True) for name in ("home", "other"))
     assert joining.own_fingerprint(made) != joining.own_fingerprint(other)
     assert made.drill_records.read_bytes() != other.drill_records.read_bytes()

@@ -222,7 +222,7 @@ def test_the_life_that_the_page_tells(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_pages_that_hang_crash_or_are_killed_stop_neither_coordinator_nor_daemon(tmp_path, capsys):
+def test_hanging_or_killed_pages_stop_neither_coordinator_nor_daemon(tmp_path, capsys):
     name = "heart-institute"
     life = Life(tmp_path, [name], in_this_process(capsys), weights=False)
     told = found(life)

@@ -56,7 +56,7 @@ def test_more_requests_than_any_coordinator_has_under_way_are_its_fault(waiting)
     answers.request(envelope(3))  # known: no fault
 
 
-def test_bytes_that_wait_are_bounded_over_all_streams_and_one_request_is_always_taken(waiting):
+def test_waiting_bytes_of_all_streams_are_bounded_but_one_request_fits(waiting):
     answers, recorded, sent = waiting
     answers.request(envelope(0))
     assert recorded.begun.wait(20)

@@ -61,9 +61,7 @@ def ask(computing: Computation) -> list[int]:
     return computing.vector(REQUEST, begun=time.monotonic()).vector.values.tolist()
 
 
-def test_its_vectors_are_those_of_one_process_and_a_core_is_busy_until_they_are_taken_over(
-    tmp_path, authority, monkeypatch, process
-):
+def test_vectors_equal_one_process_and_core_is_busy_until_they_are_taken(tmp_path, authority, monkeypatch, process):
     """A core that falls idle when a vector is done would show when that was, within its rung."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     home = PartyHome(joined(tmp_path, authority))
@@ -108,7 +106,7 @@ def test_it_has_less_priority_than_the_daemon(process):
     "what",
     ["dies", pytest.param("raises", marks=pytest.mark.slow), pytest.param("another length", marks=pytest.mark.slow)],
 )
-def test_where_it_fails_the_vector_is_zeros_at_a_public_time_and_another_is_started(process, caplog, capfd, what):
+def test_failed_process_gives_zeros_at_public_time_and_is_replaced(process, caplog, capfd, what):
     computing = process(partial(Scripted, what))
     computing.expect()
     first = computing.pid
@@ -140,7 +138,7 @@ def test_where_it_cannot_be_started_the_vector_is_zeros_too(process, caplog, mon
 
 
 @pytest.mark.slow
-def test_one_that_was_killed_while_idle_is_replaced_before_a_vector_is_asked_for(process, caplog):
+def test_process_killed_while_idle_is_replaced_before_the_next_vector(process, caplog):
     computing = process(partial(Scripted, ""))
     assert ask(computing) == [7, 7, 7]
     first = computing.pid

@@ -32,7 +32,7 @@ def check_refused(reply):
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_another_question_is_refused_in_the_same_attempt_and_in_every_later_one(tmp_path, restart):
+def test_other_question_is_refused_in_this_and_every_later_attempt(tmp_path, restart):
     world = World(tmp_path, epsilon=4.0, quorum={"spare_attempts": 2})
     world.federation.agree()
     assert open_sum(world, 30).WhichOneof("body") == "sum_reply"

@@ -68,7 +68,7 @@ class Coalition:
 @pytest.mark.parametrize(
     ("mode", "spare_attempts"), heavy_but(product(PARTIES, [0, 1]), [("shares", 1), ("direct", 0)])
 )
-def test_what_sybils_call_void_leaves_so_often_and_no_more_and_is_in_the_stated_worst_case(
+def test_vectors_that_sybils_call_void_stay_within_the_stated_worst_case(
     tmp_path: Path, mode: str, spare_attempts: int
 ) -> None:
     coalition = Coalition(tmp_path, PARTIES[mode], spare_attempts)
@@ -99,7 +99,7 @@ def test_what_sybils_call_void_leaves_so_often_and_no_more_and_is_in_the_stated_
     assert 0.99 * stated <= ledger.spent_if_all_others_collude(plan.usable_delta) <= stated * (1 + 1e-6)
 
 
-def test_a_certificate_for_what_did_not_leave_refunds_nothing_and_counts_for_nothing(tmp_path: Path) -> None:
+def test_void_certificate_for_an_unsent_vector_refunds_nothing(tmp_path: Path) -> None:
     coalition = Coalition(tmp_path, 3, 0)
     reply = coalition.party.answer(coalition.federated.opening()).reply
     assert codec.decode_reply(reply, ME).WhichOneof("body") == "sum_reply"
@@ -110,7 +110,7 @@ def test_a_certificate_for_what_did_not_leave_refunds_nothing_and_counts_for_not
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_attempts_that_are_given_up_cost_nothing_but_are_not_begun_without_end(tmp_path: Path, prepared: bool) -> None:
+def test_abandoned_attempts_cost_nothing_but_their_number_is_bounded(tmp_path: Path, prepared: bool) -> None:
     """Each makes the party draw keys and write: some at once, then one a minute, restarts included."""
     coalition = Coalition(tmp_path, 3, 0)
     hospital = coalition.hospital

@@ -48,7 +48,7 @@ def asked(tmp_path: Path) -> Asked:
     return Asked(tmp_path)
 
 
-def test_consent_that_is_withdrawn_while_the_vector_is_computed_holds_it_back(asked: Asked) -> None:
+def test_consent_withdrawn_during_computation_holds_the_vector_back(asked: Asked) -> None:
     with (
         after_each_step(lambda step: asked.withdraw() if step == "charged" else None),
         pytest.raises(UndersongError),
@@ -61,9 +61,7 @@ def test_consent_that_is_withdrawn_while_the_vector_is_computed_holds_it_back(as
 
 
 @pytest.mark.parametrize("what", [(), ("--coordinator",)])
-def test_consent_that_is_withdrawn_while_the_vector_waits_for_its_rung_holds_it_back(
-    asked: Asked, what: tuple[str, ...]
-) -> None:
+def test_consent_withdrawn_while_waiting_for_a_rung_holds_the_vector_back(asked: Asked, what: tuple[str, ...]) -> None:
     asked.run()
     vector = asked.answers["mask"]
     assert vector_in(vector.reply) is not None
@@ -122,7 +120,7 @@ def test_a_paused_daemon_sends_nothing_that_was_done_meanwhile(tmp_path: Path) -
     assert daemon._held_back
 
 
-def test_a_message_of_flower_brings_no_vector_back_after_consent_was_withdrawn(
+def test_flower_message_brings_no_vector_after_consent_is_withdrawn(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flower_app, "_answered", lambda *_: [Answer(b"vector", 0.0, lambda: False), Answer(b"other")])

@@ -105,7 +105,7 @@ def test_init_makes_a_party_that_trusts_nobody(tmp_path):
     assert "not an empty folder" in command("init", "alpha", "--home", tmp_path / "h", code=2)
 
 
-def test_enrolment_needs_the_right_fingerprint_and_keeps_nothing_without_it(tmp_path, authority):
+def test_enrolment_with_a_wrong_fingerprint_keeps_nothing(tmp_path, authority):
     home, package = tmp_path / "h", tmp_path / "package"
     package.write_bytes(authority.package_bytes("alpha"))
     command("init", "alpha", "--home", home)
@@ -132,7 +132,7 @@ def test_enrolment_needs_the_right_fingerprint_and_keeps_nothing_without_it(tmp_
     assert "belongs to the coordinator" in command("enroll", foreign, "--fingerprint", wrong, "--home", home, code=2)
 
 
-def test_a_package_makes_the_party_it_was_written_for_once_its_fingerprint_is_compared(tmp_path, authority):
+def test_package_makes_its_party_once_the_fingerprint_is_compared(tmp_path, authority):
     home, package = tmp_path / "party", tmp_path / "p"
     package.write_bytes(authority.package_bytes("alpha"))
     right = authority.package("alpha").fingerprint
@@ -169,7 +169,7 @@ def test_the_one_plan_that_waits_is_shown_without_its_name(home):
         runs.only_waiting(home)
 
 
-def test_a_plan_that_only_the_guard_refuses_is_shown_with_reason_and_remedy(home):
+def test_plan_refused_by_the_guard_is_shown_with_reason_and_remedy(home):
     refused = proposed(home, epsilon=2.5)
     Requests(PartyHome(home)).refused(refused, "the policy allows 2")
     Requests(PartyHome(home)).suspended(refused.hash, now=True)  # it has failed at the coordinator
@@ -243,7 +243,7 @@ def test_budget_and_policy_are_set_by_flags(home):
     assert (policy["statistics"], policy["units"], policy["share_budget"]) == (["label_histogram"], ["user"], True)
 
 
-def test_the_sheet_has_three_sentences_one_epsilon_and_one_bar_and_folds_the_rest(home):
+def test_sheet_shows_three_sentences_one_epsilon_and_one_bar(home):
     manifest = proposed(home)
     value = json.loads(command("preview", "spring", "--home", home, "--json"))
     assert value["objections"] == []
@@ -296,7 +296,7 @@ def test_preview_counts_the_long_and_the_cut_texts(tmp_path, authority, monkeypa
     assert TextLengths(texts=5, long=3, cut=1).words in warnings
 
 
-def test_preview_of_a_run_with_sub_samples_says_that_stopping_does_not_refund(home):
+def test_preview_of_a_subsampled_run_says_that_stopping_refunds_nothing(home):
     said = "does not refund"
     proposed(home)
     assert said not in command("preview", "spring", "--home", home)
@@ -314,7 +314,7 @@ def test_preview_of_a_run_with_sub_samples_says_that_stopping_does_not_refund(ho
     assert "Charged at its whole plan" in shown
 
 
-def test_preview_of_a_run_without_post_quantum_masks_says_so_and_policy_decides(home):
+def test_preview_names_missing_post_quantum_masks_and_policy_decides(home):
     proposed(home, post_quantum=False)
     words = command("preview", "spring", "--home", home)
     assert "Post-quantum masks are OFF" in words
@@ -340,7 +340,7 @@ def test_a_policy_demands_a_number_of_assumed_colluders(home):
     assert "This party REFUSES it" not in command("preview", "spring", "--home", home)
 
 
-def test_what_the_records_speak_against_is_confirmed_by_a_person_and_told_to_nobody_else(home, tmp_path):
+def test_settings_against_the_records_need_a_person_and_stay_private(home, tmp_path):
     manifest = proposed(home)
     other = write_notes(tmp_path / "other.jsonl", labels=("good", "elsewhere"))
     fields = ("--label-field", "label", "--user-field", "patient", "--new-version", "--home", home)
@@ -416,7 +416,7 @@ def test_a_plan_that_was_changed_after_it_was_shown_is_not_approved(home):
     assert decided == {shown.hash.hex(): "pending", changed.hash.hex(): "approved"}
 
 
-def test_a_name_that_is_revoked_takes_every_plan_that_was_approved_under_it(home):
+def test_revoking_a_name_revokes_every_plan_approved_under_it(home):
     """The attack: two plans under one name were approved; the last is revoked, and the first is proposed again."""
     first = proposed(home, epsilon=1.0)
     command("preview", "spring", "--home", home)
@@ -477,7 +477,7 @@ def test_a_run_that_has_ended_cannot_be_approved(home):
     assert "this run ended 20" in command("preview", "spring", "--home", home)
 
 
-def test_a_finished_run_keeps_the_sheet_that_was_signed_and_shows_its_cost_and_receipt(home):
+def test_finished_run_shows_its_signed_sheet_cost_and_receipt(home):
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
@@ -515,7 +515,7 @@ def test_a_finished_run_keeps_the_sheet_that_was_signed_and_shows_its_cost_and_r
     assert command("preview", "spring", "--home", home) == finished
 
 
-def test_a_run_that_no_sheet_was_signed_of_shows_what_it_cost_and_no_refusal_when_it_has_ended(home):
+def test_ended_run_without_a_signed_sheet_shows_cost_and_no_refusal(home):
     manifest = proposed(home)
     requests = Requests(PartyHome(home))
     requests.decide(requests.find("spring"), "approved", at=time.time(), reason="standing policy")
@@ -846,7 +846,7 @@ HEAVY = {
 }
 
 
-def test_no_command_loads_a_model_provider_or_server_code_and_light_ones_nothing_heavy(home):
+def test_commands_load_no_model_or_server_and_light_ones_nothing_heavy(home):
     proposed(home)
     light = [["--help"], ["requests"], ["status"], ["reject", "spring"], ["pause"], ["outbox"]]
     commands = json.dumps([*light, ["preview", "spring"]])

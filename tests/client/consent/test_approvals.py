@@ -62,7 +62,7 @@ def test_a_run_waits_until_a_person_approves_it(home, consent):
     consent.check(wanted)
 
 
-def test_an_approval_by_one_of_two_lapses_with_the_sheet_and_its_signature_covers_who_decided(home, consent):
+def test_half_an_approval_lapses_with_its_sheet_and_signs_who_decided(home, consent):
     wanted, requests = manifest(), Requests(home)
     consent.reason_to_wait(wanted)
     request = requests.find("first")
@@ -158,7 +158,7 @@ def test_a_revision_says_what_differs_from_the_run_that_was_decided(home, consen
         dataclasses.replace(plain, task={**plain.task, "revises": "a\u202eb"}).check_names()
 
 
-def test_a_decision_is_about_the_plan_that_was_meant_and_not_about_one_that_came_since(home, consent):
+def test_decision_counts_for_the_plan_shown_and_no_later_one(home, consent):
     consent.reason_to_wait(manifest())
     requests = Requests(home)
     meant = requests.find("first")
@@ -336,7 +336,7 @@ def test_a_flood_of_proposals_is_refused(home, consent, monkeypatch):
     consent.reason_to_wait(dataclasses.replace(plain, run="run 1"))
 
 
-def test_runs_that_are_over_undecided_take_neither_the_place_of_others_nor_room_without_end(home, consent, monkeypatch):
+def test_undecided_ended_runs_take_no_place_and_bounded_room(home, consent, monkeypatch):
     monkeypatch.setattr(approvals, "MOST_PENDING", 4)
     plain = manifest()
     for number in range(12):

@@ -98,13 +98,13 @@ def test_a_plan_beyond_the_policy_or_against_itself_is_refused(parties, plan, wo
 FLOOD = {"pairs": 1, "lengths": [1] * 20_000}
 
 
-def test_what_the_policy_does_not_allow_is_refused_before_anything_of_the_plan_is_built(parties, monkeypatch):
+def test_policy_refuses_a_plan_before_any_part_of_it_is_built(parties, monkeypatch):
     monkeypatch.setattr(statistics, "build", pytest.fail)
     plan = changed_sum(plan_of(), statistic="fourier_features", parameters=FLOOD)
     assert "does not allow the statistic" in refused(propose(parties["p0"], make_manifest(plan, parties, LABELS)))
 
 
-def test_the_policy_s_limits_are_consulted_before_a_plan_is_built_or_priced(parties, monkeypatch):
+def test_policy_limits_are_checked_before_a_plan_is_built_or_priced(parties, monkeypatch):
     manifest = make_manifest(plan_of(Privacy(2.5, 1e-4, max_records=100)), parties, LABELS)
     monkeypatch.setattr(statistics, "build", pytest.fail)
     monkeypatch.setattr(accounting, "epsilon", pytest.fail)
@@ -147,7 +147,7 @@ def test_every_number_of_a_plan_is_bounded_before_anything_is_built(parties, mon
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("named", ["", "an empty folder"])
-def test_a_run_with_fine_tuned_teachers_is_not_signed_without_a_model_that_works(tmp_path, named):
+def test_fine_tuned_teachers_need_a_working_model_to_be_signed(tmp_path, named):
     (tmp_path / "an empty folder").mkdir()
     parties = {
         name: make_party(tmp_path, name, table, teacher_model=named and str(tmp_path / named))
@@ -248,7 +248,7 @@ def test_a_shared_policy_that_is_malformed_is_no_policy(wrong):
         (0, 7, 0, True),
     ],
 )
-def test_a_run_that_assumes_fewer_colluders_than_the_policy_demands_is_refused(least, parties, colluders, accepted):
+def test_run_with_fewer_colluders_than_the_policy_demands_is_refused(least, parties, colluders, accepted):
     policy = Policy(math.inf, minimum_colluders=least)
     assert Policy.from_json(policy.to_json()) == policy
     if accepted:
@@ -395,7 +395,7 @@ class Undecided(Consent):
             raise PrivacyRefusal("the consent was withdrawn")
 
 
-def test_without_consent_a_run_is_pending_and_withdrawn_consent_stops_its_sums(parties):
+def test_run_waits_for_consent_and_stops_when_it_is_withdrawn(parties):
     party, consent = parties["p0"], Undecided()
     party._consent = consent
     manifest = make_manifest(plan_of(), parties, LABELS)

@@ -120,7 +120,7 @@ def test_a_budget_without_delta_gets_one_by_the_number_of_patients(home):
 
 
 @pytest.mark.parametrize("units", [1, 9_999, 10_000, 10_001, 99_999, 123_456, 10**7])
-def test_the_proposed_delta_is_the_largest_power_of_ten_that_the_contract_allows(units):
+def test_proposed_delta_is_the_largest_allowed_power_of_ten(units):
     delta = proposed_delta(units)
     assert delta <= 1e-5
     assert delta * 10 * units <= 1 + 1e-9

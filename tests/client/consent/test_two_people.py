@@ -90,7 +90,7 @@ def test_stricter_rules_loosen_nothing_and_their_way_back_does(rules):
     ("before", "after", "looser"),
     [("default", 0, True), ("default", 1, False), (1, "default", True), (0, "default", False)],
 )
-def test_a_smallest_number_of_colluders_is_compared_for_every_number_of_parties(before, after, looser):
+def test_minimum_of_colluders_is_compared_for_every_number_of_parties(before, after, looser):
     changed_policy = replace(POLICY, minimum_colluders=after)
     assert bool(loosened(replace(POLICY, minimum_colluders=before), changed_policy)) == looser
 

@@ -87,7 +87,7 @@ def test_a_stream_is_closed_at_once_and_quietly_in_whichever_moment(authority, c
     ] == []
 
 
-def test_all_that_was_sent_before_the_end_arrives_and_all_streams_have_one_thread(authority):
+def test_frames_sent_before_the_end_arrive_and_streams_share_one_thread(authority):
     with ScriptedCoordinator(authority) as coordinator:
         first, second = Told(), Told()
         with (
@@ -151,7 +151,7 @@ def test_a_long_request_is_opened_beside_the_streams_which_go_on_meanwhile(autho
         assert connection.ended is not None
 
 
-def test_a_fault_of_this_program_ends_the_stream_and_is_told_without_its_words(authority, caplog):
+def test_internal_fault_ends_the_stream_without_showing_its_words(authority, caplog):
     class Broken:
         def frames(self, held):
             yield wire.Transfer()
@@ -169,7 +169,7 @@ def test_a_fault_of_this_program_ends_the_stream_and_is_told_without_its_words(a
 
 
 @pytest.mark.slow  # a process of its own
-def test_a_process_that_ends_with_open_streams_ends_their_thread_and_leaves_no_warning(authority, tmp_path):
+def test_process_with_open_streams_ends_their_thread_without_warning(authority, tmp_path):
     with ScriptedCoordinator(authority) as coordinator:
         key, certificate = authority.server("alpha")
         for name, data in (("key", key), ("certificate", certificate), ("ca", authority.pem.encode())):

@@ -404,7 +404,7 @@ def test_a_coordinator_that_is_away_is_told_once_in_words(tmp_path, authority, c
     assert "UNAVAILABLE" not in warned[0].message
 
 
-def test_a_coordinator_with_a_certificate_of_another_authority_gets_nothing(tmp_path, authority, caplog):
+def test_coordinator_of_another_authority_gets_nothing(tmp_path, authority, caplog):
     with ScriptedCoordinator(Authority()) as foreign:
         home = PartyHome(joined(tmp_path, authority, address=foreign.address))
         with caplog.at_level(logging.INFO), contextlib.closing(Started(home, tmp_path)):
@@ -512,7 +512,7 @@ def hashed(monkeypatch):
 
 
 @pytest.mark.usefixtures("hashed")
-def test_a_run_waits_for_a_person_and_the_coordinator_is_told_of_the_decision(running, coordinator, home):
+def test_run_waits_for_a_person_and_the_coordinator_hears_the_decision(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     assert "approval of a person" in propose(stream, manifest).pending.reason
@@ -586,7 +586,7 @@ def test_the_last_day_of_a_data_set_ends_the_daemon(home, tmp_path, coordinator)
 
 
 @pytest.mark.usefixtures("hashed")
-def test_a_run_ends_with_its_receipt_and_is_neither_approved_nor_asked_again(running, coordinator, home):
+def test_run_that_ended_with_its_receipt_is_not_approved_or_asked_again(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     assert propose(stream, manifest).WhichOneof("body") == "pending"
@@ -612,7 +612,7 @@ def test_a_run_ends_with_its_receipt_and_is_neither_approved_nor_asked_again(run
 
 
 @pytest.mark.usefixtures("hashed")
-def test_a_revoked_run_leaves_no_keys_of_an_attempt_though_nobody_asks_any_more(running, coordinator, home):
+def test_revoked_run_leaves_no_keys_of_an_attempt_without_being_asked(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     asked(stream, agree=agreement(stream, home, manifest))
@@ -624,7 +624,7 @@ def test_a_revoked_run_leaves_no_keys_of_an_attempt_though_nobody_asks_any_more(
 
 
 @pytest.mark.usefixtures("hashed")
-def test_only_the_plan_that_was_approved_is_signed_and_another_one_is_told_loudly(running, coordinator, home, caplog):
+def test_only_the_approved_plan_is_signed_and_another_is_reported(running, coordinator, home, caplog):
     stream = coordinator.next_stream()
     shown, changed = manifest_for(home, epsilon=0.1), manifest_for(home, epsilon=2.0)
     assert propose(stream, shown).WhichOneof("body") == "pending"
@@ -658,7 +658,7 @@ def test_leaving_the_coordinator_ends_the_connection(running, coordinator, home)
     assert isinstance(running.error, UndersongError)
 
 
-def test_a_certificate_that_grows_old_is_renewed_and_the_next_connection_uses_it(tmp_path, authority, coordinator):
+def test_old_certificate_is_renewed_and_used_by_the_next_connection(tmp_path, authority, coordinator):
     from datetime import UTC, datetime
 
     begin = datetime.now(UTC) - timedelta(days=80)
@@ -729,7 +729,7 @@ def test_no_private_text_reaches_log_status_or_outbox(running, coordinator, home
     assert "internal error RuntimeError" in caplog.text
 
 
-def test_the_embeddings_are_computed_once_and_lie_encrypted_beside_the_data(tmp_path, home):
+def test_embeddings_are_computed_once_and_stored_encrypted(tmp_path, home):
     for expected in ([12], []):
         embedder = HashedEmbedder()
         HospitalComputation(home, embedder).warm()

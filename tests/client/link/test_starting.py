@@ -98,7 +98,7 @@ def test_the_code_is_told_and_is_the_same_whatever_the_records_are(spoil, clock,
     assert told[0] == wire.Hello(version=1, party="alpha", software=told[0].software, does_not_start=reason)
 
 
-def test_what_is_wrong_with_records_or_ledger_is_not_looked_at_and_not_told(home, coordinator):
+def test_faults_of_records_or_ledger_are_neither_read_nor_told(home, coordinator):
     for path in (home.sealed, home.ledger):
         path.write_bytes(b"damaged")
     daemon.check_start(home, use_proxy=False)

@@ -82,9 +82,7 @@ def test_nothing_is_held_out_of_records_that_were_answered_from(party, tmp_path,
 
 
 @pytest.mark.parametrize("other", [(*FIELDS, "--hold-out", 0), ("--label-field", "label", "--hold-out", 20)])
-def test_who_is_interrupted_while_other_records_are_sealed_holds_out_none_that_a_run_reads(
-    party, tmp_path, monkeypatch, other
-):
+def test_interrupted_sealing_holds_out_no_record_that_a_run_reads(party, tmp_path, monkeypatch, other):
     notes = write_notes(tmp_path / "notes.jsonl", records=40)
     add = ("data", "add", notes, "--new-version", "--home", party)
     command(*add, *FIELDS, "--hold-out", 20)

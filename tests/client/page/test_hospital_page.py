@@ -93,7 +93,7 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     assert kinds == ["log in by link", "approve refused", "approve", "revoke"]
 
 
-def test_a_sheet_that_changed_after_the_second_step_is_shown_again_and_not_signed(page, home, tmp_path):
+def test_sheet_changed_after_the_second_step_is_shown_again_unsigned(page, home, tmp_path):
     """The attack: budget and records change between the form and its signature; ``despite`` was ticked before."""
     manifest = proposed(home, run="spring")
     address = f"/requests/{manifest.hash.hex()}"
@@ -115,7 +115,7 @@ def test_a_sheet_that_changed_after_the_second_step_is_shown_again_and_not_signe
     assert Requests(PartyHome(home)).find("spring").decision == "approved"
 
 
-def test_who_decided_stands_on_sheet_dossier_and_log_and_two_people_may_be_asked_for(page, home):
+def test_sheet_dossier_and_log_name_who_decided_and_two_may_be_required(page, home):
     manifest = proposed(home, run="spring")
     command("policy", "set", "--two-people", "--home", home)
     address = f"/requests/{manifest.hash.hex()}"
@@ -245,7 +245,7 @@ def test_who_has_let_somebody_in_is_none_of_the_two_for_a_day(page, home, monkey
     assert Requests(PartyHome(home)).find("spring").decision == "approved"
 
 
-def test_who_was_let_in_today_decides_beside_a_person_whom_another_one_let_in(page, home):
+def test_person_let_in_today_decides_beside_one_let_in_by_another(page, home):
     """One person may stand behind all accounts that an administrator's links let in, and behind no other one."""
     manifest = proposed(home, run="spring")
     command("policy", "set", "--two-people", "--home", home)
@@ -476,7 +476,7 @@ def test_a_blank_name_seals_nothing(page, home, tmp_path, monkeypatch, names, kn
     assert (party.sealed.read_bytes(), PartyHome(home).settings) == before
 
 
-def test_statistics_of_other_packages_are_trusted_by_the_hash_that_is_typed(page, home, tmp_path):
+def test_statistics_of_other_packages_are_trusted_by_the_typed_hash(page, home, tmp_path):
     assert "No other package declares a statistic here" in page.get("/policy").text
     folder = foreign_package.write(tmp_path / "installed")
     with foreign_package.installed(folder):
@@ -537,7 +537,7 @@ def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, a
     site.close()
 
 
-def test_people_of_the_hospital_log_in_by_their_provider_and_their_groups_are_roles(home):
+def test_people_log_in_by_their_provider_and_groups_are_roles(home):
     site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
     provider = FakeProvider(home.parent, site=site, roles={"privacy": "operator", "it": "administrator"})
     assert provider.enter(groups=["privacy"]) == 303

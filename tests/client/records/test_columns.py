@@ -38,7 +38,7 @@ def test_a_column_is_sealed_under_the_attribute_that_it_stands_for(home):
     assert datasets.changed_since(home) == ""
 
 
-def test_a_column_that_a_run_asks_for_and_the_data_set_lacks_is_named_to_its_people(home):
+def test_missing_column_of_a_run_is_named_to_the_hospital_s_people(home):
     data = datasets.load(home)
     assert cautions.of_manifest(manifest(["sex"]), data) == []
     (found,) = cautions.of_manifest(manifest(["sex", "age"]), data)

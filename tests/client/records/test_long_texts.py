@@ -56,7 +56,7 @@ def test_records_are_embedded_before_any_sum(home, monkeypatch):
     assert not embedder.asked, "every vector was in the cache"
 
 
-def test_a_vector_embeds_no_record_and_all_windows_within_its_rung_where_the_cache_was_lost(home):
+def test_lost_cache_is_embedded_within_a_rung_and_else_no_record_is(home):
     """What the ladder times is the computation's ``vector``, so it covers the windows that are embedded there."""
     add(home)
     opened, embedder = PartyHome(home), HashedEmbedder()

@@ -279,7 +279,7 @@ def workbook(path, cells):
     return path
 
 
-def test_a_filled_cell_far_away_is_refused_and_rows_keep_the_sheets_numbers(home, tmp_path):
+def test_far_away_cell_is_refused_and_rows_keep_the_sheet_s_numbers(home, tmp_path):
     cells = {"B3": "Text", "C3": "Fall", "B5": "one", "C5": 7, "B6": "#N/A", "C6": 8.0, "B8": "two"}
     code, value, _ = dry(home, workbook(tmp_path / "a.xlsx", cells), *XLSX[:2], *XLSX[4:])
     assert (code, value["records"], value["lost"]) == (2, 1, 1)

@@ -40,7 +40,7 @@ def records_of(table, labels, unit="sample"):
     return PrivateRecords(table, labels, privacy, key=KEY, embed=lambda _: pytest.fail("not asked for"))
 
 
-def test_a_label_outside_the_list_is_no_label_and_is_counted_for_the_partys_own_people():
+def test_label_outside_the_list_is_none_and_counted_for_the_party_only():
     table = Table(("a", "b", "c"), ("x", "elsewhere", "y"), None)
     found = records_of(table, ("y", "x"))
     assert found.labels.tolist() == [1, -1, 0]
@@ -51,7 +51,7 @@ def test_a_label_outside_the_list_is_no_label_and_is_counted_for_the_partys_own_
     assert records_of(table, ()).unlisted_labels == 0
 
 
-def test_without_user_ids_no_record_takes_part_in_a_run_that_protects_users():
+def test_records_without_user_ids_take_no_part_in_runs_for_users():
     table = Table(("a", "b"), None, None)
     found = records_of(table, (), "user")
     assert (len(found), found.unit_count) == (0, 0)

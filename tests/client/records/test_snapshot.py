@@ -111,7 +111,7 @@ def test_whatever_becomes_of_the_file_the_party_has_what_was_added(hospital, tmp
     assert "nobody else is told" in findings
 
 
-def test_a_damaged_copy_is_an_empty_data_set_and_said_to_the_partys_people_only(hospital, tmp_path, caplog):
+def test_damaged_copy_counts_as_empty_and_only_the_party_hears_of_it(hospital, tmp_path, caplog):
     path = PartyHome(hospital).sealed
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -149,7 +149,7 @@ def test_embeddings_are_computed_anew_where_their_cache_is_gone(hospital, tmp_pa
     assert "computed anew" in caplog.text
 
 
-def test_a_vector_that_cannot_be_computed_is_zeros_and_its_words_stay_in_the_party(hospital, caplog):
+def test_failed_vector_is_zeros_and_its_error_stays_in_the_party(hospital, caplog):
     def failing(*_given, **_named):
         raise KeyError("a private note")
 

@@ -153,7 +153,7 @@ def test_a_dry_run_shows_shapes_and_seals_nothing(tmp_path):
     assert PartyHome(home).settings.data == ""
 
 
-def test_a_dry_run_names_every_row_that_would_stop_by_the_sheets_own_number(tmp_path):
+def test_dry_run_names_every_faulty_row_by_the_sheet_s_number(tmp_path):
     book = pytest.importorskip("openpyxl").Workbook()
     for row in [
         ("Text", "Fall"),

@@ -90,7 +90,7 @@ def test_a_place_of_which_nothing_can_be_read_is_damaged(kept):
             datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
 
 
-def test_the_two_lines_that_version_0_2_0_wrote_are_read_and_a_broken_one_of_them_is_not(kept):
+def test_lines_of_version_0_2_0_are_read_and_broken_ones_are_not(kept):
     def slots(*orders):
         contents = [b"%016d %s" % (order, kept.marks[order][0]) for order in orders]
         return b"".join(

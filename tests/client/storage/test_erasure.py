@@ -221,7 +221,7 @@ def test_an_end_that_a_crash_cut_off_is_finished_at_the_next_start(
     assert erased.found == set()
 
 
-def test_a_log_that_a_crash_left_behind_a_destroyed_key_is_emptied_at_the_next_start(
+def test_log_left_by_a_crash_after_key_destruction_is_emptied_at_start(
     erased: Erased, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dies(_: object) -> None:
@@ -268,7 +268,7 @@ def test_a_log_that_another_process_reads_is_emptied_later(erased: Erased) -> No
             assert log.stat().st_size == 0
 
 
-def test_what_is_discarded_with_a_restored_or_continued_ledger_leaves_none_either(erased: Erased) -> None:
+def test_discarding_with_a_restored_or_continued_ledger_leaves_no_record(erased: Erased) -> None:
     with erased.secrets.watched():
         erased.run(until="mask")
         store.discard(erased.hospital.path / "journal.sqlite", erased.hospital.path / "attempts")

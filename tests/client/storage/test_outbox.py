@@ -102,7 +102,7 @@ def test_a_message_is_its_owners_only_and_reading_makes_no_file(home):
     assert kept(home) == [(1, b"a", 1)]
 
 
-def test_a_long_reply_is_stored_once_and_stays_when_its_attempt_or_its_journal_goes(home):
+def test_long_reply_is_stored_once_and_outlives_attempt_and_journal(home):
     journal, reply = journal_of(home), os.urandom(50_000)
     journal.put_all({"answered/1/mask": reply, "answered/1/share": b"never sent", "run/spring": b"hash"})
     for _ in range(2):

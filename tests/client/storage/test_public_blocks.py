@@ -50,7 +50,7 @@ def test_a_malformed_block_is_not_kept(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_folder_does_not_grow_without_end_and_the_blocks_read_last_stay(tmp_path):
+def test_folder_is_bounded_and_keeps_the_blocks_read_last(tmp_path):
     size = len(block())
     blocks = DiskBlocks(tmp_path, memory_bytes=0, disk_bytes=4 * size + 100)
     first = blocks.add(block(0)).id

@@ -49,7 +49,7 @@ def begin(home, tmp_path, run, plan):
     return ledger
 
 
-def test_one_command_puts_a_backup_in_place_of_a_lost_older_or_broken_ledger(home, tmp_path, marks):
+def test_one_command_restores_a_lost_older_or_broken_ledger(home, tmp_path, marks):
     old = backed_up(home, tmp_path / "old")
     spent = release(home, tmp_path).spent(DELTA)
     new = backed_up(home, tmp_path / "new")
@@ -101,7 +101,7 @@ def test_without_any_proof_the_whole_budget_counts_as_spent(home, tmp_path, mark
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_broken_or_lost_ledger_without_checkpoints_is_not_refilled_by_an_old_backup(home, tmp_path, marks, lost):
+def test_old_backup_does_not_refill_a_lost_ledger_without_checkpoints(home, tmp_path, marks, lost):
     release(home, tmp_path, "first")
     old = backed_up(home, tmp_path / "old")
     release(home, tmp_path, "second")
@@ -151,7 +151,7 @@ def test_a_new_folder_takes_the_backup_and_says_that_a_budget_is_due(home, tmp_p
     assert f"left {4 - spent:.4g}" in command("budget", "show", "--home", new)
 
 
-def test_a_new_folder_without_a_backup_goes_on_from_what_the_checkpoints_show(home, tmp_path, marks):
+def test_new_folder_without_a_backup_goes_on_from_the_checkpoints(home, tmp_path, marks):
     spent = release(home, tmp_path).spent(DELTA)
     shutil.rmtree(home.path)
     fresh = make_home(home.path)
@@ -164,7 +164,7 @@ def test_a_new_folder_without_a_backup_goes_on_from_what_the_checkpoints_show(ho
     assert added.ledger.spent(DELTA) == pytest.approx(spent)
 
 
-def test_where_nothing_is_left_its_owner_can_still_say_that_something_was_spent(home, tmp_path, marks):
+def test_owner_can_state_past_spending_where_nothing_is_left(home, tmp_path, marks):
     release(home, tmp_path)
     shutil.rmtree(home.path)
     shutil.rmtree(marks)

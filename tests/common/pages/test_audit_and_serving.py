@@ -97,7 +97,7 @@ def test_a_page_under_a_path_of_a_shared_host_is_refused_in_words():
         Listening("127.0.0.1", 8700, ("hospital.example/undersong",))
 
 
-def test_who_follows_a_link_before_the_server_runs_waits_and_is_not_refused():
+def test_link_followed_before_the_server_runs_waits_without_refusal():
     with Listening("127.0.0.1", 0).open() as listener:
         socket.create_connection(listener.getsockname(), timeout=5).close()
 

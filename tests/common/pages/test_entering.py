@@ -78,7 +78,7 @@ def test_nobody_enters_a_new_page_and_every_screen_leads_to_the_login(browser):
     assert browser.post("/login", of="/login", name="admin", password="admin").status_code == 403
 
 
-def test_whoever_looks_after_the_service_reads_without_login_that_it_is_well_and_nothing_else(browser):
+def test_health_is_read_without_login_and_says_nothing_else(browser):
     answer = browser.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
@@ -157,7 +157,7 @@ def test_who_has_to_wait_is_an_account_at_a_source(accounts, clock):
     accounts.enter_by_password("ada", PASSWORD, address="a")
 
 
-def test_guessing_many_names_from_one_source_ends_and_keeps_nobody_out_elsewhere(accounts):
+def test_guesses_of_one_source_end_and_keep_nobody_else_out(accounts):
     accounts.set_password("ada", PASSWORD)
     for number in range(module.SOURCE_FAILURES):
         wrong(accounts, f"name {number}", "a", 1)
@@ -207,7 +207,7 @@ def test_tries_under_way_are_bounded_for_a_source_and_for_all(accounts, monkeypa
     assert len(entered) == module.TRIES_AT_ONCE + 1
 
 
-def test_sixty_posts_at_once_check_five_passwords_two_at_a_time_and_refusals_write_nothing(site, monkeypatch):
+def test_posts_at_once_check_few_passwords_and_refusals_write_nothing(site, monkeypatch):
     at_once, most, checked = 0, 0, 0
     lock = threading.Lock()
     verify = PasswordHasher.verify

@@ -293,7 +293,7 @@ def test_a_short_key_of_the_provider_is_refused(fake):
     assert fake.enter() == 303
 
 
-def test_an_address_and_the_word_that_it_was_checked_come_from_one_document(fake):
+def test_address_and_its_verification_come_from_one_document(fake):
     fake.userinfo = {"sub": "1", "email": "ada@hospital.example", "email_verified": False}
     assert fake.enter(email=None, email_verified=True) == 403
     fake.userinfo["email_verified"] = True
@@ -411,7 +411,7 @@ def test_groups_decide_roles_at_each_log_in(tmp_path):
     fake.site.close()
 
 
-def test_a_name_at_the_provider_that_equals_an_account_here_does_not_become_it(tmp_path):
+def test_provider_name_equal_to_a_local_account_does_not_become_it(tmp_path):
     fake = FakeProvider(tmp_path / "page", roles={"it": "viewer"})
     accounts = fake.site.accounts
     accounts.set_role("ada@hospital.example", "administrator")
@@ -465,7 +465,7 @@ def test_the_way_back_logs_nobody_in_without_the_form_of_this_page(fake):
     assert len(fake.site.accounts.sessions()) == before
 
 
-def test_a_state_lets_somebody_in_once_however_often_the_provider_takes_the_code(fake):
+def test_state_admits_once_however_often_the_provider_takes_the_code(fake):
     browser = Browser(fake.site)
     place = fake.led_back(browser.get("/oidc/start"))
     held = dict(browser.client.cookies)

@@ -38,7 +38,7 @@ STORED_TIMES = {
     (PARTIES, "former_identity", "replaced_at"): ("it orders a list", SHOWN),
     ("server/undersong_server/storage.py", "lease", "until"): (
         "a lease longer than any is free",
-        "tests/server/test_storage.py::test_a_clock_that_was_set_back_keeps_nobody_off_for_longer_than_a_minute",
+        "tests/server/test_storage.py::test_clock_set_back_keeps_nobody_off_longer_than_a_minute",
     ),
     ("client/undersong_client/storage/store.py", "sent", "at"): ("shown", SHOWN),
 }

@@ -438,7 +438,7 @@ def test_a_party_verifies_every_signature_but_its_own(monkeypatch: pytest.Monkey
     assert verified == [identity_of(name).public_key().public_bytes_raw() for name in adverts + signers]
 
 
-def test_the_one_signature_that_the_first_reader_left_out_is_checked_by_the_next() -> None:
+def test_signature_left_out_by_the_first_reader_is_checked_by_the_next() -> None:
     parameters = parameters_of(10)
     shown: list[wire.Request] = []
     play(parameters, Stage.SHARE, shown.append)
@@ -595,7 +595,7 @@ def test_a_different_request_for_a_stage_already_answered(stage: Stage) -> None:
     assert parties[VICTIM].phase is Phase.TOMBSTONED
 
 
-def test_repeated_requests_get_identical_bytes_even_when_finished_and_restored() -> None:
+def test_repeated_requests_get_equal_bytes_when_finished_or_restored() -> None:
     parameters = parameters_of(10, sigma=50.0)
     replies: dict[int, bytes] = {}
 

@@ -485,7 +485,7 @@ def test_split_roots_do_not_mix() -> None:
     assert refused == 20
 
 
-def test_an_invented_leaf_of_an_absent_party_is_refused_by_whoever_draws_it() -> None:
+def test_invented_leaf_of_an_absent_party_is_refused_by_its_drawers() -> None:
     """p11 is away; the coordinator puts keys of its own under its leaf, and everybody whom it counts on refuses."""
     parameters = parameters_of(20, **TWENTY)
     parties = open_parties(parameters)
@@ -617,7 +617,7 @@ def test_survivors_that_leave_out_a_victims_draw_do_not_open_its_self_mask() -> 
 
 
 @pytest.mark.heavy
-def test_a_party_called_alive_is_not_left_out_by_telling_its_choosers_another_u2(
+def test_living_party_is_not_left_out_by_telling_its_choosers_another_u2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the victim's choosers, who make no mask with it, are shown U2 without it; all others sign that it is alive.

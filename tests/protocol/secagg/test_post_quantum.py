@@ -107,7 +107,7 @@ def _spoilt(shares: wire.Shares, _liar: object = None) -> None:
 
 
 @pytest.mark.parametrize(("dropped", "change"), [(LIAR, _deal_to_last(bytes(32))), ("p09", _spoilt)])
-def test_a_secret_that_does_not_follow_from_the_seed_or_open_names_its_dealer_once_one_dropped_out(
+def test_false_secret_names_its_dealer_once_a_party_dropped_out(
     dropped: str, change: Callable[[wire.Shares, PartyMachine], object]
 ) -> None:
     aborted = _drive_with_false_pairs(dropped, change)
@@ -115,7 +115,7 @@ def test_a_secret_that_does_not_follow_from_the_seed_or_open_names_its_dealer_on
     assert [fault.party for fault in aborted.faults] == [LIAR]
 
 
-def test_a_secret_that_differs_from_its_hash_is_refused_by_its_holder_and_found_at_the_opening() -> None:
+def test_secret_unlike_its_hash_is_refused_by_its_holder_and_at_opening() -> None:
     parameters = _ten()
     parties, refusals = open_parties(parameters), dict[str, UndersongError]()
     false = _deal_to_last(bytes(32), hashed=seed_of("another"))
@@ -129,7 +129,7 @@ def test_a_secret_that_differs_from_its_hash_is_refused_by_its_holder_and_found_
 
 
 @pytest.mark.parametrize("mode", OTHER_MODES)
-def test_a_secret_that_does_not_open_ends_the_attempt_and_names_its_dealer_in_every_mode(mode: str) -> None:
+def test_secret_that_does_not_open_ends_the_attempt_naming_its_dealer(mode: str) -> None:
     parameters = parameters_in(mode)
     first, refusals = names_of(parameters.size)[0], dict[str, UndersongError]()
     lie = false_body(parameters, first, Stage.SHARE, wire.Shares, _spoilt)
@@ -199,7 +199,7 @@ def test_a_partys_false_ml_kem_key_is_left_out_by_name(how: str, words: str, pla
 
 
 @pytest.mark.parametrize("mode", [mode for mode in OTHER_MODES if "direct" in mode])
-def test_where_nobody_may_be_left_out_a_partys_false_key_ends_the_attempt_and_names_it(mode: str) -> None:
+def test_false_key_ends_the_attempt_naming_it_where_all_are_needed(mode: str) -> None:
     def lie(name: str, reply: wire.Reply) -> None:
         if name == LIAR and reply.stage == Stage.ADVERTISE:
             reply.kem_keys = reply.kem_keys[:-1] + bytes([reply.kem_keys[-1] ^ 1])
@@ -243,7 +243,7 @@ def test_false_keys_that_the_coordinator_shows_are_refused_in_every_mode(mode: s
     check_refused(parameters_in(mode), Stage.SHARE, lie, PeerFault, words)
 
 
-def test_keys_of_others_than_the_neighbours_are_refused_on_the_regular_graph() -> None:
+def test_keys_of_strangers_are_refused_on_the_regular_graph() -> None:
     lie = bytes_of("share", "kem_keys", lambda given: given + bytes(2368))
     check_refused(parameters_in("k-regular"), Stage.SHARE, lie, PeerFault, "ML-KEM-768 keys: expected")
 

@@ -179,7 +179,7 @@ def test_a_vector_is_masked_up_to_the_share_of_the_ring_that_is_its_own() -> Non
     assert machine.provide(GridVector(np.full(17, -largest)), QUESTION).vector
 
 
-def test_only_a_grid_vector_of_the_right_shape_is_masked_and_refusals_show_no_value() -> None:
+def test_only_a_grid_vector_of_its_shape_is_masked_and_no_value_is_shown() -> None:
     machine, request = _until_mask()
     with raises(InternalError, "vector-too-early"):
         machine.provide(vector_of("p01", 17), QUESTION)

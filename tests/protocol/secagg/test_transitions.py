@@ -49,7 +49,7 @@ def test_both_sides_go_through_the_same_rounds(traits: frozenset[str]) -> None:
 
 
 @pytest.mark.parametrize("traits", MODES)
-def test_no_rule_is_ambiguous_and_every_finished_party_has_erased_everything(traits: frozenset[str]) -> None:
+def test_rules_are_unambiguous_and_finished_parties_have_erased_everything(traits: frozenset[str]) -> None:
     seen = set()
     for rule in PARTY_RULES:
         if traits.issuperset(rule.traits.split()):

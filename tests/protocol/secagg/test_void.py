@@ -107,7 +107,7 @@ def test_statements_of_other_sums_stages_or_hands_do_not_count() -> None:
     assert not is_void(parameters, {**{k: v for k, v in statements.items() if k != "p00"}, "stranger": b""})
 
 
-def test_on_the_regular_graph_released_shares_are_counted_by_neighbourhoods() -> None:
+def test_regular_graph_counts_released_shares_by_neighbourhoods() -> None:
     parameters = parameters_of(300, tolerated_dropouts=30, colluders=20)
     plan = parameters.graph
     assert plan is not None

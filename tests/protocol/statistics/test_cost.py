@@ -213,7 +213,7 @@ def test_no_buffer_grows_with_the_records_times_a_number_of_the_plan(name: str, 
     assert grown[1] - grown[0] <= BYTES_A_RECORD
 
 
-def test_scores_of_few_records_and_many_candidates_are_computed_in_blocks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_few_records_and_many_candidates_come_in_blocks_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, best = [], nearest._best
 
     def watched(scores: Any, *rest: Any) -> Any:

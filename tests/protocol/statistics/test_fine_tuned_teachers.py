@@ -121,7 +121,7 @@ def scores_of_shard(model, others, threads, noise):
     return found[2]
 
 
-def test_a_teacher_s_scores_have_no_bit_of_another_shard_nor_of_the_process(model):
+def test_teacher_s_scores_have_no_bit_of_another_shard_or_of_the_process(model):
     """Votes round, so a leak between teachers could hide in them; scores do not."""
     import torch
 

@@ -69,7 +69,7 @@ def test_classifier_rows_are_the_centred_correct_answers():
 
 
 @pytest.mark.parametrize("blocks", [(0, 0, 0), (0, 1, 2), (2, 0, 2)])
-def test_a_record_stands_in_the_block_of_its_label_and_one_block_is_the_plain_sum(blocks):
+def test_record_stands_in_its_label_s_block_and_one_block_is_the_sum(blocks):
     records, public = made(3)
     public.numbers["blocks"] = np.array(blocks, dtype=np.float64)
     plain = ClassifierVotes(classifiers=3, labels=3)
@@ -194,7 +194,7 @@ def test_a_record_without_label_casts_nothing_and_no_row_exceeds_the_bound():
     assert np.linalg.norm(found, axis=1).max() == pytest.approx(statistic.sensitivity.l2)
 
 
-def test_words_pairs_and_parts_of_words_are_features_whatever_stands_between_them():
+def test_words_pairs_and_parts_of_words_are_features_whatever_is_between():
     assert word_features("Top-up FAILED!").tolist() == word_features("top up failed").tolist()
     assert set(word_features("failed")) <= set(word_features("top up failed"))
     assert set(word_features("up top")) != set(word_features("top up"))

@@ -103,7 +103,7 @@ def test_a_party_can_contribute_unless_the_statistic_says_otherwise():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("statistic", [TeacherVotes(queries=4, teachers=2), LabelHistogram(2)])
-def test_a_plan_that_subsamples_is_refused_for_statistics_of_whole_parties_only(statistic):
+def test_subsampling_is_refused_only_for_statistics_of_whole_parties(statistic):
     request = SumRequest("one", statistic, sampling_rate=0.5)
     plan = plan_sums([request], Privacy(1.0, 1e-5), QUORUM)
     if not statistic.whole:

@@ -194,7 +194,7 @@ def test_one_record_more_moved_260_rows_of_soft_classifier_votes() -> None:
 @EVERY
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_more_labels_in_the_task_than_planned_are_refused_before_any_record(name: str, data: st.DataObject) -> None:
+def test_more_labels_than_planned_are_refused_before_any_record(name: str, data: st.DataObject) -> None:
     example = data.draw(well_formed(name, PublicFacts(24, 3)))
     more = dataclasses.replace(example, facts=PublicFacts(24, 9))
     with raises(ConfigurationError, "other-labels") if labels_of(example.statistic) else nullcontext():

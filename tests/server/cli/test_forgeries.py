@@ -75,7 +75,7 @@ def test_a_partys_refusal_is_one_harmless_line(kind):
         assert isinstance(error.value, PeerFault) == (kind == fed.Refusal.PROTOCOL)
 
 
-def test_what_a_party_says_when_it_connects_is_harmless_in_registry_and_log(home, caplog):
+def test_words_of_a_connecting_party_are_harmless_in_registry_and_log(home, caplog):
     forged = "undersong 1\x1b[2J\nbeta connected from 127.0.0.1 (undersong 1)"
     with Served(home) as server:
         keys = Credentials(home, "omega")

@@ -153,7 +153,7 @@ def test_home_leads_through_the_first_steps_until_a_run_has_finished(tmp_path, e
     assert "First steps" not in console.get("/").text
 
 
-def test_a_contact_is_changed_after_the_invitation_and_a_letter_states_the_frame(tmp_path, entered):
+def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path, entered):
     home = make_home(tmp_path / "home", ("alpha",))
     console = entered(home.path)
     one = "/parties/one/alpha"
@@ -199,7 +199,7 @@ def test_home_explains_its_total_beside_that_of_a_ledger(console, monkeypatch):
         assert "ledger composes" not in console.get("/").text
 
 
-def test_a_hospital_is_invited_signed_by_its_fingerprint_and_revoked_by_its_name(console, home):
+def test_hospital_is_invited_signed_by_fingerprint_and_revoked_by_name(console, home):
     done = console.post("/parties/invite", name="delta", contact="Dr. Who, 555-1", days="3")
     shown = console.get(done.headers["location"])
     link = re.search(r'href="([^"]+/download/[^"]+)"', shown.text)[1]
@@ -510,7 +510,7 @@ def refused(home, tasks, draft, keys=()):
 
 @pytest.mark.parametrize("place", ["corpus", "prompts", "root", "cache"])
 @pytest.mark.parametrize("way", ["upload", "form"])
-def test_a_task_from_the_console_names_no_file_outside_the_operator_s_folders(home, tasks, tmp_path, place, way):
+def test_console_task_names_no_file_outside_the_operator_s_folders(home, tasks, tmp_path, place, way):
     (tmp_path / "secret").write_text("private")
     (tasks / "link").unlink(missing_ok=True)
     (tasks / "link").symlink_to(tmp_path)

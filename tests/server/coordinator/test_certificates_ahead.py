@@ -66,7 +66,7 @@ def test_one_that_comes_while_it_serves_is_issued_anew_at_the_next_review(home):
     assert not authority.not_yet_valid(time.time())
 
 
-def test_an_authority_made_with_a_clock_ahead_is_said_until_the_clock_is_right(tmp_path, monkeypatch, caplog):
+def test_authority_made_by_a_clock_ahead_is_reported_until_it_is_right(tmp_path, monkeypatch, caplog):
     now = time.time
     with monkeypatch.context() as ahead:
         ahead.setattr(time, "time", lambda: now() + AHEAD_S)

@@ -55,7 +55,7 @@ def test_a_newcomer_takes_the_place_of_whoever_holds_most():
     assert limits.authenticate("honest", "heart") == []
 
 
-def test_from_where_per_party_has_authenticated_nobody_is_pushed_out_by_strangers():
+def test_strangers_push_nobody_out_where_parties_have_authenticated():
     limits: ConnectionLimits[str] = ConnectionLimits(**SMALL)
     limits.enter("first", "hospital", 0.0)
     limits.authenticate("first", "heart")

@@ -77,7 +77,7 @@ def watched_over(driver, transport):
     return driver
 
 
-def test_who_was_away_for_a_whole_request_is_not_waited_for_again_until_it_was_back(driver):
+def test_party_absent_for_a_request_is_not_awaited_until_it_is_back(driver):
     transport = AwayTransport(["gamma"])
     watched = watched_over(driver, transport)
     assert waited(watched, 0.05) >= 0.05  # a question that waits for less than the patience spends none of it
@@ -91,7 +91,7 @@ def test_who_was_away_for_a_whole_request_is_not_waited_for_again_until_it_was_b
 
 
 @pytest.mark.heavy
-def test_where_the_run_cannot_go_on_without_them_they_are_waited_for_each_time(driver):
+def test_parties_that_a_run_needs_are_awaited_at_every_request(driver):
     watched = watched_over(driver, AwayTransport(["gamma", "delta"]))
     assert [waited(watched) >= 0.2 for _ in range(3)] == [True, True, True]
 

@@ -58,7 +58,7 @@ def test_a_request_of_any_size_comes_back_whole(served, keys, size):
         assert asked(served, data) == data[::-1]
 
 
-def test_while_another_process_writes_to_the_register_only_who_connects_waits(home, served, keys, monkeypatch):
+def test_only_connecting_parties_wait_while_the_register_is_written(home, served, keys, monkeypatch):
     noted, begun = served.registry.seen, threading.Event()
     with (
         closing(sqlite3.connect(home.path / "registry.sqlite", isolation_level=None)) as operators,
@@ -125,7 +125,7 @@ def test_after_a_reconnect_the_same_bytes_come_again_under_the_same_id(served, k
     assert replies == [b"answer"]
 
 
-def test_a_reply_is_acknowledged_with_the_next_request_or_alone_where_none_comes(served, keys, monkeypatch):
+def test_reply_is_acknowledged_with_the_next_request_or_alone(served, keys, monkeypatch):
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")
         asks = threading.Thread(target=lambda: [asked(served, b"first"), asked(served, b"second")])
@@ -140,7 +140,7 @@ def test_a_reply_is_acknowledged_with_the_next_request_or_alone_where_none_comes
         asks.join(10)
 
 
-def test_chunks_that_arrived_before_the_stream_broke_are_not_sent_again_in_either_direction(served, keys):
+def test_chunks_that_arrived_before_a_break_are_not_sent_again(served, keys):
     size = 8 * framing.CHUNK_BYTES
     question, answer = os.urandom(size), os.urandom(size)
     replies = []
@@ -184,7 +184,7 @@ def inflations(monkeypatch, until=None):
     return found
 
 
-def test_a_long_reply_is_inflated_once_beside_the_loop_while_others_are_served(served, keys, home, monkeypatch):
+def test_long_reply_is_inflated_beside_the_loop_while_others_are_served(served, keys, home, monkeypatch):
     go_on = threading.Event()
     found = inflations(monkeypatch, go_on)
     other = Credentials(home, "kidney")
@@ -219,7 +219,7 @@ def _without_id(frame):
 
 
 @pytest.mark.heavy
-def test_a_reply_that_nobody_waits_for_is_acknowledged_and_neither_kept_nor_inflated(served, keys, monkeypatch):
+def test_unawaited_reply_is_acknowledged_without_storing_or_inflating(served, keys, monkeypatch):
     found = inflations(monkeypatch)
     small, large = bytes(10**6), os.urandom(2**20) + bytes(2**24)
     with Stream(served.port, keys.for_grpc) as stream:
@@ -239,7 +239,7 @@ def test_a_reply_that_nobody_waits_for_is_acknowledged_and_neither_kept_nor_infl
 
 
 @pytest.mark.heavy
-def test_a_reply_larger_than_the_run_allows_ends_the_stream_before_it_is_sent(served, keys):
+def test_reply_larger_than_allowed_ends_the_stream_before_it_is_sent(served, keys):
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")
         thread = threading.Thread(
@@ -295,7 +295,7 @@ def renewal(keys):
     return EnrolmentRequest.make(keys.name, keys.tls, keys.identity, None).sign(keys.identity)
 
 
-def test_a_certificate_renews_over_its_own_stream_and_the_old_one_stays_good(served, home):
+def test_certificate_renews_over_its_stream_and_the_old_one_stays_good(served, home):
     keys = half_spent(home, "brain")
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("brain")

@@ -97,7 +97,7 @@ def test_a_run_goes_on_by_itself_once_the_database_answers_again(home, served, m
     assert (folder.status().state, away) == ("finished", [])
 
 
-def test_a_run_that_did_not_begin_because_the_database_was_away_keeps_nothing_from_ending(home, served, monkeypatch):
+def test_run_without_a_database_keeps_nothing_from_ending(home, served, monkeypatch):
     tried = threading.Event()
 
     def start(_driver):
@@ -111,7 +111,7 @@ def test_a_run_that_did_not_begin_because_the_database_was_away_keeps_nothing_fr
     wait_for(lambda: served._endings._stopping.is_set())
 
 
-def test_people_are_told_of_a_missing_approval_an_end_and_a_certificate_that_ends(home, tmp_path, monkeypatch):
+def test_people_hear_of_missing_approvals_ends_and_ending_certificates(home, tmp_path, monkeypatch):
     said = tmp_path / "said"
     operations.notify(home, f"tee -a {said}")
     opened = CoordinatorHome(home)

@@ -31,7 +31,7 @@ def test_a_standby_says_early_which_files_it_lacks(tmp_path, caplog):
     assert f"run first could not be continued here: {task.parent / 'good.jsonl'} is missing" in caplog.text
 
 
-def test_a_second_process_of_a_folder_is_refused_and_a_standby_waits_for_the_first(tmp_path, monkeypatch):
+def test_second_process_of_a_folder_is_refused_and_a_standby_waits(tmp_path, monkeypatch):
     home = make_home(tmp_path / "home")
     holding, waits = home.hold(), []
     holding.__enter__()

@@ -39,7 +39,7 @@ def test_right_noise_is_never_accused_and_halved_noise_is(epsilon: float) -> Non
     assert min(detection.epsilon_if_gaussian(1e-5) for detection in halved) > epsilon
 
 
-def test_guesses_that_depend_on_each_other_in_a_run_prove_no_more_than_is_true() -> None:
+def test_dependent_guesses_of_a_run_prove_no_more_than_is_true() -> None:
     """All records of a run are found, or all are missed: 1 000 trials of 50 runs. Trial by trial, 300 seeds fail."""
     rng = np.random.default_rng(0)
     alarm, wrong, by_trial = 0.05, 0, 0
@@ -58,7 +58,7 @@ def test_epsilon_of_any_mechanism_by_hand() -> None:
     assert Detection(0, 0, 0, 0, ()).mu == 0.0
 
 
-def test_rates_at_few_false_alarms_never_accuse_right_noise_and_do_accuse_halved_noise() -> None:
+def test_rates_at_few_false_alarms_accuse_halved_noise_and_no_right_noise() -> None:
     epsilon = 4.0
     mu, surest = gaussian_mu(epsilon, 1e-5), 2.326  # which one absent record in 100 passes
     true = math.erfc((surest - mu) / math.sqrt(2)) / 2

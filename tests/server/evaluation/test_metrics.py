@@ -25,7 +25,7 @@ def test_frechet_distance_equals_the_textbook_formula():
 
 
 @pytest.mark.parametrize("rows", [2, 10, 63, 64, 65, 200])
-def test_frechet_distance_of_a_set_to_itself_is_zero_also_with_fewer_rows_than_dimensions(rows):
+def test_frechet_distance_to_itself_is_zero_also_for_few_rows(rows):
     a = cloud(rows, width=64)
     assert metrics.frechet_distance(a, a[::-1]) < 1e-9
     assert metrics.frechet_distance(a, a + np.float32(1)) == pytest.approx(64, rel=1e-5)

@@ -55,7 +55,7 @@ def test_a_sum_takes_the_stages_that_need_everybodys_answer_and_no_more(tmp_path
     assert taken == [first, then, then]
 
 
-def test_what_is_opened_and_charged_is_what_the_plain_driver_opens_and_charges(tmp_path):
+def test_sums_and_charges_are_those_of_the_plain_driver(tmp_path):
     plain = World(tmp_path / "plain", epsilon=2.0, noise_seed=7)
     pipelined = Pipelined(tmp_path / "pipelined", epsilon=2.0, noise_seed=7)
     for world in (plain, pipelined):
@@ -119,7 +119,7 @@ def ask(world, party="p0", **body):
     return codec.decode_reply(world.parties[party].handle(request.SerializeToString()), party)
 
 
-def test_a_prepared_sum_gives_no_vector_before_its_public_inputs_and_none_for_others(tmp_path):
+def test_prepared_sum_gives_no_vector_without_its_public_inputs(tmp_path):
     world = Pipelined(tmp_path, parties=2, epsilon=math.inf)
     world.federation.agree()
     parameters = world.manifest.sum_parameters("votes/2", 0)

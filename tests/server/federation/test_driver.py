@@ -234,7 +234,7 @@ def test_a_party_lost_at_any_message_leaves_the_survivors_exact_sum(tmp_path, lo
     assert np.array_equal(opened.values, world.exact(survivors))
 
 
-def test_a_party_that_missed_the_signatures_is_shown_them_before_its_first_sum(tmp_path):
+def test_party_that_missed_the_signatures_gets_them_before_its_first_sum(tmp_path):
     world = World(tmp_path, parties=4)
     world.reachable = lambda name, number: (name, number) != ("p2", 1)
     world.federation.agree()
@@ -342,7 +342,7 @@ def changed(change):
         (lambda _world, _own: b'{"party": "p1"}', False),
     ],
 )
-def test_a_receipt_that_does_not_hold_or_lacks_a_charge_is_left_out_and_breaks_nothing(tmp_path, forge, taken):
+def test_receipt_that_is_false_or_lacks_a_charge_is_left_out(tmp_path, forge, taken):
     world = World(tmp_path, epsilon=4.0)
     world.federation.agree()
     world.federation.private_sum("votes/1", world.inputs())

@@ -65,7 +65,7 @@ def world(tmp_path, monkeypatch):
     return tmp_path, wire, drawn, opened
 
 
-def test_each_round_and_party_draws_its_own_subsample_and_the_sum_is_of_those(world):
+def test_sum_is_of_a_subsample_drawn_per_round_and_party(world):
     _, _, drawn, opened = world
     assert len(drawn) == 6
     assert len({coins for coins, _ in drawn}) == 6

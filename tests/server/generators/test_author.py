@@ -53,7 +53,7 @@ def journal(tmp_path):
     return Journal(tmp_path / "journal.sqlite")
 
 
-def test_empty_and_duplicate_answers_are_asked_again_then_dropped_and_counted(journal):
+def test_empty_and_duplicate_answers_are_retried_then_dropped_and_counted(journal):
     generator = Scripted("g", ["one", "  ", "ONE", "two", "One!", "one", "one", "one"])
     writer = author(journal, generator)
     samples = writer.write("round 1", 0, [Order("g", "zero_shot", "x")] * 4)
@@ -152,7 +152,7 @@ def test_an_unknown_generator_is_named(journal):
     assert "'h'" in refused.value.problem
 
 
-def test_a_first_batch_without_texts_stops_the_run_and_only_what_was_useless_is_asked_again(journal):
+def test_first_batch_without_texts_stops_the_run_and_is_asked_again(journal):
     said = ["A note about x.", "I can't help with that request.", "", "I'm sorry, but I can't write this note."]
     generator = Scripted("g", said)
     orders = [Order("g", "zero_shot", "x")] * 4
@@ -251,7 +251,7 @@ def test_a_small_first_batch_is_asked_again_before_it_stops_the_run(journal):
     ]
 
 
-def test_a_step_of_which_less_than_half_came_stops_the_run_and_is_asked_again(journal):
+def test_step_with_less_than_half_of_its_texts_stops_and_is_asked_again(journal):
     generator = Scripted("g", ["one", "two", "three", "four", "five", *[""] * 9])
     writer = author(journal, generator)
     orders = [Order("g", "zero_shot", "x")] * 4
@@ -375,7 +375,7 @@ def test_a_second_text_is_taken_whatever_its_length(journal):
     assert writer.write("one", 0, [Order("g", "worded", "x", words=3, bounded=True)])[0].text == longer
 
 
-def test_near_duplicates_of_a_label_are_no_samples_and_rewritten_texts_may_be_near(journal):
+def test_near_duplicates_are_no_samples_but_rewritten_texts_may_be_near(journal):
     vectors = {"pain": [1.0, 0.0], "pains": [0.999, 0.0447], "other": [0.0, 1.0]}
 
     def embed(texts):
@@ -408,7 +408,7 @@ def embed_alike(texts):
     return np.ones((len(texts), 1), dtype=np.float32)
 
 
-def test_failed_requests_are_asked_again_if_the_run_stopped_before_they_were_final(journal):
+def test_failed_requests_are_retried_if_the_run_stopped_before_the_last(journal):
     orders = [Order("g", "zero_shot", "x")] * 3
     first = Scripted("g", ["one", GenerationError("busy"), "three"], fail_after=2)
     with pytest.raises(ConfigurationError):
@@ -417,7 +417,7 @@ def test_failed_requests_are_asked_again_if_the_run_stopped_before_they_were_fin
     assert [sample.text for sample in author(journal, again).write("one", 0, orders)] == ["one", "two", "three"]
 
 
-def test_a_completion_shows_good_examples_in_place_of_bad_ones_and_none_where_there_are_few(journal):
+def test_completion_shows_only_good_examples_and_none_where_few_exist(journal):
     generator = Scripted("g", ["one", "two", "three"])
     formats = {"g": PromptFormat(style="completion")}
     writer = Author({"g": generator}, PROMPTS, journal, Silent(), seed=1, formats=formats)

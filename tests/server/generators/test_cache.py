@@ -56,7 +56,7 @@ def cached(path: Path, asked: Counting, **fields: Any) -> CachedGenerator:
 REQUEST = GenerationRequest("zero_shot", "x", "Write.", 1)
 
 
-def test_a_later_run_pays_nothing_for_what_was_asked_and_no_entry_serves_two_orders(tmp_path: Path) -> None:
+def test_later_run_reuses_paid_answers_and_no_entry_serves_two_orders(tmp_path: Path) -> None:
     first, second = Counting(), Counting()
     requests = [REQUEST, REQUEST, replace(REQUEST, prompt="Write more.")]
     before = answered(cached(tmp_path / "cache", first), requests)

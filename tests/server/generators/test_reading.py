@@ -41,7 +41,7 @@ def test_any_text_has_a_vocabulary():
     assert read(Answer("I cannot help with that request."), request).fault == "refused"
 
 
-def test_at_least_95_of_100_refusals_are_told_that_the_rules_were_not_written_from() -> None:
+def test_at_least_95_of_100_unseen_refusals_are_recognised() -> None:
     phrasings = [(language, said) for language, each in REFUSALS.items() for said in each]
     assert len(REFUSALS) >= 8
     assert len(phrasings) >= 60
@@ -148,7 +148,7 @@ def test_a_refusal_that_the_endpoint_states_needs_no_rule() -> None:
     assert fault("", "filter") == "refused"
 
 
-def test_a_cut_answer_is_kept_up_to_its_last_sentence_where_most_of_it_is_there() -> None:
+def test_mostly_complete_cut_answer_ends_at_its_last_sentence() -> None:
     begun = "<text>My card was declined. I tried it twice at the same till. Wha"
     kept = read(Answer(begun, finish="length"), REQUEST)
     assert (kept.text, kept.fault) == ("My card was declined. I tried it twice at the same till.", "")

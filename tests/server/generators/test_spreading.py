@@ -66,7 +66,7 @@ def test_a_machine_without_the_model_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_workers_write_what_this_machine_writes_before_and_after_a_training(tmp_path):
+def test_workers_write_what_this_machine_writes_with_and_without_training(tmp_path):
     pytest.importorskip("torch")
     save_tiny_llama(tmp_path / "model")
     fields = {"name": "tiny", "kind": "transformers", "path": "model", "device": "cpu", "max_new_tokens": 8}
@@ -86,7 +86,7 @@ def test_workers_write_what_this_machine_writes_before_and_after_a_training(tmp_
 
 
 @pytest.mark.slow
-def test_a_lost_workers_requests_are_asked_again_and_nothing_is_charged_twice(tmp_path):
+def test_lost_worker_s_requests_are_repeated_and_nothing_is_charged_twice(tmp_path):
     pytest.importorskip("ray")
     settings = WriterSettings(name="writer", path=".", pause_s=0.5)
     killed = []
@@ -122,7 +122,7 @@ def test_a_lost_workers_requests_are_asked_again_and_nothing_is_charged_twice(tm
     journal.close()
 
 
-def test_a_part_that_is_lost_twice_stops_the_run_and_what_came_before_stays(tmp_path):
+def test_part_lost_twice_stops_the_run_and_earlier_parts_stay(tmp_path):
     class Lost(PickledCalls):
         def each(self, function, calls, *, gpus=0):
             yield 1, function(*calls[1])

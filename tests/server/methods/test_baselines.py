@@ -167,7 +167,7 @@ def test_fusegen_keeps_as_many_texts_as_their_weights_are_worth(task_file):
     assert len(samples) == int(effective_size(weights) * (1 + 1e-12)) < len(run.pool)
 
 
-def test_the_mixture_with_label_shares_orders_them_from_every_generator_alike(task_file):
+def test_mixture_with_label_shares_orders_them_from_every_generator(task_file):
     (task_file.parent / "private.jsonl").write_text(
         "".join(json.dumps({"text": f"note {n}", "label": "a" if n % 4 else "b"}) + "\n" for n in range(400))
     )

@@ -65,7 +65,7 @@ def test_a_text_between_two_other_labels_is_dropped(rng):
     assert (np.delete(found, between) == np.delete(given, between)).all()
 
 
-def test_a_label_that_words_bear_out_stays_and_one_that_both_contradict_goes(rng):
+def test_label_borne_out_by_words_stays_and_one_contradicted_goes(rng):
     x, true, given, author = corpus(rng, wrong=0.0)
     near, mistaken = np.flatnonzero(true == 2)[:6], np.flatnonzero(true == 2)[6:10]
     x[near] = np.eye(3, 12)[0]  # as texts of label 0 to the embedding, of label 2 by their words

@@ -185,7 +185,7 @@ def test_a_run_asks_exactly_its_plan_and_keeps_what_is_near(tmp_path, kind, chan
 
 
 @pytest.mark.parametrize("kind", ["moments", "auto"])
-def test_another_embedding_size_than_planned_is_refused_before_anything_is_asked(tmp_path, monkeypatch, kind):
+def test_other_embedding_size_than_planned_is_refused_before_any_request(tmp_path, monkeypatch, kind):
     task = write_task(tmp_path, discriminator=kind, embedding_size=384)
     for spends in ("private_sum", "write"):
         monkeypatch.setattr(f"tests.doubles.bench.CountingRun.{spends}", lambda *_: pytest.fail("too late"))
@@ -233,7 +233,7 @@ def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_p
 
 
 @pytest.mark.slow
-def test_a_fine_tuned_student_learns_the_votes_from_the_texts_and_judges_texts(tmp_path, monkeypatch):
+def test_fine_tuned_student_learns_votes_from_texts_and_judges_texts(tmp_path, monkeypatch):
     write_bert(tmp_path / "bert", ["near", "far", "a", "b"])
     settings = replace(discriminator.SETTINGS, epochs=3, learning_rate=2e-2)
     monkeypatch.setattr(discriminator, "SETTINGS", settings)

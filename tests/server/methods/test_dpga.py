@@ -85,7 +85,7 @@ def test_too_few_samples_are_refused_with_the_number_that_suffices(task_file):
         plan_run(tasks.load(task_file(), ("method.samples=3",)))
 
 
-def test_an_embedding_model_of_another_size_is_refused_before_anything_is_spent(task_file, tmp_path):
+def test_embedding_model_of_another_size_is_refused_before_any_charge(task_file, tmp_path):
     task = tasks.load(task_file(), ("method.similarity=mean", "method.embedding_size=384"))
     with pytest.raises(ConfigurationError, match="gives 48 coordinates") as refused:
         run_federated(task, plan_run(task), tmp_path, {"p0": Table(("one",), ("a",), None)}, seed=1)

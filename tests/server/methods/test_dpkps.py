@@ -30,7 +30,7 @@ def options(**changes):
     return dpkps.Options(vocabulary="terms.txt", **changes)
 
 
-def test_the_split_divides_mu_squared_and_an_ensemble_costs_the_root_of_its_structures(setting):
+def test_split_divides_mu_squared_and_ensembles_cost_the_root_of_parts(setting):
     sums = {}
     for sampler, ensemble in (("independent", "logarithmic"), ("iterative", "logarithmic"), ("iterative", "linear")):
         chosen = options(sampler=sampler, ensemble=ensemble)

@@ -118,7 +118,7 @@ def test_one_request_of_each_label_counts_among_the_calls():
     assert calls == METHOD.generator_calls(Options(samples=100), setting()) + 4
 
 
-def test_a_signal_grows_with_the_records_and_noise_hides_less_than_its_bound():
+def test_signal_grows_with_the_records_and_noise_hides_at_most_its_bound():
     counted = LabelWords(400, 10, 4)
     assert expected_signal(counted, 2.0, 400) == Signal(100.0, least_count(2.0, 400))
     assert expected_signal(EqualVotes(4, 40, 4), 3.0, 100) == Signal(10.0, 3.0)
@@ -154,7 +154,7 @@ def listed(apart, cells=6):
     return form.word_lists(texts, np.array([0, 0, 1, 1, 2, 2]), np.array(apart), cells)
 
 
-def test_labels_with_enough_records_have_a_list_of_their_own_and_others_share_one():
+def test_labels_with_enough_records_have_their_list_and_others_share_one():
     own = listed([True, True, True])
     cells = [[own.listed[cell] for cell in row if cell >= 0] for row in own.order]
     assert [words_of_label[0] for words_of_label in cells] == ["card", "fee", "rate"]

@@ -53,7 +53,7 @@ def test_without_plm_weighting_every_generator_writes_the_same_share(ran):
 
 
 @pytest.mark.parametrize("epsilon", ["4", "inf"])
-def test_the_noise_of_weights_is_recorded_after_every_sum_and_none_where_there_is_none(ran, epsilon):
+def test_noise_of_weights_is_recorded_after_every_sum_that_has_noise(ran, epsilon):
     _, _, made, _ = ran("wasp", [f"privacy.epsilon={epsilon}"])
     noise = made.records["weights noise"]
     assert [round_ for round_, _ in noise] == [round_ for round_, _ in made.records["weights"]][1:]
@@ -82,7 +82,7 @@ def test_the_paper_s_sigma_says_which_delta_it_means(tmp_path):
 # DPGA-TextSyn
 
 
-def test_offspring_are_asked_for_their_parents_length_and_crossed_ones_for_a_keyword(ran):
+def test_offspring_have_their_parents_length_and_crossed_ones_a_keyword(ran):
     asked, _, run, _ = ran("dpga", ["method.keywords=true", "method.keywords_per_label=5"])
     keywords = dict(run.records["keywords"][0][1])
     offspring = [request for _, request in asked if request.parents]
@@ -97,7 +97,7 @@ def test_offspring_are_asked_for_their_parents_length_and_crossed_ones_for_a_key
     assert all(request.words is None for _, request in asked if request.parents)
 
 
-def test_keywords_without_a_vote_are_hardly_drawn_and_what_is_drawn_stands_in_the_prompt(ran):
+def test_drawn_keywords_have_votes_and_stand_in_the_prompt(ran):
     rng = np.random.default_rng(0)
     votes = np.concatenate([[80.0, 60.0, 40.0, 20.0], np.zeros(46)]) + rng.normal(0.0, 3.5, 50)
     shares = shares_by_label(votes, np.zeros(50, dtype=np.int64), 1)
@@ -155,7 +155,7 @@ def test_no_label_with_texts_loses_its_last_place():
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_six_public_texts_of_all_classes_are_shown_and_do_not_tell_the_class(ran, tmp_path, named):
+def test_six_public_texts_are_shown_without_telling_the_class(ran, tmp_path, named):
     """DP-KPS B.2.5: three of each class in every prompt; three of its own class only where the class is named."""
     rows = [{"text": f"{n} the {GOOD_WORDS[label]} is here", "label": label} for label in LABELS for n in range(5)]
     (tmp_path / "shots.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -182,7 +182,7 @@ def test_a_file_of_shots_that_is_missing_is_named(tmp_path):
         plan_run(write_task(tmp_path, shots="nowhere.jsonl"))
 
 
-def test_aug_pe_with_the_private_vocabulary_puts_its_terms_into_the_first_prompts(ran):
+def test_aug_pe_puts_private_vocabulary_terms_into_the_first_prompts(ran):
     options = ["method.vocabulary=words.txt", "method.false_terms=1", "method.prompt_terms=2"]
     asked, samples, run, planned = ran("augpe", [*options, "method.private_vocabulary=true"])
     assert run.asked[0] == planned.plan.sums[0].name == "vocabulary"
@@ -212,7 +212,7 @@ def test_aug_pe_s_vocabulary_takes_its_share_of_the_budget(tmp_path):
 # The distilled discriminator
 
 
-def test_the_persona_prompt_asks_for_an_author_four_hundred_words_and_no_names(ran):
+def test_persona_prompt_asks_for_an_author_400_words_and_no_names(ran):
     asked, _, _, _ = ran("discriminator", ["method.prompt=persona"])
     for _, request in asked:
         assert (request.kind, request.words) == ("persona", 400)

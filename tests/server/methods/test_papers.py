@@ -329,7 +329,7 @@ def test_dpga_s_plan_prices_the_mechanisms_that_it_spends(tmp_path, changes):
     assert figures["epsilon_really_spent"] == pytest.approx(run_plan.plan.epsilon(), rel=2e-3)
 
 
-def test_a_preset_that_is_not_private_is_refused_by_a_coordinator_naming_its_steps(tmp_path):
+def test_coordinator_refuses_a_non_private_preset_naming_its_steps(tmp_path):
     path = make_task(tmp_path)
     task = load(path, ["method.name=dpga", "method.preset=paper", "privacy.epsilon=2.0"])
     judged = task.evaluation
@@ -347,7 +347,7 @@ def test_a_preset_that_is_not_private_is_refused_by_a_coordinator_naming_its_ste
     assert refused.value.code == "not-private"
 
 
-def test_a_party_refuses_it_by_its_sums_whatever_method_and_price_a_coordinator_states(tmp_path):
+def test_party_refuses_the_preset_by_its_sums_whatever_is_stated(tmp_path):
     """No party reads a method's name: what it is charged follows from the plan's sums, which it computes anew."""
     plan = plan_run(load(make_task(tmp_path), ["method.name=dpga", "method.preset=paper", "privacy.epsilon=2.0"])).plan
     roster = [Member(name, bytes(32)) for name in ("a", "b", "c")]
@@ -695,7 +695,7 @@ def test_a_stated_number_is_kept_by_class_and_score():
 # Baselines
 
 
-def test_dp_kps_s_aug_pe_writes_a_tenth_of_its_prompts_and_never_names_the_class(ran):
+def test_dp_kps_s_aug_pe_writes_a_tenth_of_its_prompts_without_the_class(ran):
     """DP-KPS B.1.3 and section 3: B / 10 texts of ten sequential prompts each, no class in any of them."""
     options = augpe.Options(preset="dpkps", samples=1000)
     assert options.population == 100

@@ -76,7 +76,7 @@ def ran(task, seed=3):
     return bench.run_method(task, plan_run(task), seed=seed)
 
 
-def test_the_plan_asks_generators_where_there_are_several_and_texts_where_there_is_one():
+def test_plan_asks_several_generators_and_of_a_single_one_the_texts():
     assert list(asked()) == ["labels", "support", "who/1", "who/2", "verdict"]
     assert list(asked(generators=1)) == ["labels", "centres", "verdict"]
     assert list(asked(labels=0)) == ["support", "votes/1", "votes/2"]
@@ -140,7 +140,7 @@ def test_a_generator_is_left_out_where_the_records_tell_it_from_the_best():
     assert not found.chosen(np.array([[False] * 2, [True] * 2, [True] * 2])).any(axis=1)[0]
 
 
-def test_labels_choose_their_own_generators_where_usefulness_differs_much_from_label_to_label():
+def test_labels_choose_generators_where_usefulness_differs_by_label():
     texts, labels = np.full((2, 2), 200), np.array([100.0, 100.0])
     apart = usefulness(opened([45, -45, -45, 45]), np.arange(2), labels, texts)
     assert apart.by_label
@@ -151,7 +151,7 @@ def test_labels_choose_their_own_generators_where_usefulness_differs_much_from_l
     assert not usefulness(opened([45, -45, -45, 45], 60.0), np.arange(2), labels, texts).by_label
 
 
-def test_a_gain_is_certain_above_half_a_standard_error_of_noise_and_sampling():
+def test_gain_is_certain_above_half_a_standard_error():
     exact = undersong.gain_of(opened([10, 5]), 100.0)  # ten records of a hundred gain a whole point each
     assert (exact.value, exact.error) == (pytest.approx(0.1), pytest.approx(0.03, abs=1e-3))
     assert exact.certain()
@@ -161,7 +161,7 @@ def test_a_gain_is_certain_above_half_a_standard_error_of_noise_and_sampling():
     assert not noisy.certain()
 
 
-def test_a_word_classifier_learns_words_and_never_answers_a_label_it_has_not_seen():
+def test_word_classifier_learns_words_and_answers_no_unseen_label():
     from undersong_protocol.statistics.classifier_votes import word_labels
 
     rng = np.random.default_rng(0)
@@ -206,7 +206,7 @@ def centred(labels, sums, sigma, records=(100.0, 100.0), rare=(False, False)):
     return found.label_of.tolist()
 
 
-def test_a_text_gets_the_label_whose_records_are_near_unless_noise_hides_them():
+def test_text_gets_the_label_of_near_records_unless_noise_hides_them():
     assert centred([0, 1, 0, 1], [-80, 80], 1.0) == [0, 0, 1, 1]
     assert centred([0, 1, 0, 1], [80, -80], 1.0) == [1, 1, 0, 0]
     assert centred([0, 1, 0, 1], [80, -80], 1000.0) == [0, 1, 0, 1]

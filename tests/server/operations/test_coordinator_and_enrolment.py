@@ -40,7 +40,7 @@ def test_a_coordinator_is_made_once_and_shown(home):
 
 
 @pytest.mark.parametrize("days", [1e8, 1e300, math.inf, math.nan, -1.0])
-def test_days_beyond_the_authority_s_life_are_refused_before_anything_is_registered(home, days):
+def test_days_beyond_the_authority_s_life_are_refused_unregistered(home, days):
     with raises(ConfigurationError, "days-out-of-range"):
         enrolment.invite(home, "heart", days=days)
     assert not enrolment.parties(home)
@@ -139,7 +139,7 @@ def test_who_is_connected_is_what_the_serving_process_says_while_it_lives(home):
         assert [facts.to_json()["connected"] for facts in enrolment.parties(home)] == [False, True]
 
 
-def test_a_hospital_that_has_lost_its_keys_comes_back_under_its_name_with_both_fingerprints(home):
+def test_hospital_that_lost_its_keys_returns_with_both_fingerprints(home):
     opened = CoordinatorHome(home)
     old = Credentials(opened, "heart")
     before = party_fingerprint("heart", old.identity.public_key().public_bytes_raw())
@@ -170,7 +170,7 @@ def test_a_hospital_that_has_lost_its_keys_comes_back_under_its_name_with_both_f
         enrolment.invite(home, "heart", again=True)
 
 
-def test_who_found_the_lost_keys_can_neither_use_up_the_invitation_nor_enrol_elsewhere_with_them(home):
+def test_lost_keys_neither_use_up_the_invitation_nor_enrol_elsewhere(home):
     opened = CoordinatorHome(home)
     lost = Credentials(opened, "heart")
     before = party_fingerprint("heart", lost.identity.public_key().public_bytes_raw())

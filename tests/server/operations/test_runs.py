@@ -166,7 +166,7 @@ def test_following_gives_up_in_time(home, task):
         list(watch(home, "nowhere"))
 
 
-def test_a_cap_is_raised_while_a_run_goes_on_and_nothing_that_was_signed_changes(home, task, tmp_path):
+def test_cap_is_raised_during_a_run_without_changing_what_was_signed(home, task, tmp_path):
     written = tmp_path / "task.toml"
     endpoint = '[[generators]]\nname = "far"\nkind = "openai"\nmodel = "tiny"\nbase_url = "https://far.example/v1"\n'
     written.write_text(task.read_text(encoding="utf-8") + endpoint + "token_budget = 30000\n", encoding="utf-8")
@@ -212,7 +212,7 @@ def test_a_plan_says_which_shared_policies_would_refuse_it(home, task):
     assert "does not allow the statistic" in dict(foreign.refusals)["alpha"]
 
 
-def test_a_revision_takes_the_task_and_the_parties_of_the_run_and_its_place(home, task):
+def test_revision_takes_task_parties_and_place_of_the_run(home, task):
     runs.plan(home, task, RunOptions(name="rejected", parties=PARTIES[:3], seed=5), assignments=["privacy.epsilon=3"])
     folder_of(home, "rejected").write_status(RunStatus("failed", 1, error=RunFailure("beta refuses", "revise it", 3)))
     assert runs.next_name(home, "rejected") == "rejected 2"

@@ -116,7 +116,7 @@ def test_a_checked_plan_asks_every_generator_for_one_text(tmp_path, monkeypatch)
         tasks.ask_each_generator(path, environment={"FAR_API_KEY": "a-key"})
 
 
-def test_a_plan_names_every_missing_file_at_once_and_needs_no_private_records(tmp_path):
+def test_plan_names_all_missing_files_and_needs_no_private_records(tmp_path):
     path = make_task(tmp_path)
     with pytest.raises(ConfigurationError) as refused:
         planned(path, ['data.path="nowhere.jsonl"', 'generators.0.corpus="no.jsonl"'])

@@ -47,7 +47,7 @@ def test_a_trial_shows_prompts_answers_texts_and_cost(tmp_path: Path) -> None:
         assert re.search(r"^1 of 2 kept, [0-9.]+ s, 36 tokens, US\$ 0\.0360$", shown.stdout, re.MULTILINE)
 
 
-def test_an_embedded_generator_is_tried_without_prompts_and_an_unknown_one_is_named(tmp_path: Path) -> None:
+def test_embedded_generator_is_tried_alone_and_an_unknown_one_is_named(tmp_path: Path) -> None:
     path = make_task(tmp_path)
     tried = try_generator("good", path, environment={}, texts=3)
     assert [each.prompt for each in tried] == [""] * 3

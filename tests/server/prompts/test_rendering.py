@@ -159,7 +159,7 @@ def test_of_many_labels_a_prompt_names_a_few(prompts: Prompts) -> None:
     assert len(named) > 20
 
 
-def test_language_and_attributes_stand_in_every_prompt_that_asks_for_a_text() -> None:
+def test_language_and_attributes_stand_in_every_prompt_for_a_text() -> None:
     task = TaskWords(description="a note", language="German", attributes={"age": ("child", "adult")})
     for prompts in (Prompts(task), Prompts(task, variety=False)):
         check_language_and_attributes(prompts)
@@ -184,7 +184,7 @@ def test_the_prompts_of_a_batch_differ(kind: str, style: Any) -> None:
     assert len({alike.render("zero_shot", style=style, number=i, label="trauma").text for i in range(20)}) == 1
 
 
-def test_fill_in_hides_words_of_the_parent_and_is_a_function_of_it_and_the_number(prompts: Prompts) -> None:
+def test_fill_in_hides_parent_s_words_as_a_function_of_it_and_the_number(prompts: Prompts) -> None:
     parent = "pain in the left knee\nsince a fall on monday morning at work"
     varied = Prompts(TaskWords(description="a note"))
     texts = [varied.render("fill_in", parents=(parent,), number=number).user for number in (1, 1, 2)]

@@ -263,7 +263,7 @@ def test_the_name_that_a_coordinator_gives_itself_forges_no_line(tmp_path, value
 
 
 @pytest.mark.heavy
-def test_anything_in_a_receipt_that_its_party_has_signed_is_judged_harmlessly(tmp_path, value):
+def test_anything_in_a_signed_receipt_is_judged_harmlessly(tmp_path, value):
     entries = json.loads(value["receipts"]["p0"]["body"])["entries"]
     for number, path in enumerate(leaves(entries)):
         for hostile in HOSTILE[number % 3 :: 3]:

@@ -40,7 +40,7 @@ def test_a_line_names_parents_examples_operator_and_round():
     }
 
 
-def test_ancestors_outside_the_corpus_have_their_text_and_others_are_left_out():
+def test_lineage_has_texts_of_ancestors_outside_the_corpus_alone():
     rows = lines((ORIGINS[4].sample,))
     assert [row.get("text") for row in rows] == ["root", "child", "mate", None]
     assert [row["id"] for row in rows] == [0, 1, 2, 3]

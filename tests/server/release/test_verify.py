@@ -51,7 +51,7 @@ def test_an_honest_data_set_is_priced_from_its_papers_alone(tmp_path, published)
     assert "Opened: 1 sum of 4 hospitals, 1 sum of 5 hospitals." in shown
 
 
-def test_a_party_without_a_receipt_is_priced_as_if_the_whole_plan_was_spent(tmp_path, published):
+def test_party_without_a_receipt_is_priced_at_the_whole_plan(tmp_path, published):
     """The attack: whoever publishes leaves sums and receipts out, and the data set looks cheaper than it was."""
     value, plan = json.loads(json.dumps(published[0])), published[1]
     whole = accounting.epsilon(plan.charged_events(), 1e-5)
@@ -262,7 +262,7 @@ def other_signer(folder, identities):
     return Signer("clinics", make_home(folder / "other").authority(), identities)
 
 
-def test_the_coordinators_signature_is_checked_and_its_fingerprint_compared(tmp_path, published, signer):
+def test_coordinator_s_signature_and_fingerprint_are_checked(tmp_path, published, signer):
     signed = signer.sign({**published[0], "files": {"synthetic.jsonl": hashlib.sha256(b"the corpus").hexdigest()}})
     (tmp_path / "manifest.json").write_text(json.dumps(signed, indent=2))
     verdict = verify(tmp_path, fingerprint=signer.authority.fingerprint.upper())
@@ -312,7 +312,7 @@ def signed_by(folder, signer, value):
     return signer.authority.fingerprint
 
 
-def test_parties_that_told_their_fingerprints_are_known_and_the_texts_are_still_not(tmp_path, published):
+def test_told_fingerprints_prove_the_parties_but_not_the_texts(tmp_path, published):
     (tmp_path / "manifest.json").write_text(json.dumps(published[0]))
     own = {name: party_fingerprint(name, public_of(name)) for name in ("p0", "p1", "p2", "p3", "p4")}
     verdict = verify(tmp_path, parties={"p1": own["p1"]})

@@ -16,7 +16,7 @@ from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
 
-def test_a_run_is_not_continued_with_another_plan_than_the_one_that_was_signed(tmp_path):
+def test_run_is_not_continued_with_another_plan_than_the_signed_one(tmp_path):
     task = load(make_task(tmp_path, parties=2), ["method.name=mixture+labels"])
     tables, planned = private_tables(task, 0), plan_run(task)
     parties = {name: make_party(tmp_path, name, table, blocks=MemoryBlocks()) for name, table in tables.items()}

@@ -48,7 +48,7 @@ def test_values_that_another_method_refuses_together_are_set_aside(tmp_path):
     assert loaded.options.samples == 24
 
 
-def test_beside_a_preset_of_the_command_line_no_option_of_the_file_s_method_counts(tmp_path):
+def test_preset_of_the_command_line_replaces_the_file_s_method_options(tmp_path):
     path = make_task(tmp_path, samples=30)
     loaded = task.load(path, ["method.name=dpga", "method.preset=paper", "method.elite=70"])
     assert {"samples", "rounds"} <= set(loaded.set_aside)

@@ -29,7 +29,7 @@ def cost(folder: Path, **task: object) -> tuple[tuple[int, int], tuple[float, fl
     return figures.cost.tokens, figures.cost.price_usd
 
 
-def test_a_plan_expects_the_time_of_the_whole_run_in_a_range_that_grows_with_the_work(tmp_path: Path) -> None:
+def test_plan_s_expected_time_is_a_range_that_grows_with_the_work(tmp_path: Path) -> None:
     def seconds(*given: str, parties: int = 3) -> tuple[float, float]:
         path = make_task(tmp_path / str(parties), samples=90, parties=parties)  # its generators count no tokens
         return plan_figures(plan_run(load(path, list(given)))).cost.seconds
@@ -50,7 +50,7 @@ def test_prompts_with_eight_long_examples_cost_what_they_hold(tmp_path: Path) ->
     assert dear >= long / 1000
 
 
-def test_a_plan_says_how_many_batches_may_follow_one_another_and_takes_a_day(tmp_path: Path) -> None:
+def test_plan_says_how_many_batches_may_follow_each_taking_a_day(tmp_path: Path) -> None:
     def planned(keys: str) -> tuple[str, float]:
         path = make_task(tmp_path / keys[:5], samples=90)
         path.write_text(path.read_text(encoding="utf-8").partition("[[generators]]")[0] + ENDPOINT + keys, "utf-8")

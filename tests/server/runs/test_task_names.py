@@ -29,7 +29,7 @@ def test_names_with_a_space_too_many_and_endless_descriptions_are_refused():
     assert read(labels=["\u05e9\u05dc\u05d5\u05dd", "c\u0153ur"]).labels[1] == "c\u0153ur"
 
 
-def test_hospitals_sign_the_licence_the_makers_and_the_contact_beside_the_place():
+def test_hospitals_sign_licence_makers_contact_and_place():
     given = {"where": "https://example.org/triage", "licence": "CC-BY-4.0", "makers": "the alliance"}
     stated = configuration.validate(PublicationSection, given, "the task file").stated
     assert stated == "https://example.org/triage; licence: CC-BY-4.0; made by: the alliance"

@@ -118,7 +118,7 @@ def test_what_is_sent(server: ChatServer) -> None:
     assert second == {"model": "tiny", "messages": message, "seed": 0, "max_completion_tokens": 20}
 
 
-def test_calls_run_at_once_up_to_the_concurrency_and_not_ahead_of_the_reader() -> None:
+def test_calls_run_up_to_the_concurrency_and_not_ahead_of_the_reader() -> None:
     with serving(ChatServer(lambda prompt: completion(prompt), delay_s=0.05)) as server:
         far = generator(server.url, concurrency=4)
         answers = far.answer(requests(40))
@@ -291,7 +291,7 @@ def test_an_endpoint_without_keys_needs_no_variable() -> None:
         *((held, "endpoint-key-malformed") for held in ("two words", "line\r\nX-Other: 1", "schlüssel")),
     ],
 )
-def test_a_key_that_is_wrong_or_none_is_named_by_its_variable_and_never_shown(
+def test_wrong_or_missing_key_is_named_by_its_variable_and_never_shown(
     server: ChatServer, held: str, code: str
 ) -> None:
     with pytest.raises(UndersongError) as failure:
@@ -482,7 +482,7 @@ def test_a_fallback_writes_from_the_error_on_that_would_end_the_run(server: Chat
         one(generator(server.url, model="retired"))
 
 
-def test_a_fallback_writes_the_single_text_that_the_model_does_not_and_both_share_the_budget(
+def test_fallback_writes_what_the_model_does_not_within_one_budget(
     server: ChatServer,
 ) -> None:
     prices: dict[str, Any] = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}
@@ -601,14 +601,14 @@ def test_an_answer_that_cannot_be_read_is_asked_again_and_counted() -> None:
     assert (answer.text, far.counts["lost_attempts"]) == ("One", 3)
 
 
-def test_a_generators_own_system_part_stands_before_the_text_that_a_completion_continues(server: ChatServer) -> None:
+def test_generator_s_system_part_stands_before_the_text_to_continue(server: ChatServer) -> None:
     far = generator(server.url, system="From the bank's archive.", kinds={"random": {"system": ""}})
     for kind in ("zero_shot", "random"):
         dict(far.answer([GenerationRequest(kind, "card", "Text:", 1, style="completion")]))
     assert [body["prompt"] for body in server.bodies] == ["From the bank's archive.\n\nText:", "Text:"]
 
 
-def test_prompts_leave_room_for_the_longest_answer_and_system_part_of_any_kind() -> None:
+def test_prompts_leave_room_for_the_longest_answer_and_system_part() -> None:
     def room(**fields: Any) -> int | None:
         settings = OpenAISettings(name="a", kind="openai", model="m", context_tokens=1000, max_tokens=100, **fields)
         return settings.prompt_format(Path()).prompt_tokens
@@ -619,7 +619,7 @@ def test_prompts_leave_room_for_the_longest_answer_and_system_part_of_any_kind()
     assert room(kinds={"persona": {"system": "x" * 30}}) == plain - 10
 
 
-def test_a_system_turn_stands_before_the_users_and_a_completion_has_neither(server: ChatServer) -> None:
+def test_system_turn_precedes_the_user_s_and_a_completion_has_neither(server: ChatServer) -> None:
     far = generator(server.url)
     asked = GenerationRequest("zero_shot", "card", "Write.", 1, system="You write.")
     continued = GenerationRequest("zero_shot", "card", "Text:", 1, style="completion", stop=("\n",), room=2)
@@ -676,7 +676,7 @@ def test_every_request_field_arrives_and_a_kind_may_have_its_own(server: ChatSer
     assert names == {**shared, "max_completion_tokens": 50, "think": False}
 
 
-def test_a_temperature_or_a_system_turn_that_an_endpoint_refuses_is_not_sent(server: ChatServer) -> None:
+def test_temperature_or_system_turn_that_an_endpoint_refuses_is_not_sent(server: ChatServer) -> None:
     far = generator(server.url, temperature="none", system_role="user")
     dict(far.answer([GenerationRequest("zero_shot", "card", "Write.", 7, system="You write.")]))
     assert "temperature" not in server.bodies[0]

@@ -231,7 +231,7 @@ SETTINGS = settings(
 
 @SETTINGS
 @given(script=st.lists(EXCHANGES, max_size=30))
-def test_any_sequence_of_exchanges_stays_within_the_cap_and_can_be_continued(
+def test_any_exchanges_stay_within_the_cap_and_can_be_continued(
     monkeypatch: pytest.MonkeyPatch, script: Sequence[Any]
 ) -> None:
     check_run(monkeypatch, Scripted(script), "single")

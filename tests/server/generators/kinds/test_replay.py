@@ -52,7 +52,7 @@ def texts(generator: ReplayGenerator, requests: Sequence[GenerationRequest]) -> 
     return [answer.text for _, answer in answers if isinstance(answer, Answer)]
 
 
-def test_a_file_is_read_once_while_it_is_the_same_and_no_run_sees_what_another_used(
+def test_unchanged_file_is_read_once_and_runs_share_no_used_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []

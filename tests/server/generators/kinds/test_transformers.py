@@ -215,7 +215,7 @@ def test_a_sequence_to_sequence_model_writes_what_it_writes_alone(folder: Path) 
     assert all("<|" not in answer.text for answer in together)
 
 
-def test_a_base_model_continues_a_prompt_and_more_room_gives_a_longer_answer(folder: Path) -> None:
+def test_base_model_continues_a_prompt_and_more_room_lengthens_answers(folder: Path) -> None:
     request = GenerationRequest("zero_shot", "", "Text:", 5, style="completion", stop=("\n",), system="unread")
     wide = replace(request, room=3)
     short, long = answers(local(folder, "chat", max_new_tokens=3), [request, wide])
@@ -226,7 +226,7 @@ def test_a_base_model_continues_a_prompt_and_more_room_gives_a_longer_answer(fol
     assert "<|user|>" not in tokenizer.decode(prompt_ids(tokenizer, "Text:", chat=False))
 
 
-def test_a_template_that_knows_no_system_role_gets_its_words_before_the_users(folder: Path) -> None:
+def test_template_without_a_system_role_gets_its_words_before_the_user_s(folder: Path) -> None:
     tokenizer = local(folder)._model()[1]
     usual = tokenizer.decode(prompt_ids(tokenizer, "Write.", system="You write."))
     assert usual.startswith("<|system|>You write.<|end|><|user|>Write.")

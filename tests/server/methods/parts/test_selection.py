@@ -17,7 +17,7 @@ from undersong_server.methods.wasp import noise_effect
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.integers(0, 1000))
-def test_largest_remainder_deals_everything_and_is_within_one_of_the_exact_share(weights, total):
+def test_largest_remainder_deals_all_within_one_of_the_exact_share(weights, total):
     counts = largest_remainder(weights, total)
     assert counts.sum() == total
     exact = (
@@ -40,7 +40,7 @@ def test_highest_breaks_ties_towards_the_lower_index():
     assert highest(np.array([1.0, 3.0, 3.0, 2.0]), np.array([3, 0]), 5).tolist() == [3, 0]
 
 
-def test_weights_follow_votes_per_sample_with_a_negative_sum_counted_as_none():
+def test_weights_follow_votes_per_sample_and_negative_sums_count_as_none():
     weights = weights_by_votes(np.array([7.0 - 1.0, -30.0, 3.0]), np.array([2, 1, 1]))
     # votes a sample: (7 - 1) / 2, none (a negative sum), 3
     assert weights.tolist() == [0.5, 0.0, 0.5]
@@ -85,7 +85,7 @@ def test_a_weighted_corpus_becomes_as_many_different_texts_as_it_is_worth(weight
     assert effective_size(w) - 1 < len(drawn) <= effective_size(w) + 1e-6
 
 
-def test_texts_are_drawn_in_proportion_to_their_weights_as_far_as_a_text_can_be_drawn_once():
+def test_texts_are_drawn_by_weight_as_far_as_each_is_drawn_once():
     weights = np.repeat([1.5, 0.5, 0.1], 400)
     drawn = np.zeros(1200)
     for seed in range(400):

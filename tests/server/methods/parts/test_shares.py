@@ -26,7 +26,7 @@ def test_what_was_written_too_much_of_is_not_written_again():
     assert orders.sum(axis=0).tolist() == [20, 20]
 
 
-def test_what_a_generator_has_no_more_of_is_asked_of_the_others_of_that_label():
+def test_texts_that_a_generator_lacks_are_asked_of_others_of_the_label():
     weights, labels = for_both_labels(0.8, 0.1, 0.1), np.array([0.7, 0.3])
     written, spent = np.zeros((3, 2), dtype=np.int64), NOTHING_SPENT.copy()
     spent[0, 0] = True

@@ -93,7 +93,7 @@ def test_mean_similarity_is_unbiased_and_its_error_is_its_deviation():
     assert mean_similarity(np.zeros(3), 1.0, 1.2).error == np.inf
 
 
-def test_the_noise_of_the_count_is_part_of_the_error_of_the_mean_similarity():
+def test_error_of_the_mean_similarity_includes_the_noise_of_the_count():
     """As in a run: n comes from a noisy histogram. 2000 draws: the deviation is known to 2 %."""
     rng = np.random.default_rng(4)
     x = clustered(rng, 300, dimension=40, clusters=2).astype(np.float64)
