@@ -265,8 +265,8 @@ CASES = [
     ),
 ]
 ELSEWHERE = {  # options whose effect a test of their own shows, in a file beside this one
-    ("discriminator", "student"): "test_discriminator.py::test_a_fine_tuned_student_learns_the_votes_from_the_texts"
-    "_and_judges_texts",
+    ("discriminator", "student"): "test_discriminator.py::"
+    "test_fine_tuned_student_learns_votes_from_texts_and_judges_texts",
     ("discriminator", "preset"): "test_papers.py::test_song_s_noise_is_two_analytic_gaussians",
     ("discriminator", "targets"): "test_papers.py::test_song_s_student_learns_hard_labels_of_equal_weight",
     ("discriminator", "student_rate"): "test_papers.py::test_song_s_student_learns_hard_labels_of_equal_weight",
