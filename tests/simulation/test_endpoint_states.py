@@ -14,15 +14,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.doubles.delivery import delivered
-from tests.doubles.misbehaving_endpoint import SCENARIOS, After, Endpoint, Minute, beginning
+from tests.doubles.misbehaving_endpoint import SCENARIOS, After, Endpoint, Minute, answer, beginning, error
 from tests.doubles.pace import slow_but
 from tests.doubles.processes import SOURCES
 from tests.doubles.tasks import make_task
@@ -31,6 +33,7 @@ from undersong.simulation import Delivered
 from undersong_common.errors import GenerationError
 from undersong_server.generators.kinds.openai import generator as openai_generator
 from undersong_server.journal import Journal
+from undersong_server.report.screen import final_screen
 from undersong_server.runs import task as tasks
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("hashed")]
@@ -213,6 +216,38 @@ def test_orders_that_are_refused_for_their_content_are_done(
     assert sums(tmp_path) == ROUNDS - 1
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert scenario != "moderation" or "flagged for violence" in card
+
+
+def refuse_most(number: int, body: Any) -> Any:
+    if 'category "kitchen"' not in body["messages"][-1]["content"]:
+        words = "Output data may contain inappropriate content."
+        return error(400, {"error": {"code": "data_inspection_failed", "message": words}})
+    return answer(number)
+
+
+@pytest.mark.parametrize("way", slow_but(WAYS, ["single"]))
+def test_labels_that_are_refused_for_good_end_no_run_and_are_told_of(tmp_path: Path, way: str) -> None:
+    """Most orders of every step are refused, so that the gate would be shut at every run if it counted them."""
+    make_task(
+        tmp_path,
+        samples=SAMPLES,
+        task={"labels": ["kitchen", "garden", "injury"]},
+        method={"name": "wasp", "rounds": ROUNDS},
+    )
+    with Endpoint(refuse_most) as endpoint:
+        result = run(tmp_path, endpoint.url, batch=way == "batch")
+        check_bill(result, endpoint)
+        calls = endpoint.calls
+        run(tmp_path, endpoint.url, batch=way == "batch")
+        assert endpoint.calls == calls
+    assert result.report.refused_labels == ("garden", "injury")
+    assert {sample.label for sample in result.report.samples} == {"kitchen"}
+    words = "The label garden has no text: every order of it was refused for its content."
+    for file in ("README.md", "report.html"):
+        assert words in (tmp_path / "out" / file).read_text(encoding="utf-8")
+    console = Console(width=300, record=True, file=StringIO())
+    console.print(final_screen(result.report, tmp_path / "out"))
+    assert "garden: no text (refused for its content)" in console.export_text()
 
 
 PRICES = {"price_per_1k_prompt": 0.001, "price_per_1k_completion": 0.05}

@@ -28,7 +28,7 @@ from undersong_server.generators.interface import (
     Tuning,
 )
 from undersong_server.generators.orders import DrawWords, Order, Requests
-from undersong_server.generators.reading import CUT, FAILED, MISSED_LENGTH, REFUSED, Reading, misses_length, read
+from undersong_server.generators.reading import CUT, FAILED, MISSED_LENGTH, Reading, misses_length, read
 from undersong_server.journal import Journal, json_bytes
 from undersong_server.pool import Origin, Sample
 from undersong_server.progress import Progress
@@ -176,6 +176,12 @@ class _StepWork:
         """Numbers of the orders without a text."""
         return [number for number, sample in enumerate(self.written) if sample is None]
 
+    @property
+    def refused(self) -> set[int]:
+        """Numbers of the orders that are done without a text: an endpoint refuses their content."""
+        last = {each.number: each.answer for each in self.useless if self.written[each.number] is None}
+        return {number for number, answer in last.items() if _is_refused_by_endpoint(answer)}
+
     def take(self, answer: _ReadAnswer) -> None:
         """Takes the text of an answer as its order's."""
         order, request = self.orders[answer.number], answer.request
@@ -216,6 +222,7 @@ class Author:
         self._progress = progress
         self._screening = screening or Screening()
         self._steps: set[str] = set()  # written by this process
+        self._unwritten: dict[str, bool] = {}  # labels without a text so far: True if all their orders were refused
         self.origins: list[Origin] = []  # every text of a step, in the order of writing
         self._open: list[tuple[str, bytes]] = []  # verdicts with failures of the last step, which nothing builds on yet
         self._open_problems: list[str] = []  # why its orders failed
@@ -266,7 +273,21 @@ class Author:
         self._steps.add(step)
         work = self._write(step, round_, orders, self._screening)
         self.origins += [work.origins[number] for number in sorted(work.origins)]
+        self._note_labels(work)
         return work.written
+
+    @property
+    def refused_labels(self) -> list[str]:
+        """Labels without a text in any step, because endpoints refused each of their orders for its content."""
+        return [label for label, is_refused in self._unwritten.items() if label and is_refused]
+
+    def _note_labels(self, work: "_StepWork") -> None:
+        wrote, refused = {each.sample.label for each in self.origins}, work.refused
+        for number, order in enumerate(work.orders):
+            if order.label in wrote:
+                self._unwritten.pop(order.label, None)
+            else:
+                self._unwritten[order.label] = self._unwritten.get(order.label, True) and number in refused
 
     def _write(self, step: str, round_: int, orders: Sequence[Order], screening: Screening) -> "_StepWork":
         for name in {order.generator for order in orders} - self._generators.keys():
@@ -314,7 +335,7 @@ class Author:
             for each in faulty:
                 self.usage[each.name].faults[each.reading.fault] += 1
                 rooms[each.number] *= 1 + (each.reading.fault == CUT)
-                refusals[each.number] += _is_refused_by_endpoint(each)
+                refusals[each.number] += _is_refused_by_endpoint(each.answer)
             asked = [each.number for each in faulty if refusals[each.number] < REFUSALS_BY_ENDPOINT]
             for each in faulty:
                 self.usage[each.name].retried += attempt < RETRIES and each.number in asked
@@ -354,30 +375,32 @@ class Author:
     def _check_step(self, work: "_StepWork") -> None:
         """Raises GenerationError if less than half of the orders that models were asked for became texts.
 
-        The useless answers are thrown away, so that the same run, continued, asks for them anew; orders that failed are
-        open. Those that were refused for their content are done, unless the step could not go on without them.
+        Orders that were refused for their content are done, and no part of the count. But where they are all, and not
+        because of labels that the endpoint never wrote for, it may be the account that is refused. The useless answers
+        are thrown away, so that the same run, continued, asks for them anew; orders that failed are open.
         """
         judged = [n for n, order in enumerate(work.orders) if self._requests.form_of(order.generator).reads]
         missing = [n for n in judged if work.written[n] is None]
-        if len(judged) - len(missing) >= FEWEST_WRITTEN * len(judged):
+        written, refused = len(judged) - len(missing), work.refused
+        others = len(set(judged) - refused)
+        wrote = {each.sample.label for each in self.origins}
+        if others:
+            is_short = written < FEWEST_WRITTEN * others
+        else:
+            is_short = bool(judged) and (not wrote or any(work.orders[n].label in wrote for n in judged))
+        if not is_short:
             return
         last = {each.number: each for each in work.useless if work.written[each.number] is None}
-        refused = {n for n, each in last.items() if _is_refused_by_endpoint(each)}
-        is_hopeless = len(refused) > (1.0 - FEWEST_WRITTEN) * len(judged)
         for name in {each.name for each in last.values()}:
-            thrown = [
-                (each.step, each.number, each.answer)
-                for each in work.useless
-                if each.name == name and each.number in last and (is_hopeless or each.number not in refused)
-            ]
-            self._throw_away(name, thrown)
+            answers = [each for each in work.useless if each.name == name and each.number in last]
+            self._throw_away(name, [(each.step, each.number, each.answer) for each in answers])
         self._open, self._open_problems = [], []
         kinds = Counter(last[n].reading.fault for n in missing)
         failed = kinds.pop(FAILED, 0)
         useless = ", ".join(f"{count} {fault}" for fault, count in kinds.most_common()) or "none"
         said = next((words for each in reversed(work.useless) if (words := _words(each.answer))), "nothing at all")
         raise GenerationError(
-            f"{work.step}: {len(judged) - len(missing)} of {len(judged)} orders became texts; {failed} have no answer,"
+            f"{work.step}: {written} of {len(judged)} orders became texts; {failed} have no answer,"
             f" {sum(kinds.values())} have useless ones ({useless}); one of them: {said}",
             "mend what the endpoint names, or see answers with `undersong try`, then run the same command again: what"
             " was good is kept, and no private sum is asked for texts that did not come",
@@ -529,15 +552,17 @@ class Author:
         """
         kept = self._kept(step, name, list(requests))
         bad = [(step, i, answer) for i, answer in kept.items() if _is_useless(self._read(answer, requests[i], name))]
-        if _stops(len(requests), len(bad)):
+        if _stops(len(requests), [answer for _, _, answer in bad]):
             self._charge(name, self._throw_away(name, bad))
 
     def _throw_away(self, name: str, useless: Sequence[tuple[str, int, Answer | GenerationError]]) -> list[Answer]:
         """Takes answers (step, index, answer) and their verdicts out of the journal, so that they are asked for anew.
 
-        The generator's batches go too, or they would give the same answers again. What the answers cost stays in the
+        What an endpoint refused for its content would be refused again: it stays, unless there is nothing else. The
+        generator's batches go too, or they would give the same answers again. What the answers cost stays in the
         journal; returns those that were paid for.
         """
+        useless = [each for each in useless if not _is_refused_by_endpoint(each[2])] or useless
         paid = [answer for _, _, answer in useless if isinstance(answer, Answer) and answer.completion_tokens > 0]
         number = len(self._journal.items(_thrown_away_key(name)))
         keys = {_verdict_key(step) for step, _, _ in useless} | {_key(step, name, index) for step, index, _ in useless}
@@ -586,12 +611,15 @@ class Author:
 
     def _judge(self, faulty: Sequence[_ReadAnswer], ordered: Mapping[str, int]) -> None:
         """Raises GenerationError as :meth:`write`, naming every generator without texts at once."""
-        bad = [each for each in faulty if _is_useless(each.reading)]
-        useless = Counter(each.name for each in bad)
-        if any(_stops(ordered[name], number) for name, number in useless.items()):
+        bad: dict[str, list[_ReadAnswer]] = {}
+        for each in faulty:
+            if _is_useless(each.reading):
+                bad.setdefault(each.name, []).append(each)
+        stopping = {name for name, own in bad.items() if _stops(ordered[name], [each.answer for each in own])}
+        if stopping:
             # A small batch without any text is named beside them: it could be the next reason to stop.
-            named = {n for n, number in useless.items() if _stops(ordered[n], number) or number == ordered[n]}
-            self._stop([each for each in bad if each.name in named], ordered)
+            named = stopping | {name for name, own in bad.items() if len(own) == ordered[name]}
+            self._stop([each for name in named for each in bad[name]], ordered)
 
     def _stop(self, useless: Sequence[_ReadAnswer], ordered: Mapping[str, int]) -> None:
         """Raises GenerationError for first batches without texts, if there are any.
@@ -637,9 +665,14 @@ def _is_useless(reading: Reading) -> bool:
     return reading.fault not in ("", CUT, MISSED_LENGTH)
 
 
-def _stops(ordered: int, useless: int) -> bool:
-    """Returns whether so many useless answers of a generator's first batch stop the run."""
-    return ordered >= FEWEST_JUDGED and useless > USELESS_SHARE * ordered
+def _stops(ordered: int, useless: Sequence[Answer | GenerationError]) -> bool:
+    """Returns whether these useless answers of a generator's first batch stop the run.
+
+    An order that was refused for its content is no reason, unless nothing became a text.
+    """
+    refused = sum(map(_is_refused_by_endpoint, useless))
+    others = len(useless) - refused
+    return ordered >= FEWEST_JUDGED and (others > USELESS_SHARE * (ordered - refused) or len(useless) == ordered)
 
 
 def _words(answer: Answer | GenerationError) -> str:
@@ -656,9 +689,9 @@ def _problem(answer: _ReadAnswer) -> str:
     return problem.removeprefix(f"generator {answer.name}: ")
 
 
-def _is_refused_by_endpoint(answer: _ReadAnswer) -> bool:
+def _is_refused_by_endpoint(answer: Answer | GenerationError) -> bool:
     """Returns True if the endpoint refused an order for its content."""
-    return isinstance(answer.answer, Answer) and answer.answer.end == "filtered" and answer.reading.fault == REFUSED
+    return isinstance(answer, Answer) and answer.end == "filtered"
 
 
 def _verdict_key(step: str) -> str:

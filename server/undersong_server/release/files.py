@@ -407,6 +407,7 @@ def report_data(
         settings=tuple((key, str(value)) for key, value in task.options.model_dump().items()),
         seconds=tuple(outcome.seconds.items()) if seconds else (),
         usage=tuple(GeneratorUse(each.name, each.kind, outcome.usage[each.name]) for each in task.generators),
+        refused_labels=tuple(outcome.refused_labels),
         accuracy=tuple(accuracy),
         measures=tuple(measures),
         seeds=seeds,
@@ -426,6 +427,10 @@ def report_data(
             *task.remarks,
             *(str(remark) for _, remark in outcome.records.get("remarks", ())),
             *([EQUAL_WEIGHTS] if equal else []),
+            *(
+                f"The label {label} has no text: every order of it was refused for its content."
+                for label in outcome.refused_labels
+            ),
             *filter(None, [lengths(texts).words]),
         ),
     )

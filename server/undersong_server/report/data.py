@@ -189,6 +189,7 @@ class ReportData:
         publication: statements of its makers to those who receive the data set.
         publisher: name and fingerprint of the coordinator that signs it; "" for both if none does.
         remarks: sentences about this run that its reader should see.
+        refused_labels: labels without a text, because every order of them was refused for its content.
         score: how good the corpus is, measured on the private records by a private sum; None if it was not measured.
         set_aside: number of texts that the records do not support, which are not in the corpus.
         support_measured: a private sum measured which texts the records support.
@@ -219,6 +220,7 @@ class ReportData:
     plan_hash: str = ""
     embedder: str = ""
     remarks: tuple[str, ...] = ()
+    refused_labels: tuple[str, ...] = ()
     score: PrivateScore | None = None
     set_aside: int = 0
     support_measured: bool = False

@@ -45,6 +45,7 @@ def _written(data: ReportData) -> Text:
     words += f", {data.privacy.quorum.parties} parties" if data.privacy.quorum.parties > 1 else ""
     words += f"; {number(data.set_aside)} set aside" if data.set_aside else ""
     words += f"; {number(dropped)} dropped (no text of their own)" if dropped else ""
+    words += "".join(f"; {label}: no text (refused for its content)" for label in data.refused_labels)
     lost = sum(each.count.lost for each in data.usage)
     words += f"; {counted(lost, 'answer')} lost on the way" if lost else ""
     unreported = sum(each.count.notes.get(UNREPORTED, 0) for each in data.usage)

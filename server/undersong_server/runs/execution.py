@@ -50,6 +50,7 @@ class Outcome:
         origins: every text that was written, with what its request showed, in the order of writing.
         corpora: the corpus after each round, by the round's number from 0, of a method that states it.
         distance: the sum of the records' embeddings, where the task asks for distances by round.
+        refused_labels: labels without a text, because endpoints refused each of their orders for its content.
     """
 
     manifest: Manifest
@@ -64,6 +65,7 @@ class Outcome:
     origins: Sequence[Origin] = ()
     corpora: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
     distance: NoisySum | None = None
+    refused_labels: Sequence[str] = ()
 
 
 @one_thread_for_products()
@@ -172,6 +174,7 @@ def execute(
         origins=tuple(author.origins),
         corpora=run.corpora,
         distance=opened,
+        refused_labels=author.refused_labels,
     )
 
 

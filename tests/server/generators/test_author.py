@@ -323,14 +323,27 @@ def test_an_order_that_failed_once_and_was_paid_later_is_not_paid_again(journal)
     assert last.asked == []
 
 
-def test_an_order_refused_for_its_content_is_asked_once_more_and_then_done(journal):
-    class Refusing(Scripted):
-        def answer(self, requests):
-            for index, request in enumerate(requests):
-                self.asked.append(request)
-                words = Answer("flagged", note="refused by the endpoint (flagged)", finish="filter")
-                yield index, words if request.label == "y" else Answer(f"Text {len(self.asked)}.")
+class Refusing(Scripted):
+    """Refuses the orders of some labels for their content, and gives the scripted answers to the others."""
 
+    def __init__(self, name, texts=(), labels="y"):
+        super().__init__(name, texts)
+        self.labels = labels
+
+    def answer(self, requests):
+        for index, request in enumerate(requests):
+            self.asked.append(request)
+            if request.label in self.labels:
+                yield index, Answer("flagged", note="refused by the endpoint (flagged)", finish="filter")
+            else:
+                yield index, self.texts.pop(0) if self.texts else Answer(f"Text {len(self.asked)} of {request.seed}.")
+
+
+def orders_of(labels):
+    return [Order("g", "zero_shot", label) for label in labels]
+
+
+def test_an_order_refused_for_its_content_is_asked_once_more_and_then_done(journal):
     generator = Refusing("g", [])
     orders = [Order("g", "zero_shot", label) for label in "xyxx"]
     writer = author(journal, generator)
@@ -342,6 +355,70 @@ def test_an_order_refused_for_its_content_is_asked_once_more_and_then_done(journ
     again = Refusing("g", [])
     author(journal, again).write("one", 0, orders)
     assert again.asked == []
+
+
+def test_orders_refused_for_their_content_are_no_part_of_the_gates_count(journal):
+    first = Refusing("g")
+    writer = author(journal, first)
+    writer.try_out(("x", "y"))
+    writer.write("one", 0, orders_of("xyxy"))
+    assert sum(map(bool, writer.write("two", 1, orders_of("xxxyyyyyyyyy")))) == 3
+    assert writer.write("three", 1, orders_of("yyyy")) == [None] * 4  # a label that the endpoint never wrote for
+    writer.check_finished()
+    assert writer.refused_labels == ["y"]
+    assert [request.label for request in first.asked].count("y") == 2 * (2 + 2 + 9 + 4)
+    again = Refusing("g")
+    continued = author(journal, again)
+    continued.try_out(("x", "y"))
+    for step, labels in (("one", "xyxy"), ("two", "xxxyyyyyyyyy"), ("three", "yyyy")):
+        continued.write(step, 0, orders_of(labels))
+    assert again.asked == []
+    assert continued.refused_labels == ["y"]
+
+
+def test_the_gate_counts_the_orders_that_were_not_refused(journal):
+    """Three of the five others fail: they alone are asked again."""
+    busy = [GenerationError("busy")] * 9
+    texts = [Answer(f"Text {number}.") for number in range(6)]
+    writer = author(journal, Refusing("g", [*texts[:4], *texts[4:], *busy]))
+    writer.write("one", 0, orders_of("xxxx"))
+    with raises(GenerationError, "step-short"):
+        writer.write("two", 1, orders_of("xxxxxyyyyyyy"))
+    mended = Refusing("g")
+    again = author(journal, mended)
+    again.write("one", 0, orders_of("xxxx"))
+    assert sum(map(bool, again.write("two", 1, orders_of("xxxxxyyyyyyy")))) == 5
+    assert "".join(request.label for request in mended.asked) == "xxx"
+
+
+@pytest.mark.parametrize("first", ["xyxy", "yyyy"])
+def test_a_step_refused_whole_shuts_the_gate_and_is_asked_again(journal, first):
+    """All of a step refused, where the endpoint wrote such texts before: that may be the account, whatever is said."""
+    writer = author(journal, Refusing("g", labels=""))
+    writer.write("one", 0, orders_of("xyxy"))
+    shut = author(journal, Refusing("g", labels="xy"))
+    shut.write("one", 0, orders_of("xyxy"))
+    with raises(GenerationError, "step-short"):
+        shut.write("two", 1, orders_of(first))
+    mended = Refusing("g", labels="")
+    again = author(journal, mended)
+    again.write("one", 0, orders_of("xyxy"))
+    assert all(again.write("two", 1, orders_of(first)))
+    assert len(mended.asked) == 4
+    assert again.refused_labels == []
+
+
+def test_a_first_batch_refused_whole_stops_the_run_and_is_asked_again(journal):
+    with raises(GenerationError, "answers-useless"):
+        author(journal, Refusing("g", labels="xy")).write("one", 0, orders_of("xyxy"))
+    mended = Refusing("g", labels="")
+    assert all(author(journal, mended).write("one", 0, orders_of("xyxy")))
+    assert len(mended.asked) == 4
+
+
+def test_a_first_batch_refused_for_the_most_part_goes_on(journal):
+    writer = author(journal, Refusing("g"))
+    assert sum(map(bool, writer.write("one", 0, orders_of("yyxyyy")))) == 1
 
 
 def test_an_answer_that_was_cut_is_asked_for_with_more_room(journal):
