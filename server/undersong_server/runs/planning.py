@@ -34,7 +34,7 @@ from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.distance import with_distance
 from undersong_server.methods.parts.metadata import NAME, with_lengths
-from undersong_server.methods.parts.signal import MEASURED, expected_signal
+from undersong_server.methods.parts.signal import MEASURED, Signal, expected_signal
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts
 from undersong_server.runs.task import Task
@@ -493,19 +493,33 @@ def cap_warnings(run: RunPlan) -> Iterator[str]:
 
 
 def signal_notes(run: RunPlan) -> Iterator[str]:
-    """Yields a note on each kind of counts and votes: what so many records are expected to answer, beside its noise.
+    """Yields a note on each kind of counts and votes: what the expected records would answer, beside its noise.
 
     Only where somebody declared how many records there are: the default is a guess that serves to divide a budget.
     """
-    if "expected_records" not in run.task.privacy.model_fields_set:
-        return
-    records = run.setting.expected_records
+    if "expected_records" in run.task.privacy.model_fields_set:
+        records = run.setting.expected_records
+        for name, signal in _signals(run, records):
+            yield f"{name}: {_in_words(signal, records)}."
+
+
+def noise_warnings(run: RunPlan, records: int) -> Iterator[str]:
+    """Yields a warning for each kind of counts and votes whose answer of so many records will be noise."""
+    for name, signal in _signals(run, records):
+        if signal.is_noise:
+            yield f"{name}: {_in_words(signal, records)}"
+
+
+def _signals(run: RunPlan, records: int) -> Iterator[tuple[str, Signal]]:
     for group, _ in _groups(run.plan):
         statistic = group[0].build()
         if statistic.question in MEASURED:
-            signal = expected_signal(statistic, group[0].sigma, records)
-            noise = " THE ANSWER WILL BE NOISE." if signal.is_noise else ""
-            yield f"{group[0].name}: {signal}, of {records} records.{noise}"
+            yield group[0].name, expected_signal(statistic, group[0].sigma, records)
+
+
+def _in_words(signal: Signal, records: int) -> str:
+    hidden = ": most single coordinates will be noise" if signal.is_noise else ""
+    return f"{signal}, of {records} records{hidden}"
 
 
 def batch_notes(run: RunPlan) -> Iterator[str]:
